@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Example scanner: check a web page for externally visible issues and post them to RiskRelay.
 
-    SCANNER_SHARED_SECRET=… examples/scanner.py https://shop.example/ --to http://127.0.0.1:8000
+    SCANNER_SHARED_SECRET=… .venv/bin/python examples/scanner.py https://shop.example/ --to http://127.0.0.1:8000
 
-Prints one line per issue, then one export id per line (`… | grep ^exp_`). Needs only requests.
+Prints one line per issue, then one export id per line (`… | grep ^exp_`). Needs only requests, which .venv has.
 Exit codes: 0 accepted; 1 page or RiskRelay unreachable, or results rejected; 2 wrong usage.
 """
 

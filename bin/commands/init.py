@@ -16,7 +16,7 @@ import click
 from bin.cli.installation import Refused, WrongSettings, database_at, make_data_dir
 from runtime.clock import utc_now
 from runtime.fsync import sync
-from schemas.base.principal import TokenKind
+from schemas.base.principal import ABILITIES, TokenKind
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, load_settings
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
@@ -113,7 +113,8 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
             project = projects.add_project("Default", account.id, now)
             accounts.grant_project(FIRST_USER, project.id, now)
             check_keys(Vault(settings.encryption_keys), now)
-            _, token = tokens.create(FIRST_USER, TokenKind.API, now, name="first")
+            # With `console`, too: it is the operator's own, who wants to see the installation.
+            _, token = tokens.create(FIRST_USER, TokenKind.API, now, ABILITIES[TokenKind.API], name="first")
             # Before the commit: a database whose keys are lost cannot be recovered.
             _finish(draft, env_file, int(project.id))
         return token

@@ -100,5 +100,5 @@ def _greet(settings: Settings) -> None:
     click.echo("  bin/riskrelay listen\n")
     if RouteFamily.CONSOLE in settings.route_families:
         console = f"{settings.public_base_url}/console"
-        click.echo(f"Sign in at {console} with a token created with `--ability console`.\n")
+        click.echo(f"Sign in at {console} with the first API token, or one created with `--ability console`.\n")
     click.echo("Ctrl-C stops everything.")

@@ -49,6 +49,8 @@ _MAX_COOKIES: Final = 4
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 #: The expiry date that deletes a cookie.
 _EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: Names of one installation in the browser of its own machine.
+_LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 _log: Final = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class SessionGate:
     def __init__(self, settings: Settings, limits: RateLimits) -> None:
         base = urlsplit(settings.public_base_url)
         self.origin = origin_of(settings.public_base_url)
+        self._loopback_origins = _loopback_origins(self.origin)
         self._is_secure = base.scheme == "https"
         #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
@@ -216,7 +219,10 @@ class SessionGate:
 
     def _require_own_origin(self, req: falcon.Request) -> None:
         # Browsers send Origin with every form, and no page can change it. Without it, the client is no browser.
-        if origin_of(req.get_header("Origin") or "") != self.origin:
+        origin = origin_of(req.get_header("Origin") or "")
+        # Another loopback name counts only if the form was sent to that name: it is then the page's own server.
+        is_loopback = origin in self._loopback_origins and origin == origin_of(f"http://{req.netloc}")
+        if origin != self.origin and not is_loopback:
             self._log_rejection(req, "origin")
             raise Forbidden(
                 f"Nothing was changed: this console accepts forms only from {self.origin}, and this form came from another "
@@ -253,6 +259,14 @@ def origin_of(url: str) -> str:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     has_port = port is not None and port != _DEFAULT_PORTS.get(parts.scheme)
     return f"{parts.scheme}://{host}{f':{port}' if has_port else ''}"
+
+
+def _loopback_origins(origin: str) -> frozenset[str]:
+    """Return the origins of all loopback names if `origin` has one of them and no TLS."""
+    base = urlsplit(origin)
+    if base.scheme != "http" or base.hostname not in {name.strip("[]") for name in _LOOPBACK_HOSTS}:
+        return frozenset()
+    return frozenset(f"http://{name}{f':{base.port}' if base.port else ''}" for name in _LOOPBACK_HOSTS)
 
 
 def _csrf(secret: str) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from service.console.error_help import help_for
 from service.console.untrusted_text import visible
@@ -108,6 +108,15 @@ def duration(seconds: float | timedelta) -> str:
     return " ".join(parts[:2])
 
 
+def coded(text: str) -> Markup:
+    """Return a text with its parts between backticks as code; an odd number of backticks stays as it is."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(part) if number % 2 else part for number, part in enumerate(parts))
+
+
 #: Filters of templates, by name.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
@@ -117,4 +126,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "cause": lambda code: help_for(code).cause,
     "fix": lambda code: help_for(code).fix,
     "visible": visible,
+    "coded": coded,
 }

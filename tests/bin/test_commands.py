@@ -415,7 +415,8 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
     token = (tmp_path / "first-token").read_text().strip()
     assert token not in made.output
     assert not any(line.partition("=")[2] in made.output for line in settings.splitlines() if "SECRET=" in line)
-    assert [record["name"] for record in shell.json("token", "list")] == ["first"]
+    [first] = shell.json("token", "list")
+    assert (first["name"], "console" in first["abilities"]) == ("first", True)
     assert "already exists" in shell.refused("init")
     assert (tmp_path / ".env").read_text() == settings
 

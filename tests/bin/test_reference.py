@@ -13,7 +13,6 @@ from bin import reference
 from bin.__main__ import riskrelay
 from bin.cli.lazy_group import load
 from bin.command_table import COMMAND_TABLE, Summary
-from bin.reference import leaves
 from schemas.settings.definitions import SETTINGS
 from tests.docs.names import LEAVES, command_lines, error_in_command, flags, split_command
 
@@ -139,10 +138,13 @@ def test_a_public_command_exists(promised: str) -> None:
     assert error_in_command(promised.split()) is None
 
 
-def test_help_does_not_truncate_a_summary() -> None:
+GROUPS: Final = [((), COMMAND_TABLE), *((path, each.commands) for path, each in listed(COMMAND_TABLE) if each.commands)]
+
+
+@pytest.mark.parametrize(("path", "table"), GROUPS, ids=lambda each: " ".join(each) if type(each) is tuple else "")
+def test_help_does_not_truncate_a_summary(path: tuple[str, ...], table: dict[str, Summary]) -> None:
     # The width of help without a terminal.
-    shown = " ".join(CliRunner().invoke(riskrelay, ["--help"], terminal_width=80).stdout.partition("Commands:")[2].split())
+    printed = CliRunner().invoke(riskrelay, [*path, "--help"], terminal_width=80).stdout
+    shown = " ".join(printed.partition("Commands:")[2].split())
     assert "..." not in shown
-    for leaf in leaves():
-        if len(leaf.words) == 1:
-            assert f"{leaf.words[0]} {leaf.summary.partition('. ')[0].rstrip('.')}" in shown
+    assert shown == " ".join(f"{name} {summary.text}" for name, summary in table.items())

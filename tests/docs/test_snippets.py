@@ -45,7 +45,7 @@ def test_every_story_block_is_run_by_the_test_of_the_readme() -> None:
     found = [(each, name) for name, page in READ.items() for each in page.snippets if each.use is Use.STORY]
     assert len(found) > 5
     assert [each.place for each, name in found if name != "README.md" or each.text not in story(each.argument)] == []
-    assert {each.argument for each, _ in found} == {"installation", "receiver", "steps"}
+    assert {each.argument for each, _ in found} == {"installation", "receiver", "scanner", "steps"}
 
 
 @pytest.mark.parametrize("name", READ)

@@ -33,20 +33,13 @@ _INTEGRATIONS: Final = {
 }
 
 
-class TextPart(NamedTuple):
-    """Part of a sentence; `is_code` if it is between backticks in the documentation."""
-
-    text: str
-    is_code: bool
-
-
 class SettingRow(NamedTuple):
-    """A setting as it is shown."""
+    """A setting as it is shown; code is between backticks in `default` and `meaning`."""
 
     name: str
     value: str
-    default: list[TextPart]
-    meaning: list[TextPart]
+    default: str
+    meaning: str
 
 
 class SettingsPage(ConsolePage):
@@ -78,7 +71,7 @@ class SettingsPage(ConsolePage):
 
     def _row(self, setting: Setting, states: Mapping[str, SecretState]) -> SettingRow:
         default = setting.shown or (f"`{setting.default}`" if setting.default else "")
-        return SettingRow(setting.name, self._value(setting, states), _split(default), _split(setting.meaning))
+        return SettingRow(setting.name, self._value(setting, states), default, setting.meaning)
 
     def _value(self, setting: Setting, states: Mapping[str, SecretState]) -> str:
         if setting.name in _FORMATTERS:
@@ -180,8 +173,3 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
 
 def _joined(words: Iterable[str], by: str = ",") -> str:
     return by.join(words)
-
-
-def _split(text: str) -> list[TextPart]:
-    """Split a text of the documentation at its backticks; every second part is code."""
-    return [TextPart(part, number % 2 == 1) for number, part in enumerate(text.split("`")) if part]

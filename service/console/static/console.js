@@ -50,6 +50,15 @@ function enhance(root) {
   }
 }
 
+/** Names the time zone of the times; browsers name an unknown one `Etc/Unknown`. */
+function nameZone() {
+  const sentence = document.querySelector("[data-zone]");
+  const { timeZone = "" } = Intl.DateTimeFormat().resolvedOptions();
+  if (!sentence || /^(Etc\/)?(UTC|GMT)$/.test(timeZone)) return;
+  const name = /\/(?!Unknown)/.test(timeZone) ? `, ${timeZone}` : "";
+  sentence.textContent = `Times are in your time zone${name}. Hover over a time for UTC.`;
+}
+
 async function copy(sample, button) {
   try {
     await navigator.clipboard.writeText(sample.textContent);
@@ -259,7 +268,4 @@ document.addEventListener("visibilitychange", refresh);
 scheduleRefresh();
 enhance(document);
 showNotice();
-const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
-if (timeZone !== "UTC") {
-  document.querySelector("[data-zone]").textContent = `Times are in ${timeZone}. Hover over a time for UTC.`;
-}
+nameZone();

@@ -20,19 +20,34 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, V
 import service.console.routes
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import to_ms
 from service.console.layout import CONSOLE, MENU, ConsolePage
 from service.console.pages.sign_in import SignIn
-from storage.accounts import tokens
-from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.accounts import audit_log, tokens
+from storage.accounts.audit_log import AuditEntry
+from storage.db import identifiers
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
+from storage.db.models import AttemptRow
 from tests.support import plausible_rows
 from tests.support.browsers import PATIENCE_MS
-from tests.support.factories import environment, make_customer, make_exports, make_failed, make_target
+from tests.support.factories import (
+    environment,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_target,
+)
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
 
 #: What stands before the service's own paths, and is taken off again.
 BENEATH: Final = "/relay"
 DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
+#: What a browser with classic scroll bars takes of it.
+SCROLL_BAR: Final = 15
+#: A worker in a data center, as `process_name` names it.
+WORKER: Final = "worker:ip-10-0-112-134.eu-central-1.compute.internal:1234567:3554aeac"
 #: The narrowest telephone that is still made.
 PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
 #: To a page a window of 1280 at 200 % is one of 640.
@@ -51,6 +66,7 @@ IDS: Final = {
     "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",
     "recovery_id": "SELECT id FROM recoveries ORDER BY id DESC LIMIT 1",
     "session_id": "SELECT id FROM console_sessions ORDER BY id DESC LIMIT 1",
+    "attempted_id": "SELECT export_id FROM attempts ORDER BY started_at DESC LIMIT 1",
 }
 #: Pages that are lists; each shows its four states.
 LISTS: Final = ("/exports", "/targets", "/recoveries", "/findings", "/compliance", "/audit", "/sessions")
@@ -165,9 +181,36 @@ def _furnish(*, is_furnished: bool) -> tuple[str, int]:
         target = make_target(customer)
         make_exports(customer, 60)
         make_failed(customer, target.id, 3)
+        _attempt(make_approved(customer, target.id, utc_now()))
         for table in ("projects", "targets", "exports"):
             execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     return tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1], customer.account_id
+
+
+def _attempt(export_id: str) -> None:
+    """Store an attempt of an export, with every column and the longest values that a real installation has."""
+    now = utc_now()
+    AttemptRow.insert(
+        id=identifiers.new_id(identifiers.ATTEMPT, now),
+        export=export_id,
+        number=12,
+        started_at=now,
+        outcome="retryable",
+        response_status=503,
+        error_code="receiver_unavailable",
+        retry_after_s=86_400,
+        address="2001:db8:85a3:1111:2222:8a2e:1370:7334",
+        dns_ms=1234,
+        connect_ms=1234,
+        tls_ms=1234,
+        first_byte_ms=14_321,
+        total_ms=15_000,
+        worker=WORKER,
+        answer="x" * 999,
+    ).execute()
+    entry = AuditEntry(to_ms(now), WORKER, "reschedule", export_id, "retry_scheduled", "delivering", "receiver_unavailable")
+    with transaction():
+        audit_log.append_all([entry])
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +355,7 @@ def assert_is_well_made(seen: PageVisit, path: str) -> None:
     assert page.evaluate("document.documentElement.lang") == "en"
     for only in ("main", "h1", "footer"):
         assert page.locator(only).count() == 1, only
+    assert "`" not in page.locator("main").inner_text()
     unscoped = page.locator("th:not([scope])")
     assert unscoped.count() == 0, unscoped.first.evaluate("(e) => e.outerHTML")
     for each in page.locator("[data-refresh]").all():
@@ -339,6 +383,18 @@ def test_a_page_with_nothing_on_it_is_well_made_and_for_everybody(
         assert_is_well_made(seen, path)
         assert_fits(seen.page, PHONE)
         assert complaints(seen.page) == []
+
+
+@pytest.mark.parametrize("path", ["/exports/{attempted_id}", "/audit?subject={attempted_id}", "/audit"])
+def test_attempts_and_audit_entries_fit_a_desktop_with_a_scroll_bar(
+    path: str, furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at(path)) as seen:
+        seen.page.set_viewport_size({"width": DESKTOP["width"] - SCROLL_BAR, "height": DESKTOP["height"]})
+        assert WORKER in seen.page.locator("table").first.inner_text() or path == "/audit"
+        widths = "(e) => [e.ariaLabel, e.scrollWidth, e.clientWidth]"
+        for label, width, room in [each.evaluate(widths) for each in seen.page.locator(".scroll").all()]:
+            assert width <= room, label
 
 
 #: Paths that nobody is at, by the status of the page that says so.
@@ -516,7 +572,7 @@ def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_
         # 5 h 30 min ahead, all year.
         here = "(e) => (Date.parse(e.textContent.replace(' ', 'T') + 'Z') - Date.parse(e.dateTime)) / 60000"
         assert made.evaluate(here) == 330
-        expect(seen.page.locator("[data-zone]")).to_contain_text("Asia/")
+        expect(seen.page.locator("[data-zone]")).to_have_text(re.compile("^Times are in your time zone, Asia/"))
         seen.page.get_by_role("link", name="Older").click()
         expect(seen.page.get_by_role("link", name="Newest")).to_be_visible()
         assert seen.page.locator("time").last.evaluate(here) == 330

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 import pytest
 from falcon.testing import Result, TestClient
@@ -82,6 +83,32 @@ def test_a_form_comes_from_our_own_address_alone(
         assert origin in {None, "null"} or "evil.example" not in answer.text
         assert '"origin"' in log_lines.text
         assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("base", "host", "origin", "is_ours"),
+    [
+        ("http://127.0.0.1:8000", "localhost:8000", "http://localhost:8000", True),
+        ("http://127.0.0.1:8000", "[::1]:8000", "http://[::1]:8000", True),
+        ("http://localhost:8000", "127.0.0.1:8000", "http://127.0.0.1:8000", True),
+        ("http://[::1]", "localhost", "http://localhost", True),
+        # A page of another port, scheme or server of this machine.
+        ("http://127.0.0.1:8000", "localhost:9000", "http://localhost:9000", False),
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", "http://localhost:8000", False),
+        ("http://127.0.0.1:8000", "localhost:8000", "https://localhost:8000", False),
+        # An installation that others reach by its name.
+        ("https://risk.example.com", "localhost:8000", "http://localhost:8000", False),
+        ("http://risk.example.com:8000", "localhost:8000", "http://localhost:8000", False),
+        ("http://127.0.0.1:8000", "localhost.evil.example:8000", "http://localhost.evil.example:8000", False),
+    ],
+)
+def test_every_loopback_name_leads_to_the_same_console(
+    base: str, host: str, origin: str, is_ours: bool, customer: Customer, tmp_path: Path
+) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
+    form = urlencode({"token": make_console_token(customer)})
+    headers = {"User-Agent": BROWSER, "Origin": origin, "Content-Type": FORM, "Host": host}
+    assert client.simulate_post("/console/sign-in", body=form, headers=headers).status_code == (303 if is_ours else 403)
 
 
 def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: ConsoleBrowser) -> None:

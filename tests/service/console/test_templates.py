@@ -66,6 +66,13 @@ def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
     assert "<script>" not in shown
 
 
+def test_a_text_has_its_backticks_as_code_and_is_escaped() -> None:
+    made: Template = templates().from_string("{{ text|coded }}")
+    assert made.render(text="Run `target resume <ID>` & wait.") == "Run <code>target resume &lt;ID&gt;</code> &amp; wait."
+    assert made.render(text="`a` or `b`") == "<code>a</code> or <code>b</code>"
+    assert made.render(text="One ` alone <b>") == "One ` alone &lt;b&gt;"
+
+
 def test_an_empty_list_tells_why_it_is_empty() -> None:
     unused = part('empty(false, "/all", text)', text=HOSTILE)
     assert unused.startswith('<div class="empty" data-state="unused"><p>&#34;&#39;&gt;&lt;script&gt;')

@@ -55,7 +55,7 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, c
         "user:99999999999999999999",
         "somebody_elses",
     ):
-        assert f"<td>{expected}</td>" in text
+        assert f">{expected}</td>" in text
     assert '<span class="status calm">prepared</span> → <span class="status busy">approved</span>' in text
     assert text.index("somebody_elses") < text.index("because") < text.index("approved</span>")
     assert f'href="/console/exports/{export_id}">{export_id}</a>' in text

@@ -157,6 +157,9 @@ def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lin
         assert '<form class="sign-in"' in answer.text, name
         assert not text or text not in answer.text, name
         assert not text or text not in log_lines.text, name
+        if status == 403:
+            assert "<code>bin/riskrelay token create --user EMAIL --ability console</code>" in answer.text, name
+            assert "`" not in answer.text, name
     assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
     assert log_lines.text.count('"token_unknown"') == 5
     assert log_lines.text.count('"token_without_console"') == 2
