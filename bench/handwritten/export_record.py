@@ -12,12 +12,13 @@ from bench.handwritten.stores import Row, SqlStore
 #: A target that waits moves the next attempt, and a finding tells when it was seen: the record says both.
 EXPORT: Final = """
 SELECT e.id, e.status, e.status_reason, e.target_id, e.source_type, e.source_id, e.scan_run_id, e.ticket, e.ticket_digest,
-    e.preview_problems, e.attempts,
-    CASE WHEN e.status IN ('approved', 'retry_scheduled') AND t.status = 'active' AND t.held_until > e.due_at
-        THEN t.held_until ELSE e.due_at END,
-    e.version, e.last_attempt_at, e.last_response_status, e.last_error_code, e.last_duration_ms, e.provider_ticket_id,
+    e.preview_problems, e.attempts, e.due_at, e.version,
+    e.last_attempt_at, e.last_response_status, e.last_error_code, e.last_duration_ms, e.provider_ticket_id,
     e.provider_ticket_url, e.created_at, e.approved_at, e.finished_at,
-    f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id
+    f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id,
+    t.status,
+    CASE WHEN t.max_per_minute <= 61 AND t.paced_until > COALESCE(t.held_until, 0) * 1000
+        THEN (t.paced_until + 999) / 1000 ELSE t.held_until END
 FROM exports e
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
     LEFT JOIN targets t ON t.id = e.target_id
@@ -36,9 +37,12 @@ class HandWrittenExport:
         if row is None:
             raise falcon.HTTPNotFound
         etag = f'"v{row[12]}"' if row[22] is None else f'"v{row[12]}-{row[25]}-{row[24]}"'
+        next_at, stopped_by, seconds = _next_attempt(row)
+        if next_at != row[11]:
+            etag = f'{etag[:-1]}-{stopped_by or next_at}"'
         resp.set_header("ETag", etag)
-        if row[1] == "retry_scheduled":
-            resp.set_header("Retry-After", str(_retry_after_s(row)))
+        if seconds is not None:
+            resp.set_header("Retry-After", str(seconds))
         if req.get_header("If-None-Match") == etag:
             resp.status = falcon.HTTP_304
             return
@@ -47,36 +51,37 @@ class HandWrittenExport:
 
 def record_of(row: Row) -> dict[str, Any]:
     """Return the record of a row of EXPORT."""
-    (id_, status, reason, target_id, source_type, source_id, run_id, ticket, digest, problems, attempts, due_at) = row[:12]
+    (id_, status, reason, target_id, source_type, source_id, run_id, ticket, digest, problems, attempts, _due_at) = row[:12]
     (_, last_at, last_status, last_error, last_ms, ticket_id, ticket_url, created_at, approved_at, finished_at) = row[12:22]
     source = {"type": source_type, "id": source_id}
     if run_id is not None:
         source["scan_run_id"] = run_id
     found = json.loads(problems)
+    next_at, stopped_by, seconds = _next_attempt(row)
     record = {
         "id": id_,
         "status": status,
-        "status_reason": reason,
+        "status_reason": stopped_by or reason,
         "target_id": target_id,
         "source": source,
         "ticket": json.loads(ticket),
         "ticket_digest": digest,
         "preview": {"safe": not found, "problems": found},
         "attempts": attempts,
-        "next_attempt_at": time_text(due_at) if status in {"approved", "retry_scheduled"} else None,
+        "next_attempt_at": time_text(next_at),
         "created_at": time_text(created_at),
         "approved_at": time_text(approved_at),
         "finished_at": time_text(finished_at),
     }
-    if status == "retry_scheduled":
-        record["retry_after_seconds"] = _retry_after_s(row)
+    if seconds is not None:
+        record["retry_after_seconds"] = seconds
     if last_at is not None:
         known = {"response_status": last_status, "error_code": last_error, "duration_ms": last_ms}
         record["last_attempt"] = {"at": time_text(last_at), **known}
     if ticket_id or ticket_url:
         record["provider_ticket"] = {"id": ticket_id, "url": ticket_url}
     if row[22] is not None:
-        record["finding"] = _sighting(row[22:])
+        record["finding"] = _sighting(row[22:28])
     return record
 
 
@@ -86,6 +91,14 @@ def _sighting(row: Row) -> dict[str, Any]:
     return {**seen, "times_seen": times, "first_scan_run_id": first_run, "last_scan_run_id": last_run}
 
 
-def _retry_after_s(row: Row) -> int:
-    due_at_ms: int = row[11]
-    return max(1, math.ceil((due_at_ms - now_ms()) / 1000))
+def _next_attempt(row: Row) -> tuple[int | None, str | None, int | None]:
+    """Return when it is tried next, what stops it, and the seconds until then."""
+    status, due_at, target_status, held_until = row[1], row[11], row[28], row[29]
+    if status not in {"approved", "retry_scheduled"}:
+        return None, None, None
+    if target_status in {"paused", "inactive"}:
+        return None, f"target_{target_status}", 60
+    now = now_ms()
+    next_at = max(due_at, held_until) if held_until and target_status == "active" and held_until > now else due_at
+    waits = next_at > now or status == "retry_scheduled"
+    return next_at, None, max(1, math.ceil((next_at - now) / 1000)) if waits else None

@@ -290,19 +290,26 @@ class ExportResponse(ResponseSchema):
 
     id = identifier("exp", "The export.")
     status = one_of(ExportStatus, "The status; `exported`, `failed`, `blocked` and `dismissed` are final.")
-    status_reason = text("The reason of the status `failed`, `blocked` or `dismissed`, if there is one.", nullable=True)
+    status_reason = text(
+        "The reason of the status `failed`, `blocked` or `dismissed`, if there is one; `target_paused` or `target_inactive` "
+        "while the export waits for such a target.",
+        nullable=True,
+    )
     target_id = identifier("tgt", "The target it was approved for.", nullable=True)
     source = part(SourceResponse, "The source of the export.")
     ticket = part(TicketResponse, "The ticket; the approval freezes it.")
     ticket_digest = text("The digest of exactly this ticket; an approval can require it.", pattern=DIGEST)
     preview = part(PreviewResponse, "Whether the ticket can be approved.")
     attempts = number("The number of attempts that have begun.")
-    next_attempt_at = moment("When the next attempt is due; null unless one is scheduled.", nullable=True)
+    next_attempt_at = moment(
+        "When the next attempt is due; null if none is, or while the target is paused or inactive.", nullable=True
+    )
     created_at = moment("When it was prepared.")
     approved_at = moment("When it was approved.", nullable=True)
     finished_at = moment("When it reached a final status.", nullable=True)
     retry_after_seconds = number(
-        "Whole seconds until the next attempt; present if `status` is `retry_scheduled`; equal to `Retry-After`.",
+        "Whole seconds until the next attempt, 60 if its time is unknown; equal to `Retry-After`. Present while `status` is "
+        "`retry_scheduled`, or `approved` for a target that is on hold.",
         optional=True,
         minimum=1,
     )

@@ -3,9 +3,8 @@
 A handwritten ticket is stored exactly as it was sent, or rejected: nothing is truncated or trimmed.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +12,8 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
 from schemas.base.strict_json import canonical
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
+from schemas.exports.next_attempt import next_attempt
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
 from schemas.exports.ticket_text import ticket_by_hand
@@ -69,7 +69,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export as it is stored."""
+    """An export as it is stored, with its target's status and hold; `as_shown` applies these."""
 
     id: str
     account_id: int
@@ -90,6 +90,9 @@ class Export:
     approved_at: datetime | None
     finished_at: datetime | None
     finding: Sighting | None = None
+    target_status: str | None = None
+    held_until: datetime | None = None
+    retry_after_s: int | None = None
 
 
 class Title(Text):
@@ -197,16 +200,20 @@ class ApprovalForm(Form):
         return Approval(**approval)
 
 
-def retry_after_s(export: Export, now: datetime) -> int | None:
-    """Return whole seconds until the next attempt, rounded up and at least 1; None unless a retry is scheduled."""
-    if export.status is not ExportStatus.RETRY_SCHEDULED or export.due_at is None:
-        return None
-    return max(1, math.ceil((export.due_at - now).total_seconds()))
+def as_shown(export: Export, now: datetime) -> Export:
+    """Return the export as clients see it at `now`.
+
+    `due_at` is the next attempt, None if there is none or its time is unknown; `status_reason` then names why.
+    """
+    due_ms, held_ms = (None if at is None else to_ms(at) for at in (export.due_at, export.held_until))
+    attempt = next_attempt(export.status, due_ms, export.target_status, held_ms, to_ms(now))
+    reason = attempt.reason or export.status_reason
+    return replace(export, due_at=from_ms(attempt.at_ms), status_reason=reason, retry_after_s=attempt.retry_after_s)
 
 
 def export_record(export: Export, now: datetime) -> dict[str, Any]:
     """Return the export as clients see it at `now`."""
-    waiting = export.status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED}
+    export = as_shown(export, now)
     record: dict[str, Any] = {
         "id": export.id,
         "status": export.status.value,
@@ -217,14 +224,13 @@ def export_record(export: Export, now: datetime) -> dict[str, Any]:
         "ticket_digest": export.ticket_digest,
         "preview": {"safe": not export.preview_problems, "problems": list(export.preview_problems)},
         "attempts": export.attempts,
-        "next_attempt_at": rfc3339_or_none(export.due_at) if waiting else None,
+        "next_attempt_at": rfc3339_or_none(export.due_at),
         "created_at": rfc3339(export.created_at),
         "approved_at": rfc3339_or_none(export.approved_at),
         "finished_at": rfc3339_or_none(export.finished_at),
     }
-    seconds = retry_after_s(export, now)
-    if seconds is not None:
-        record["retry_after_seconds"] = seconds
+    if export.retry_after_s is not None:
+        record["retry_after_seconds"] = export.retry_after_s
     if export.last_attempt is not None:
         record["last_attempt"] = _last_attempt(export.last_attempt)
     if export.provider_ticket_id or export.provider_ticket_url:

@@ -85,5 +85,8 @@ def _without_members() -> Operation:
 
 
 def _due(export: Export, public_base_url: str) -> ApiResponse:
+    record = export_record(export, utc_now())
     headers = {"Location": export_url(public_base_url, export.id)}
-    return ApiResponse(202, export_record(export, utc_now()), headers, {"target_id": export.target_id})
+    if "retry_after_seconds" in record:
+        headers["Retry-After"] = str(record["retry_after_seconds"])
+    return ApiResponse(202, record, headers, {"target_id": export.target_id})

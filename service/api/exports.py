@@ -12,7 +12,7 @@ from schemas.api.responses import AttemptResponse, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.polled_record import PolledExport, entity_tag, record_json, wait_s
+from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
 from schemas.exports.record import PreparationForm, export_record
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
@@ -95,16 +95,15 @@ class TicketExportResource:
         export: PolledExport | None = req.context.polled
         if export is None:
             raise ExportNotFound
-        now_ms = to_ms(utc_now())
-        tag = entity_tag(export)
+        attempt = upcoming(export, to_ms(utc_now()))
+        tag = entity_tag(export, attempt)
         resp.set_header("ETag", f'"{tag}"')
-        seconds = wait_s(export, now_ms)
-        if seconds is not None:
-            resp.set_header("Retry-After", str(seconds))
+        if attempt.retry_after_s is not None:
+            resp.set_header("Retry-After", str(attempt.retry_after_s))
         if conditional_requests.has(req, tag):
             resp.status = falcon.HTTP_304
             return
-        resp.data = record_json(export, now_ms)
+        resp.data = record_json(export, attempt)
 
     on_head = on_get
 

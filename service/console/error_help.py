@@ -99,6 +99,8 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "The target's address is not allowed.", "Fix the address or its DNS record, resume the target, then retry."
     ),
     "target_disabled": ErrorHelp("The target was disabled.", "Resume the target, then retry."),
+    "target_paused": ErrorHelp("The target is paused.", "Resume the target. The export is sent then."),
+    "target_inactive": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page."),
     "redacted": ErrorHelp(
         "The ticket content was erased for a compliance request.", "Nothing to do: the export cannot be sent again."
     ),

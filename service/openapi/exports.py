@@ -73,6 +73,8 @@ ATTEMPT: Final[dict[str, Any]] = {
     "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
 }
 
+#: Of an export that is due now, or later at a target that is on hold.
+_DUE_HEADERS: Final = ("Location", "Retry-After?")
 #: What may follow an export that is prepared.
 _NEXT: Final = ("readTicketExport", "approveTicketExport", "dismissTicketExport", "listTicketExportAttempts")
 
@@ -102,8 +104,8 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Poll an export",
         description="Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
-        "`retry_scheduled`, `Retry-After` and `retry_after_seconds` say when the next attempt is due. Send "
-        "`If-None-Match`: a 304 costs little.",
+        "`retry_scheduled`, or `approved` for a target that is on hold, `Retry-After` and `retry_after_seconds` say when to "
+        "poll again. Send `If-None-Match`: a 304 costs little, and has the current `Retry-After`.",
         responses=(
             SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
             SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
@@ -127,7 +129,7 @@ OPERATIONS: Final[Operations] = {
         "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
         "delivers nothing twice. Exports can be approved for a paused target; they wait.",
         responses=(
-            SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, ("Location",), ("readTicketExport",)),
+            SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, _DUE_HEADERS, ("readTicketExport",)),
         ),
         error_codes=("CONFLICT",),
         examples={
@@ -141,7 +143,7 @@ OPERATIONS: Final[Operations] = {
         summary="Retry a failed or blocked export",
         description="Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
         "again: if it is allowed now the target is resumed, else the response is a 409 with the reason.",
-        responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, ("Location",)),),
+        responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),),
         error_codes=("CONFLICT",),
     ),
     ("POST", TicketExportDismissalResource.path): OperationDescription(

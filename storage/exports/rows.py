@@ -32,13 +32,19 @@ class DueExport(NamedTuple):
     schedule_began_at: int
 
 
-#: When an export is tried next: when it is due, but not while its target waits.
-_NEXT_AT: Final = (
-    "CASE WHEN e.status IN ('approved', 'retry_scheduled') AND t.status = 'active' AND t.held_until > e.due_at "
-    "THEN t.held_until ELSE e.due_at END"
+#: Until when a target is held, or has used up its rate limit: one above 61 is never used up for a second.
+_HELD_UNTIL: Final = (
+    "CASE WHEN t.max_per_minute <= 61 AND t.paced_until > COALESCE(t.held_until, 0) * 1000 "
+    "THEN (t.paced_until + 999) / 1000 ELSE t.held_until END"
 )
-#: A PolledExport: an export `e` except its body and lease, and the finding `f` that it was prepared from.
-EXPORT_COLUMNS: Final = select_list(PolledExport, {"e": ExportRow, "f": FindingRow}, next_at=_NEXT_AT, finding_id="f.id")
+#: A PolledExport: an export `e` except its body and lease, the finding `f` that it was prepared from, its target `t`.
+EXPORT_COLUMNS: Final = select_list(
+    PolledExport,
+    {"e": ExportRow, "f": FindingRow},
+    finding_id="f.id",
+    target_status="t.status",
+    held_until=_HELD_UNTIL,
+)
 #: What EXPORT_COLUMNS need besides the export `e`.
 EXPORT_JOINS: Final = """
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
@@ -88,7 +94,7 @@ def export_from(row: PolledExport) -> Export:
         ticket_digest=row.ticket_digest,
         preview_problems=tuple(_json.python_value(row.preview_problems)),
         attempts=row.attempts,
-        due_at=from_ms(row.next_at),
+        due_at=from_ms(row.due_at),
         version=row.version,
         last_attempt=None if row.last_attempt_at is None else _last_attempt(row, row.last_attempt_at),
         provider_ticket_id=row.provider_ticket_id,
@@ -97,6 +103,8 @@ def export_from(row: PolledExport) -> Export:
         approved_at=from_ms(row.approved_at),
         finished_at=from_ms(row.finished_at),
         finding=None if row.finding_id is None else _sighting(row, row.finding_id),
+        target_status=row.target_status,
+        held_until=from_ms(row.held_until),
     )
 
 

@@ -18,9 +18,10 @@ from schemas.base import fields
 from schemas.base.errors import RiskRelayError
 from schemas.content_policy import rules
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
+from schemas.exports.next_attempt import next_attempt
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS
 from schemas.targets.pings import NO_WORKER, WORKER_LOST
-from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED, TargetStatus
 from schemas.targets.validations import EXPIRES_SOON
 from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
@@ -304,7 +305,8 @@ def test_the_documented_reasons_are_those_in_the_code() -> None:
     assert "redacted" in of_exports
     # derived from the status: `f"target_{off.value}"`
     assert 'reason = f"target_{off.value}"' in statements
-    assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"}
+    waiting = {next_attempt("approved", 0, status, None, 0).reason for status in TargetStatus} - {None}
+    assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
     constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT}
     assert {"no_secret", "operator"} <= {*re.findall(r'"([a-z_]+)"', statements)}
     assert rows_under("Of targets") == constants | {"no_secret", "operator", "receiver_gone"}

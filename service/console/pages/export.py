@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import falcon
 
+from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
 from schemas.exports.delivery import Timings
-from schemas.exports.record import Export
+from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.ticket import delivery_body
 from schemas.targets.target import APPROVABLE, TargetStatus
@@ -71,13 +72,12 @@ class ExportPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
         page = read_page(req, identifiers.ATTEMPT)
-        export = queries.get(ids["export_id"], user.account_id)
+        export = as_shown(queries.get(ids["export_id"], user.account_id), utc_now())
         frozen = queries.get_frozen_body(export.id, user.account_id)
         found = attempts.list_traces_page(export.id, user.account_id, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
             "export": export,
-            "is_waiting": export.status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED},
             "refresh_s": _REFRESH_S.get(export.status),
             "redacted_at": frozen.redacted_at,
             **_status_help(export),

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import falcon
 
+from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.record import ApprovalForm, Export
+from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
@@ -65,7 +66,8 @@ class ExportsPage(ConsolePage):
         """Return one page of the exports with their targets."""
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         _require_indexed(page)
-        found = _list(page, user.account_id)
+        now = utc_now()
+        found = [as_shown(export, now) for export in _list(page, user.account_id)]
         offered = summaries.list_page(user.account_id, MOST_TARGETS)
         named = {export.target_id for export in found[: page.limit]} | {page.filters.get("target")}
         known = {target.id: target for target in offered}
@@ -75,7 +77,6 @@ class ExportsPage(ConsolePage):
             "choices": _FILTERS,
             "offered": _with_chosen(offered, other.get(page.filters.get("target", ""))),
             "targets": {**known, **other},
-            "waiting": (ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED),
         }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.timestamps import rfc3339
 from schemas.exports.record import (
     Approval,
     ApprovalForm,
@@ -17,11 +18,12 @@ from schemas.exports.record import (
     Preparation,
     PreparationForm,
     Sighting,
+    as_shown,
     export_record,
-    retry_after_s,
 )
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket
+from schemas.targets.target import TargetStatus
 
 FORM = ApprovalForm()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -48,7 +50,11 @@ EXPORT = Export(
 
 
 def waiting(status: ExportStatus, seconds: float) -> Export:
-    return replace(EXPORT, status=status, target_id="tgt_1", due_at=NOW + timedelta(seconds=seconds))
+    due_at = NOW + timedelta(seconds=seconds)
+    return replace(EXPORT, status=status, target_id="tgt_1", target_status=TargetStatus.ACTIVE, due_at=due_at)
+
+
+WAITING_STATUSES = [ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED]
 
 
 @pytest.mark.parametrize(
@@ -139,15 +145,53 @@ def test_a_preview_with_problems_is_not_safe() -> None:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30, 30), (29.001, 30), (0.001, 1), (0, 1), (-5, 1), (86400, 86400)])
 def test_a_scheduled_retry_is_reported_in_whole_seconds_rounded_up_and_at_least_one(seconds: float, expected: int) -> None:
-    export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
-    assert retry_after_s(export, NOW) == export_record(export, NOW)["retry_after_seconds"] == expected
+    assert export_record(waiting(ExportStatus.RETRY_SCHEDULED, seconds), NOW)["retry_after_seconds"] == expected
 
 
 @pytest.mark.parametrize("status", [status for status in ExportStatus if status is not ExportStatus.RETRY_SCHEDULED])
-def test_only_a_scheduled_retry_says_when_to_come_again(status: ExportStatus) -> None:
-    export = waiting(status, 30)
-    assert retry_after_s(export, NOW) is None
+def test_an_export_that_is_due_or_not_waiting_reports_no_wait(status: ExportStatus) -> None:
+    export = waiting(status, 0 if status is ExportStatus.APPROVED else 30)
     assert "retry_after_seconds" not in export_record(export, NOW)
+
+
+@pytest.mark.parametrize("status", WAITING_STATUSES)
+@pytest.mark.parametrize(
+    ("due_s", "held_s", "shown_s"),
+    [(-5, 3600, 3600), (-5, 0.001, 1), (30, 3600, 3600), (30, 5, 30)],
+)
+def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
+    status: ExportStatus, due_s: float, held_s: float, shown_s: int
+) -> None:
+    export = replace(waiting(status, due_s), held_until=NOW + timedelta(seconds=held_s))
+    record = export_record(export, NOW)
+    assert record["retry_after_seconds"] == shown_s
+    assert record["next_attempt_at"] == rfc3339(NOW + timedelta(seconds=max(due_s, held_s)))
+    assert record["status_reason"] is None
+
+
+@pytest.mark.parametrize("status", WAITING_STATUSES)
+def test_a_hold_that_is_over_shows_no_more(status: ExportStatus) -> None:
+    export = waiting(status, -5)
+    assert export_record(replace(export, held_until=NOW), NOW) == export_record(export, NOW)
+
+
+@pytest.mark.parametrize("status", WAITING_STATUSES)
+@pytest.mark.parametrize("target_status", [TargetStatus.PAUSED, TargetStatus.INACTIVE])
+def test_a_stopped_target_is_named_and_polled_once_a_minute(status: ExportStatus, target_status: TargetStatus) -> None:
+    export = replace(waiting(status, 30), target_status=target_status, held_until=NOW + timedelta(hours=1))
+    record = export_record(export, NOW)
+    assert record["status_reason"] == f"target_{target_status.value}"
+    assert (record["next_attempt_at"], record["retry_after_seconds"]) == (None, 60)
+
+
+@pytest.mark.parametrize("target_status", TargetStatus)
+@pytest.mark.parametrize("status", [status for status in ExportStatus if status not in WAITING_STATUSES])
+def test_a_target_that_is_stopped_or_held_changes_nothing_of_an_export_that_does_not_wait(
+    status: ExportStatus, target_status: TargetStatus
+) -> None:
+    export = replace(EXPORT, status=status, status_reason="receiver_gone")
+    held = replace(export, target_status=target_status, held_until=NOW + timedelta(hours=1))
+    assert export_record(held, NOW) == export_record(export, NOW)
 
 
 @pytest.mark.parametrize("status", ExportStatus)
@@ -157,10 +201,10 @@ def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatu
     assert shown == ("2026-03-01T12:00:30.000Z" if waits else None)
 
 
-@given(st.floats(-10, 1e6))
-def test_a_client_that_waits_as_reported_never_comes_too_early(seconds: float) -> None:
-    export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
-    actual = retry_after_s(export, NOW)
+@given(st.integers(-10_000, 10**9))
+def test_a_client_that_waits_as_reported_never_comes_too_early(ms: int) -> None:
+    seconds = ms / 1000
+    actual = as_shown(waiting(ExportStatus.RETRY_SCHEDULED, seconds), NOW).retry_after_s
     assert actual is not None
     assert actual >= 1
     assert actual - 1 <= max(seconds, 0)

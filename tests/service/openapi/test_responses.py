@@ -14,7 +14,7 @@ from freezegun import freeze_time
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
 from schemas.base.principal import Ability, TokenKind
-from schemas.base.timestamps import to_ms
+from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
 from service.http import error_responses
@@ -312,7 +312,9 @@ def test_the_wait_is_reported_twice_and_the_same(wait_ms: int, seconds: int, cli
 
 
 @pytest.mark.parametrize("status", list(ExportStatus))
-def test_only_a_scheduled_retry_tells_a_wait(status: ExportStatus, client: TestClient, customer: Customer) -> None:
+def test_of_exports_that_are_due_only_a_scheduled_retry_reports_a_wait(
+    status: ExportStatus, client: TestClient, customer: Customer
+) -> None:
     export_id, _ = approved(client, customer)
     has_due = status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED, ExportStatus.DELIVERING}
     lease = "lse_1" if status is ExportStatus.DELIVERING else None
@@ -325,6 +327,58 @@ def test_only_a_scheduled_retry_tells_a_wait(status: ExportStatus, client: TestC
     assert answer.json["status"] == status.value
     assert ("retry_after_seconds" in answer.json) is is_waiting
     assert ("retry-after" in answer.headers) is is_waiting
+
+
+#: The target's row, and the seconds, the reason and the next attempt of an approved export that was due until now.
+HELD_MS = to_ms(NOW) + 90_000
+HOLDS = [
+    ("held_until = ?, held_reason = 'rate_limited'", HELD_MS, 90, None),
+    ("held_until = ?, held_reason = 'receiver_unavailable'", HELD_MS, 90, None),
+    ("held_until = ?, held_reason = 'breaker_open'", HELD_MS, 90, None),
+    ("max_per_minute = 1, paced_until = ?", HELD_MS * 1000, 90, None),
+    ("status = 'paused', status_reason = 'client', held_until = ?", HELD_MS, 60, "target_paused"),
+    ("status = 'inactive', status_reason = 'no_secret', held_until = ?", HELD_MS, 60, "target_inactive"),
+]
+
+
+@pytest.mark.parametrize(("change", "value", "seconds", "reason"), HOLDS)
+def test_an_approved_export_of_a_held_target_reports_the_wait_everywhere(
+    change: str, value: int, seconds: int, reason: str | None, client: TestClient, customer: Customer
+) -> None:
+    with freeze_time(NOW):
+        export_id, target_id = approved(client, customer)
+        before = poll(client, customer, export_id).send(client)
+        execute(f"UPDATE targets SET {change}", (value,))  # noqa: S608 - those above
+        seen = ("If-None-Match", before.headers["etag"])
+        answer = poll(client, customer, export_id, seen).send(client)
+        unchanged = poll(client, customer, export_id, ("If-None-Match", answer.headers["etag"])).send(client)
+        approval = Call("POST", f"{EXPORTS}/{export_id}/approve", (*customer.bearer.items(), *JSON.items()))
+        again = approval.with_json({"target_id": target_id}).send(client)
+        [listed] = Call("GET", EXPORTS, tuple(customer.bearer.items())).send(client).json["items"]
+
+    assert (before.status_code, answer.status_code, unchanged.status_code, again.status_code) == (200, 200, 304, 202)
+    assert "retry-after" not in before.headers
+    assert answer.headers["retry-after"] == unchanged.headers["retry-after"] == again.headers["retry-after"] == str(seconds)
+    shown = (None if reason else rfc3339(from_ms(HELD_MS)), reason, seconds)
+    for record in (answer.json, again.json, listed):
+        assert (record["next_attempt_at"], record["status_reason"], record["retry_after_seconds"]) == shown
+
+
+def test_a_poll_with_the_tag_of_a_hold_gets_the_record_once_the_hold_is_over(client: TestClient, customer: Customer) -> None:
+    with freeze_time(NOW) as frozen:
+        export_id, _ = approved(client, customer)
+        execute("UPDATE targets SET held_until = ?", (HELD_MS,))
+        call = poll(client, customer, export_id)
+        seen = call.plus(("If-None-Match", call.send(client).headers["etag"]))
+        frozen.tick(89.5)
+        waiting = seen.send(client)
+        frozen.tick(0.5)
+        over = seen.send(client)
+
+    assert (waiting.status_code, waiting.headers["retry-after"]) == (304, "1")
+    assert (over.status_code, over.json["status_reason"]) == (200, None)
+    assert "retry_after_seconds" not in over.json
+    assert "retry-after" not in over.headers
 
 
 # --- the framework's own answers, and what is broken --------------------------

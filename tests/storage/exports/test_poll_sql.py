@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from schemas.base.principal import TokenKind
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.exports.polled_record import PolledExport, entity_tag, record_json, wait_s
-from schemas.exports.record import Approval, export_record, retry_after_s
+from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
+from schemas.exports.record import Approval, as_shown, export_record
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
+from schemas.targets.target import TargetStatus
 from storage.accounts import tokens
 from storage.db.columns import JsonField
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
@@ -37,10 +38,10 @@ def polled(customer: Customer, export_id: str) -> PolledExport | None:
     return known[1]
 
 
-def tag_of(customer: Customer, export_id: str) -> str:
+def tag_of(customer: Customer, export_id: str, now: datetime = NOW) -> str:
     export = polled(customer, export_id)
     assert export is not None
-    return entity_tag(export)
+    return entity_tag(export, upcoming(export, to_ms(now)))
 
 
 def approved(customer: Customer) -> str:
@@ -63,26 +64,29 @@ moments = st.integers(0, to_ms(datetime(2100, 1, 1, tzinfo=UTC)))
 texts = st.text(max_size=8)
 numbers = st.integers(0, 2**31)
 problems = st.sampled_from([[], [{"rule": "card_number", "path": "/title"}]])
+target_statuses = st.none() | st.sampled_from([status.value for status in TargetStatus])
 #: Rows as the tables could have them, whatever others wrote into them.
 stored = st.tuples(
     st.just(("exp_1", 1)),
     st.tuples(st.sampled_from([status.value for status in ExportStatus]), st.none() | texts, st.none() | texts),
     st.tuples(st.just("manual"), texts, st.none() | numbers),
     st.tuples(st.dictionaries(texts, texts, max_size=2).map(as_text), st.just("sha256:00"), problems.map(as_text)),
-    st.tuples(numbers, st.none() | moments, numbers),
+    st.tuples(numbers, numbers),
     st.tuples(st.none() | moments, st.none() | numbers, st.none() | texts, st.none() | numbers),
     st.tuples(st.none() | texts, st.none() | texts),
     st.tuples(moments, st.none() | moments, st.none() | moments),
     st.just((None,) * 6) | st.tuples(st.just("fnd_1"), moments, moments, numbers, numbers, numbers),
+    st.tuples(st.none() | moments, target_statuses, st.none() | moments),
 ).map(lambda parts: tuple(itertools.chain.from_iterable(parts)))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(stored, moments)
 def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
-    export, now = PolledExport._make((*row, row[12])), from_ms(now_ms)
-    assert json.loads(record_json(export, now_ms)) == export_record(export_from(export), now)
-    assert wait_s(export, now_ms) == retry_after_s(export_from(export), now)
+    export, now = PolledExport._make(row), from_ms(now_ms)
+    attempt = upcoming(export, now_ms)
+    assert json.loads(record_json(export, attempt)) == export_record(export_from(export), now)
+    assert attempt.retry_after_s == as_shown(export_from(export), now).retry_after_s
 
 
 @pytest.mark.parametrize("make", [lambda customer: make_exports(customer, 1)[0], approved, of_a_finding])
@@ -90,7 +94,7 @@ def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Custome
     export_id = make(customer)
     export = polled(customer, export_id)
     assert export is not None
-    assert json.loads(record_json(export, to_ms(NOW))) == export_record(queries.get(export_id), NOW)
+    assert json.loads(record_json(export, upcoming(export, to_ms(NOW)))) == export_record(queries.get(export_id), NOW)
 
 
 # --- the entity tag
@@ -117,15 +121,39 @@ def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Cu
     assert all(tag.isprintable() and '"' not in tag and " " not in tag for tag in tags)
 
 
-def test_the_entity_tag_changes_when_a_target_is_held_and_when_it_is_let_go(customer: Customer) -> None:
+HELD_MS = to_ms(NOW) + 60_000
+#: Changes of the target's row alone.
+TARGET_CHANGES = [
+    "held_until = NULL",
+    f"held_until = {HELD_MS}, held_reason = 'breaker_open'",
+    f"held_until = {HELD_MS + 30_000}",
+    "status = 'paused'",
+    "status = 'inactive'",
+    f"status = 'active', held_until = NULL, max_per_minute = 1, paced_until = {HELD_MS + 45_000}000",
+    "paced_until = NULL",
+]
+
+
+def test_the_entity_tag_changes_with_every_change_of_the_target_that_the_record_shows(customer: Customer) -> None:
     export_id, reported = approved(customer), []
-    for held_until in (None, to_ms(NOW) + 60_000, to_ms(NOW) + 90_000, None):
-        execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (held_until,))
-        export = polled(customer, export_id)
-        assert export is not None
-        reported.append((entity_tag(export), json.loads(record_json(export, to_ms(NOW)))["next_attempt_at"]))
-    assert reported[0] == reported[3]
-    assert len({tag for tag, _ in reported}) == len({shown for _, shown in reported}) == 3
+    for change in TARGET_CHANGES:
+        execute(f"UPDATE targets SET {change}")  # noqa: S608 - those above
+        record = export_record(queries.get(export_id), NOW)
+        shown = (record["next_attempt_at"], record["status_reason"], record.get("retry_after_seconds"))
+        reported.append((tag_of(customer, export_id), shown))
+    assert reported[0] == reported[-1]
+    assert len({tag for tag, _ in reported}) == len({shown for _, shown in reported}) == len(TARGET_CHANGES) - 1
+
+
+@pytest.mark.parametrize("status", ["approved", "retry_scheduled"])
+def test_the_entity_tag_changes_when_a_hold_ends_although_nothing_is_written(status: str, customer: Customer) -> None:
+    export_id = approved(customer)
+    before = tag_of(customer, export_id)
+    execute("UPDATE exports SET status = ?", (status,))
+    execute("UPDATE targets SET held_until = ?", (HELD_MS,))
+    held = [tag_of(customer, export_id, from_ms(HELD_MS - left_ms)) for left_ms in (60_000, 1)]
+    assert held[0] == held[1] != before
+    assert tag_of(customer, export_id, from_ms(HELD_MS)) == before
 
 
 # --- who asks

@@ -1,5 +1,6 @@
 """Dispatchers that share targets: receivers that ask them to wait, rate limits, concurrency, no delay for others."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,11 +11,12 @@ import pytest
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Outcome
+from schemas.exports.record import as_shown
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state_sql
 from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
-from tests.support.factories import NOW, Customer, make_approved
+from tests.support.factories import NOW, Customer, make_approved, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
 from worker.delivery import throttle
@@ -214,6 +216,21 @@ def most_in_a_minute(moments: Sequence[datetime]) -> int:
             within.popleft()
         most = max(most, len(within))
     return most
+
+
+@pytest.mark.parametrize("per_minute", [1, 7, 61, 62, 600])
+def test_an_export_reports_the_wait_for_its_targets_rate_limit(customer: Customer, per_minute: int) -> None:
+    target_id = make_target(customer).id
+    export_id = make_approved(customer, target_id)
+    targets.set_limit(target_id, per_minute, NOW, "operator")
+    with transaction():
+        state = throttle_state_sql.read([target_id])[target_id]
+        used_up = throttle.use_rate_allowance(state, throttle.rate_allowance(state, NOW), NOW)
+        throttle_state_sql.write([used_up])
+    shown, wait_s = as_shown(queries.get(export_id), NOW), (throttle.rate_allows_from(used_up) or NOW) - NOW
+    # Limits above that make nobody wait for a second.
+    expected = None if per_minute > 61 else math.ceil(wait_s.total_seconds())
+    assert (shown.retry_after_s, wait_s < timedelta(seconds=1)) == (expected, per_minute > 61)
 
 
 # ---------------------------------------------------------------- the breaker

@@ -446,6 +446,20 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
 
 
 @on_sqlite
+def test_an_export_of_a_paused_target_names_the_pause_in_place_of_a_time(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer)
+    export_id = make_approved(customer, target.id)
+    for path in (f"/exports/{export_id}", "/exports"):
+        assert "Next attempt" in person.get(path).text
+    execute("UPDATE targets SET status = 'paused' WHERE id = ?", (target.id,))
+    page = person.get(f"/exports/{export_id}")
+    assert "<code>target_paused</code>" in page.text
+    assert "Resume the target." in page.text
+    assert "Next attempt" not in page.text
+    assert "target paused" in person.get("/exports").text
+
+
+@on_sqlite
 def test_what_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, customer: Customer) -> None:
     """A retry looks at its address anew."""
     target = make_target(customer)
