@@ -9,6 +9,7 @@ import click
 
 from bin.cli.lazy_group import LazyGroup
 from bin.command_table import COMMAND_TABLE
+from runtime import tls_key_log
 from schemas.base.errors import RiskRelayError
 from schemas.version import VERSION
 
@@ -62,5 +63,7 @@ def riskrelay() -> None:
 
 
 if __name__ == "__main__":
+    # Before a command is imported: requests prepares TLS when it is imported.
+    tls_key_log.disable()
     sys.excepthook = _print_bug
     riskrelay(prog_name="riskrelay")

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 
-from runtime import error_reports, metrics, tracing, wake_up_queue
+from runtime import error_reports, metrics, tls_key_log, tracing, wake_up_queue
 from schemas.settings.definitions import Settings, load_settings
 from storage.db.engine import close_database, open_database
 from worker.composition import LOCK_WAIT_S, compared_clock, compose_client, compose_dispatcher
@@ -23,6 +23,7 @@ def deliver() -> None:
 
     Raises InvalidSettings.
     """
+    tls_key_log.disable()
     settings = load_settings()
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     # Before the first scan: what is committed from now on queues a job again.

@@ -10,10 +10,12 @@ from typing import Any
 
 import gevent
 
-from runtime import error_reports, logs, tracing
+from runtime import error_reports, logs, tls_key_log, tracing
 from runtime.file_limits import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
 
+# Here as well, for gunicorn without the command `serve`.
+tls_key_log.disable()
 try:
     _settings = load_settings()
 except InvalidSettings as wrong:

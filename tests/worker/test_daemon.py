@@ -14,6 +14,8 @@ from rq.serializers import JSONSerializer
 from runtime import wake_up_queue
 from storage.db.engine import close_database, connection, open_database
 from storage.exports import queries
+from tests.support.fakes import LoopbackServer
+from tests.support.receivers import always, make_certificate
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, notify_workers, wait_until
 
@@ -41,6 +43,21 @@ def test_a_wake_up_is_handled_long_before_the_sweep(
             [export_id] = approved(receiver.url())
             assert notify_workers(redis)
             wait_until(is_exported(export_id))
+
+
+def test_a_worker_writes_no_tls_keys_to_the_file_that_the_environment_names(
+    start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    context, _ = make_certificate(tmp_path, "127.0.0.1")
+    key_log = tmp_path / "keys.log"
+    with LoopbackServer(always(), context) as receiver, start(SSLKEYLOGFILE=str(key_log)):
+        [export_id] = approved(receiver.url())
+        wait_until(lambda: queries.get(export_id).last_attempt is not None)
+    assert receiver.connections == 1
+    last = queries.get(export_id).last_attempt
+    assert last is not None
+    assert last.error_code == "tls_certificate"
+    assert not key_log.exists()
 
 
 def test_nothing_that_redis_names_is_run(

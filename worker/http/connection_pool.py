@@ -244,7 +244,9 @@ def _no_bytes(_most: int) -> bytes:
 
 def _tls_context(verify: Literal[True] | str) -> ssl.SSLContext:
     """Return the TLS context for receivers: the usual authorities or those of a bundle, and at least TLS 1.2."""
-    context = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH if verify is True else verify)
+    # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH if verify is True else verify)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A certificate names its hosts in the subject alternative name; the common name may be anything.
     context.hostname_checks_common_name = False

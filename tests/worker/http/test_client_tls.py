@@ -132,3 +132,12 @@ def test_a_peer_that_speaks_no_tls_is_named() -> None:
     with LoopbackServer(lambda peer: peer.answer(400)) as server, made_client() as client:
         outcome = post(client, f"https://{NAME}:{server.port}/")
     assert outcome.error == "tls_failed"
+
+
+def test_the_keys_of_a_session_are_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, authority = make_certificate(tmp_path)
+    key_log = tmp_path / "keys.log"
+    monkeypatch.setenv("SSLKEYLOGFILE", str(key_log))
+    with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
+        assert post(client, server.url(NAME)).status == 200
+    assert not key_log.exists()
