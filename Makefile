@@ -13,7 +13,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
 run: setup ## set up, create .env if missing, start everything; Ctrl-C stops; EXTRAS=1 as for setup
-	@[ -e .env ] || bin/riskrelay init
+	@[ -e "$${RISKRELAY_ENV_FILE:-.env}" ] || bin/riskrelay init
 	@exec bin/riskrelay run
 
 demo: setup ## run the whole workflow on a temporary installation: scan, approve, deliver, verify

@@ -90,7 +90,7 @@ def _fresh_folder(there: BenchReceiver) -> Iterator[tuple[Path, dict[str, str]]]
     with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
         folder = Path(name)
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-        env = {**inherited, **LOOPBACK, "BIND": f"127.0.0.1:{free_port()}"}
+        env = {**inherited, **LOOPBACK, "BIND": f"127.0.0.1:{free_port()}", "RISKRELAY_ENV_FILE": str(folder / ".env")}
         subprocess.run([_RISKRELAY, "init"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
         open_database(f"sqlite:///{folder / 'data' / 'riskrelay.db'}")
         with connection(), transaction():

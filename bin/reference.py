@@ -92,9 +92,19 @@ def settings_page() -> str:
         "",
         *_wrapped(
             "Every setting, generated from the code by `make docs`. A value is read from the environment, otherwise from "
-            "the `.env` file of the current folder, otherwise from the `.env` file of the checkout; `<NAME>_FILE` names a "
-            "file that contains the value. RiskRelay does not start with invalid or conflicting settings: it exits with 2 "
-            "and reports every error. A missing setting has its default; generated means that `init` writes it to `.env`."
+            "the file that the environment variable `RISKRELAY_ENV_FILE` names, by default `.env` of the checkout. The "
+            "current folder has no influence: relative paths are relative to the folder of that file, and a relative "
+            "`RISKRELAY_ENV_FILE` to the checkout. `<NAME>_FILE` names a file that contains the value. RiskRelay does not "
+            "start with invalid or conflicting settings: it exits with 2 and reports every error. A missing setting has its "
+            "default; generated means that `init` writes it to `.env`."
+        ),
+        "",
+        *_wrapped(
+            "RiskRelay refuses the `.env` if another user can change it: if the file, a folder above it or a symbolic link "
+            "to it belongs to a user other than root, the current user and the owner of the checkout, or is writable by "
+            "others (a sticky folder such as `/tmp` may be; so may the group, if it is the owner's own). The report "
+            "names the command that corrects it. A file that `<NAME>_FILE` names is not checked, as containers mount such "
+            "files with owners and modes of their host: keep it private yourself."
         ),
     ]
     return "\n".join([*head, *(line for setting in SETTINGS for line in _setting(setting))]).rstrip() + "\n"

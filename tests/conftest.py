@@ -1,5 +1,6 @@
 """Fixtures of all tests: real servers, a migrated database of either kind, an account, a target, a browser."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from tests.support.browsers import chromium
 from tests.support.factories import Customer, make_customer, make_target
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess
+
+# The settings of an installation in this checkout do not affect tests.
+os.environ["RISKRELAY_ENV_FILE"] = "/nonexistent/.env"
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,7 @@ DOCUMENT: Final = (ROOT / "docs" / "deployment.md").read_text()
 REDIS_STOP_S: Final = 10
 #: Variables of other programs in these files.
 OTHER_VARIABLES: Final = {
+    "RISKRELAY_ENV",
     "PYTHONDONTWRITEBYTECODE",
     "POSTGRES_USER",
     "POSTGRES_DB",

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from bin.checks.results import CheckResult, failure, ok, warning
 from bin.processes.local_service import DIRECTLY
-from schemas.settings.definitions import Settings
+from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
+from schemas.settings.file_trust import trust_problem, trusted_users
 
 #: As in setup.cfg.
 OLDEST_PYTHON: Final = (3, 11)
@@ -39,18 +40,19 @@ def python(version: tuple[int, ...], name: str) -> CheckResult:
     return ok("python", f"Python {name}")
 
 
-def env_file(path: Path, uid: int) -> CheckResult:
-    """Check that only the owner can read the secrets. `uid` is the current user; root may use a file of any owner."""
+def env_file(path: Path) -> CheckResult:
+    """Check that only the owner can change and read the settings."""
     if not path.is_file():
-        return ok("env file", "No .env; all settings come from the environment.")
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
+        if os.environ.get(ENV_FILE_VARIABLE):
+            return warning("env file", f"{ENV_FILE_VARIABLE} names {path}, which does not exist.", "bin/riskrelay init")
+        return ok("env file", f"No {path}; all settings come from the environment.")
+    if problem := trust_problem(path, trusted_users()):
+        return failure("env file", problem.message, f"check its lines, then run: {problem.command}")
+    mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o007:
         return failure("env file", f"{path} is readable by every user (mode {mode:04o}).", f"chmod 600 '{path}'")
     if mode & 0o070:
         return warning("env file", f"{path} is readable by its group (mode {mode:04o}).", f"chmod 600 '{path}'")
-    if uid not in {0, found.st_uid} and found.st_uid != 0:
-        return warning("env file", f"{path} belongs to user {found.st_uid}, who can read it.", f"chown {uid} '{path}'")
     return ok("env file", f"{path} (mode {mode:04o})")
 
 

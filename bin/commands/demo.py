@@ -26,6 +26,7 @@ from bin.demo_page import ISSUE_COUNT, DemoSite
 from bin.processes import child_process
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
+from schemas.settings.definitions import ENV_FILE_VARIABLE
 from worker.http.signing import SignatureVerdict
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -240,6 +241,7 @@ def _environment(folder: Path) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {
         **inherited,
+        ENV_FILE_VARIABLE: str(folder / ".env"),
         "DATA_DIR": str(folder / "data"),
         "BIND": f"127.0.0.1:{_free_port()}",
         "RETRY_SCHEDULE": RETRY_SCHEDULE,

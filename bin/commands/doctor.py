@@ -3,7 +3,6 @@
 With invalid settings it reports every mistake and runs the checks that need none; likewise without a database.
 """
 
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -74,14 +73,14 @@ def run_checks() -> Iterator[CheckResult]:
     """Run every check; yields each result as soon as it is known."""
     env_file = find_env_file()
     yield machine.python(sys.version_info[:3], platform.python_version())
-    yield machine.env_file(env_file, os.geteuid())
+    yield machine.env_file(env_file)
     try:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
         for name, mistakes in sorted(wrong.mistakes.items()):
             fix = f"correct it in {env_file} or in the environment"
-            if name == str(env_file):  # .env as a whole: usually it belongs to another user, as it should
-                fix = "run this as the owner of the file; it has lines of NAME=value in UTF-8"
+            if name == str(env_file):  # .env as a whole: unreadable, or another user can change it
+                fix = "run this as the owner of the file, which nobody else may change; it has lines of NAME=value in UTF-8"
             yield failure("settings", f"{name}: {' '.join(mistakes)}", fix)
         return
     yield from _run("settings", _settings)

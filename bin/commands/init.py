@@ -17,7 +17,7 @@ from bin.cli.installation import Refused, WrongSettings, database_at, make_data_
 from runtime.clock import utc_now
 from runtime.fsync import sync
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, load_settings
+from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, find_env_file, load_settings
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
@@ -41,7 +41,7 @@ _HEADER = """\
 )
 def init() -> None:
     """Write .env with generated secrets, and create the first account, user, project and token."""
-    env_file = Path.cwd() / ".env"
+    env_file = find_env_file()
     if env_file.exists():
         raise Refused(f"{env_file} already exists; nothing was changed.")
     with _draft_of(env_file) as draft:

@@ -12,7 +12,7 @@ import click
 from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_unknown_names
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.settings.definitions import Settings
+from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings, find_env_file
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import restore as restoring
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 #: Each start holds the lock for a moment only, but a host may start many workers at once.
 _OTHERS_START_WITHIN_S: Final = 5.0
 
-GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
+GUNICORN = ("-P", "-m", "service.server", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
 
 
 @click.command(epilog="Example: riskrelay serve\n\nExit codes: 0 stopped, 1 could not start, 2 wrong settings.")
@@ -57,7 +57,8 @@ def require_free(bind: str) -> None:
 def require_keys(settings: Settings) -> None:
     """Raise Refused without encryption keys."""
     if not settings.encryption_keys:
-        raise Refused("ENCRYPTION_KEYS is not set; run: bin/riskrelay init")
+        where = f"in the environment nor in {find_env_file()}"
+        raise Refused(f"ENCRYPTION_KEYS is set neither {where}; run: bin/riskrelay init, or set {ENV_FILE_VARIABLE}")
 
 
 def warn_of_redis_away(settings: Settings) -> None:

@@ -1,8 +1,8 @@
 """Every setting with its default and its limits; all mistakes are reported at once.
 
 Values come from the process environment, then from a `.env` file; each can also come from the file named by `<NAME>_FILE`.
-An empty value counts as unset. An invalid value is reported by the name of the setting, never quoted. A setting that has
-both a value and a file is a mistake.
+Relative paths are relative to the folder of the `.env` in use. An empty value counts as unset. An invalid value is reported
+by the name of the setting, never quoted. A setting that has both a value and a file is a mistake.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from environs import Env, EnvValidationError
 from marshmallow import ValidationError
 
 from schemas.settings import parsers as values
+from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
 from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, parse_ports
 
@@ -33,6 +34,8 @@ _NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_
 
 #: The suffix of a setting that names a file with the value.
 FILE_SUFFIX: Final = "_FILE"
+#: The environment variable that names the `.env` to use.
+ENV_FILE_VARIABLE: Final = "RISKRELAY_ENV_FILE"
 
 
 class DeploymentMode(StrEnum):
@@ -414,12 +417,11 @@ class Settings:
 def load_settings(env_file: Path | None = None) -> Settings:
     """Load and validate the settings from the environment, then from `env_file`.
 
-    `env_file` defaults to `find_env_file()`. A relative DATA_DIR is relative to the folder of the `.env` in use.
-    Raises InvalidSettings with every mistake.
+    `env_file` defaults to `find_env_file()`; it need not exist. Raises InvalidSettings with every mistake, one of which is a
+    file that another user can change.
     """
     env_file = env_file or find_env_file()
-    env = _Environment()
-    env.read_file(env_file)
+    env = _Environment(env_file)
     read = {setting.member: env.read(setting) for setting in SETTINGS}
     try:
         env.seal()
@@ -440,19 +442,15 @@ def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
     A name without the shape of a name is shortened: it may be the second line of a secret. `env_file` defaults to
     `find_env_file()`; call this after `load_settings`, which rejects an unreadable file.
     """
-    env_file = env_file or find_env_file()
-    env = _Environment()
-    env.read_file(env_file)
+    env = _Environment(env_file or find_env_file())
     known = [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
     meant = {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
     return {name if near or _NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
 
 
 def find_env_file() -> Path:
-    """Return the path of `.env` in the current folder, or in the checkout if only that one exists."""
-    here = Path.cwd() / ".env"
-    checkout = Path(__file__).resolve().parents[2] / ".env"
-    return checkout if checkout.is_file() and not here.is_file() else here
+    """Return the file named by RISKRELAY_ENV_FILE, or `.env` of the installation; the current folder has no influence."""
+    return INSTALLATION / (os.environ.get(ENV_FILE_VARIABLE) or ".env")
 
 
 def embedded_redis_socket(data_dir: Path) -> Path:
@@ -467,19 +465,26 @@ def embedded_redis_socket(data_dir: Path) -> Path:
 class _Environment(Env):
     """Env that treats empty values as unset, reads files, and collects their errors for the report."""
 
-    def __init__(self) -> None:
+    def __init__(self, env_file: Path) -> None:
         super().__init__(eager=False)
         self.add_parser("value", lambda text, parse: parse(text))
+        self._folder = env_file.parent.resolve()
+        self._read_file(env_file)
 
     @property
     def names(self) -> list[str]:
         """The names in the file."""
         return list(self._environ)
 
-    def read_file(self, path: Path) -> None:
+    def _read_file(self, path: Path) -> None:
         """Add the values of a `.env` that the environment does not set."""
         try:
-            if path.is_file():
+            if not path.is_file():
+                return
+            if problem := trust_problem(path, trusted_users()):
+                # Its lines decide where secrets are sent.
+                self._errors[str(path)].append(f"{problem.message} Check its lines, then run: {problem.command}")
+            else:
                 self.read_env(path, recurse=False)
         except (OSError, UnicodeDecodeError) as unreadable:
             self._errors[str(path)].append(f"Cannot be read: {_reason(unreadable)}.")
@@ -502,7 +507,7 @@ class _Environment(Env):
 
     def _content(self, name: str, path: str, default: Any) -> Any:
         try:
-            return _line(Path(path).read_text(encoding="utf-8")) or default
+            return _line((self._folder / path).read_text(encoding="utf-8")) or default
         except (OSError, ValueError) as unreadable:
             self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
             return default
@@ -522,7 +527,8 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     """Derive the values that depend on other settings."""
     data_dir = folder / read.pop("data_dir")
     redis_url = read.pop("redis_url")
-    read["database_url"] = read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
+    sqlite, url = "sqlite:///", read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
+    read["database_url"] = f"{sqlite}{folder / url.removeprefix(sqlite)}" if url.startswith(sqlite) else url
     read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
     policy = TargetPolicy(
         allow_http=read.pop("allow_http"),

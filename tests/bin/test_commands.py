@@ -435,10 +435,11 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
     assert [project["id"] for project in shell.json("project", "list")] == [2]
 
 
-def test_init_tells_where_it_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_tells_where_it_cannot_write(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
     # No file can be made there, by root neither.
-    monkeypatch.chdir("/proc/self")
-    assert "/.env cannot be written" in shell_in(tmp_path).refused("init")
+    shell.environment["RISKRELAY_ENV_FILE"] = "/proc/self/.env"
+    assert "/.env cannot be written" in shell.refused("init")
 
 
 def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

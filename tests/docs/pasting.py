@@ -112,7 +112,12 @@ def _reader_environment(folder: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     # Compiling Go's standard library again would take longer than everything else.
     kept["GOCACHE"] = os.environ.get("GOCACHE", str(Path.home() / ".cache" / "go-build"))
-    return {**kept, "PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder)}
+    return {
+        **kept,
+        "RISKRELAY_ENV_FILE": str(folder / ".env"),
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "HOME": str(folder),
+    }
 
 
 @contextmanager

@@ -55,6 +55,8 @@ OTHERS: Final = {
     "TOKEN", "EXPORT", "TARGET", "SECRET", "PROJECT_ID",
     # variables of the example receivers
     "WEBHOOK_SECRET_OLD", "RATE_PER_MINUTE", "STATE_FILE",
+    # the variable that names the settings file, and one that has no effect
+    "RISKRELAY_ENV_FILE", "SSLKEYLOGFILE",
     # codes in the bodies of receivers' responses
     *RECEIVER_CODES,
     # variables of make and of other programs

@@ -449,11 +449,7 @@ def test_copies_at_the_same_moment_make_one_ticket(receiver: ReceiverProcess) ->
     assert tickets != {b""}
 
 
-def test_a_check_of_every_outcome_finds_nothing_wrong(
-    receiver: ReceiverProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".env").touch()
-    monkeypatch.chdir(tmp_path)
+def test_a_check_of_every_outcome_finds_nothing_wrong(receiver: ReceiverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEBHOOK_SECRET", WEBHOOK_SECRET)
     done = CliRunner().invoke(trigger, ["--all", "--to", receiver.url])
     assert (done.exit_code, "wrong" in done.stdout.split()) == (0, False), done.output

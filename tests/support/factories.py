@@ -310,10 +310,15 @@ def postmark_email(**changes: Any) -> dict[str, Any]:
 
 
 def environment(data_dir: Path, **changes: str) -> dict[str, str]:
-    """Return the environment of an installation in `data_dir`; nothing of the caller's settings is inherited."""
+    """Return the environment of an installation in `data_dir`; nothing of the caller's settings is inherited.
+
+    Its `.env`, if there is one, is in that folder, or beside it if the folder is called `data`.
+    """
+    folder = data_dir.parent if data_dir.name == "data" else data_dir
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {
         **inherited,
+        "RISKRELAY_ENV_FILE": str(folder / ".env"),
         "DATA_DIR": str(data_dir),
         "ENCRYPTION_KEYS": ENCRYPTION_KEY,
         "SCANNER_SHARED_SECRET": SCANNER_SECRET,

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from bin.commands.serve import GUNICORN
+
 ROOT: Final = Path(__file__).resolve().parents[2]
-COMMAND: Final = ("-P", "-m", "gunicorn", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
 
 #: Two processes that import everything take a second here; a busy machine may need several times that.
 START_TIMEOUT_S: Final = 30
@@ -41,10 +42,10 @@ class Service:
     """A running service; everything of it ends with the block. `options` are gunicorn's."""
 
     def __init__(self, environment: Mapping[str, str], *options: str) -> None:
-        self._command = (sys.executable, *COMMAND, *options)
+        self._command = (sys.executable, *GUNICORN, *options)
         self.port = _free_port()
         self.log = Path(environment["DATA_DIR"]) / "service.log"
-        self._environment = {**environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
+        self._environment = {"PYTHONPATH": str(ROOT), **environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

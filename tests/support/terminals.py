@@ -18,14 +18,19 @@ class Terminal:
     """`riskrelay WORDS…` on a terminal, in a folder without an installation; settings by name."""
 
     def __init__(self, folder: Path, *words: str, **settings: str) -> None:
-        (folder / ".env").touch()  # its own, so that no other is read
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         self._ours, theirs = pty.openpty()
         self.seen = ""
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bin", *words],
             cwd=folder,
-            env={**inherited, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **settings},
+            env={
+                **inherited,
+                "LANG": "C.UTF-8",
+                "PYTHONPATH": str(ROOT),
+                "RISKRELAY_ENV_FILE": str(folder / ".env"),
+                **settings,
+            },
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

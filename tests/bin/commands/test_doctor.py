@@ -128,6 +128,10 @@ def env_file_is_open_to_all(patient: Patient) -> None:
     patient.env_file.chmod(0o644)
 
 
+def env_file_is_missing(patient: Patient) -> None:
+    patient.env_file.unlink()
+
+
 def env_file_is_open_to_its_group(patient: Patient) -> None:
     patient.env_file.chmod(0o640)
 
@@ -307,6 +311,7 @@ def operators_account_is(named: str) -> Callable[[Patient], None]:
 # what is done to it; which check tells it, how gravely, with which word, and which word of its fix
 SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
+    (env_file_is_missing, "env file", "warning", "RISKRELAY_ENV_FILE names", "bin/riskrelay init"),
     (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
     (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
     (data_dir_is_a_file, "data", "failure", "is not writable", "another DATA_DIR"),
@@ -457,17 +462,13 @@ def test_what_is_judged_goes_by_its_limits() -> None:
     assert versions == [Level.FAILURE, Level.OK, Level.OK]
 
 
-def test_a_file_of_another_user_is_reported_to_all_but_root(tmp_path: Path) -> None:
-    env_file = tmp_path / ".env"
-    env_file.write_text("")
-    env_file.chmod(0o600)
-    if os.geteuid() == 0:
-        os.chown(env_file, 4711, 4711)
-    owner = env_file.stat().st_uid
-    assert machine.env_file(env_file, owner).level is Level.OK
-    assert machine.env_file(env_file, 0).level is Level.OK
-    reported = machine.env_file(env_file, owner + 1)
-    assert (reported.level, reported.fix) == (Level.WARNING, f"chown {owner + 1} '{env_file}'")
+def test_an_env_file_that_others_may_change_is_reported_with_the_command_that_corrects_it(patient: Patient) -> None:
+    patient.env_file.chmod(0o666)
+    reported = patient.reported(exit_code=2)
+    found = {check["name"]: check for check in reported["checks"] if check["status"] == "failure"}
+    assert {*found} == {"env file", "settings"}
+    assert "has mode 0666" in found["env file"]["message"]
+    assert found["env file"]["fix"] == f"check its lines, then run: chmod go-w {patient.env_file}"
 
 
 def silent(peer: Peer) -> None:

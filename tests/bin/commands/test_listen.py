@@ -374,7 +374,6 @@ class Listening:
     """`listen` as a subprocess in an empty folder, with the secret in its environment."""
 
     def __init__(self, folder: Path, *arguments: str, secret: bytes | None = SECRET, stdin: bytes = b"") -> None:
-        (folder / ".env").touch()  # so that no other .env is read
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEBHOOK_SECRET")}
         if secret is not None:
             environment["WEBHOOK_SECRET"] = secret.decode()
@@ -593,9 +592,7 @@ def test_a_port_in_use_is_reported_in_one_line(run: Callable[..., Listening], st
     assert err == f"Error: {cause} Choose another with --port.\n"
 
 
-def test_wrong_settings_are_reported_with_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".env").touch()
-    monkeypatch.chdir(tmp_path)
+def test_wrong_settings_are_reported_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_PROCESSES", "many")
     result = CliRunner().invoke(listen, ["--port", "0"])
     assert result.exit_code == 2

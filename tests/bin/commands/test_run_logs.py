@@ -59,7 +59,7 @@ def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder
 def is_gunicorn(pid: int, parent: int) -> bool:
     """Return whether this is gunicorn's own process, which `parent` has started."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b"gunicorn" in words and pid in children(parent)
+    return b"service.server" in words and pid in children(parent)
 
 
 def children(pid: int) -> list[int]:

@@ -30,6 +30,7 @@ KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 OTHER_KEY = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
 CHECKED = "postgresql://u@db.example/d?sslmode=verify-full&sslrootcert=/etc/ssl/ca.pem"
 SECRETS = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+ROOT = Path(__file__).resolve().parents[3]
 Load = Callable[..., Settings]
 
 
@@ -385,10 +386,41 @@ def test_a_relative_data_folder_counts_from_the_folder_of_the_env_file(load: Loa
     assert load(DATA_DIR="/srv/data").database_url == "sqlite:////srv/data/riskrelay.db"
 
 
-def test_the_env_file_of_the_current_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_env_file_is_the_named_one_or_that_of_the_installation_and_never_that_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").touch()
-    assert find_env_file() == tmp_path / ".env"
+    for named, expected in (
+        ("", ROOT / ".env"),
+        ("/etc/riskrelay/.env", Path("/etc/riskrelay/.env")),
+        ("x/.env", ROOT / "x/.env"),
+    ):
+        monkeypatch.setenv("RISKRELAY_ENV_FILE", named)
+        assert find_env_file() == expected
+    monkeypatch.delenv("RISKRELAY_ENV_FILE")
+    assert find_env_file() == ROOT / ".env"
+
+
+def test_relative_paths_count_from_the_folder_of_the_env_file(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("s3cret!!\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    settings = load(DATABASE_URL="sqlite:///db/riskrelay.db", WEBHOOK_SECRET_FILE="secret")
+    assert (settings.database_url, settings.webhook_secret) == (f"sqlite:///{tmp_path}/db/riskrelay.db", "s3cret!!")
+    assert load(DATABASE_URL="sqlite:////srv/riskrelay.db").database_url == "sqlite:////srv/riskrelay.db"
+
+
+def test_an_env_file_that_other_users_may_change_is_a_mistake_and_no_value_of_it_is_used(load: Load, tmp_path: Path) -> None:
+    env_file = tmp_path / ".env"
+    env_file.write_text("BIND=nowhere\n")
+    env_file.chmod(0o666)
+    fix = f"Check its lines, then run: chmod go-w {env_file}"
+    assert mistakes(load) == {str(env_file): [f"Other users can change it: {env_file} has mode 0666. {fix}"]}
+    assert unknown_names(env_file) == {}
 
 
 def test_a_socket_lies_beside_the_data_or_where_its_path_is_short_enough(
