@@ -1,1 +1,1 @@
-"""Memory: the only room that knows the database; it also keeps what both doors share (clock, logs, wake-ups, names)."""
+"""Tables and transactions: the only layer that imports Peewee."""

@@ -70,9 +70,9 @@ MESSAGES: Final[Mapping[str, str]] = {
 
 
 class Text(fields.String):
-    """A string of at most `max_length` characters, one of `allowed` where that is given.
+    """A string of at most `max_length` characters, and one of `allowed` if that is given.
 
-    `min_length` characters of it are no white space at its ends: a name of spaces names nothing.
+    It has at least `min_length` characters without white space at its ends, so a name of spaces is invalid.
     """
 
     default_error_messages = {"invalid": "invalid_type", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
@@ -91,7 +91,7 @@ class Text(fields.String):
         self._is_plain = type(self) is Text and len(checks) == 1 and not (self.pre_load or self.post_load)
 
     def deserialize(self, value: Any, attr: str | None = None, data: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        """Read a value; a plain text within its limit needs none of the machinery: 1 ms less a hundred issues."""
+        """Read a value; a plain text within its limit skips marshmallow's checks, which saves 1 ms per hundred issues."""
         if type(value) is str and self._is_plain and len(value) <= self._max_length:
             return value
         return super().deserialize(value, attr, data, **kwargs)
@@ -112,13 +112,13 @@ class WholeNumber(fields.Integer):
 
 
 class WebUrl(fields.Url):
-    """An absolute http or https URL; this checks its form, `schemas.url_policy.target_url` whether it is safe to dial."""
+    """An absolute http or https URL. Only its form is checked; `schemas.url_policy.target_url` decides what is dialed."""
 
     default_error_messages = {"invalid": "invalid_url", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
 
     def __init__(self, **options: Any) -> None:
         super().__init__(schemes={"http", "https"}, require_tld=False, **options)
-        # Length first: what is too long is not worth a regular expression.
+        # Length first: a regular expression on a long text costs more.
         self.validators = [_fits_an_index, *self.validators, _splits]
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -140,7 +140,7 @@ class Moment(fields.Field[datetime]):
 
 
 class Several(fields.List[Any]):
-    """An array, counted before any entry is looked at: a problem for each of a million entries would be a large answer."""
+    """An array; its length is checked before its entries: a problem for each of a million would be a large response."""
 
     def __init__(self, entry: fields.Field[Any], *, at_most: int, at_least: int = 0, **options: Any) -> None:
         super().__init__(entry, **options)
@@ -156,7 +156,7 @@ class Several(fields.List[Any]):
 
 
 class AnyObject(fields.Field[dict[str, Any]]):
-    """A JSON object of the sender's own members, kept as it is."""
+    """A JSON object with any fields, unchanged."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -184,7 +184,7 @@ class Form(Schema):
         return frozenset(_names(self))
 
     def on_bind_field(self, field_name: str, field_obj: fields.Field[Any]) -> None:
-        """Give every field the codes of this project instead of sentences."""
+        """Replace marshmallow's error messages with our codes."""
         field_obj.error_messages = {
             **field_obj.error_messages,
             "required": "required",
@@ -194,7 +194,7 @@ class Form(Schema):
         if isinstance(field_obj, fields.List | fields.Nested | fields.Boolean):
             field_obj.error_messages = {**field_obj.error_messages, "invalid": "invalid_type", "type": "invalid_type"}
         if isinstance(field_obj, fields.List):
-            # marshmallow binds the entries' field to the list and tells nobody.
+            # marshmallow does not call this hook for the field of a list's entries.
             self.on_bind_field(field_name, field_obj.inner)
 
 
@@ -206,7 +206,7 @@ class LenientForm(Form):
 
 
 class NoMembers(Form):
-    """The body of a POST that says everything in its path: none, or an empty object."""
+    """The body of a POST that needs none: empty, or an empty object."""
 
 
 def _at_least(min_length: int) -> Callable[[str], None]:
@@ -231,7 +231,7 @@ def _fits_an_index(url: str) -> None:
 
 
 def _splits(url: str) -> None:
-    """Refuse what the regular expression lets through: broken IPv6, hosts that NFKC takes apart, ports that cannot be."""
+    """Refuse what the regular expression accepts: malformed IPv6, hosts that NFKC splits, ports out of range."""
     try:
         _ = urlsplit(url).port
     except ValueError:
@@ -239,7 +239,7 @@ def _splits(url: str) -> None:
 
 
 def problem(path: str, code: str) -> FieldProblem:
-    """Return the refusal of the member at `path` (a JSON Pointer) for the reason `code`."""
+    """Return the problem of the field at `path` (a JSON Pointer) with the message of `code`."""
     return FieldProblem(path, code, MESSAGES.get(code, "This value is refused."))
 
 
@@ -253,7 +253,7 @@ def _problems(messages: Mapping[Any, Any], may_name: MayName) -> tuple[FieldProb
 
 
 def _walk(messages: Mapping[Any, Any], parent: str, may_name: MayName) -> Iterator[FieldProblem]:
-    """Yield a problem for each code; unknown fields are one problem of their object, since names are the sender's text."""
+    """Yield a problem for each code; all unknown fields of an object are one problem."""
     unknown = [str(name) for name, codes in messages.items() if not isinstance(codes, Mapping) and "unknown_member" in codes]
     if unknown:
         yield _unknown_fields(parent, unknown, may_name)

@@ -1,7 +1,7 @@
 """Shop domains, normalized for storage and comparison: ASCII, lower case, without a trailing dot.
 
-A name of at least two labels, and nothing else: a scheme, a port, a path, userinfo, an address in digits and what IDNA
-does not allow are refused. Whether anybody answers there is not asked.
+Only a name of at least two labels is valid: a scheme, a port, a path, userinfo, a numeric address and names that IDNA
+forbids are refused. The name is not resolved.
 """
 
 import re

@@ -107,16 +107,14 @@ def _decode_utf8(body: bytes) -> str:
         return body.decode("utf-8")
     except UnicodeDecodeError:
         reason = JsonFault.NOT_UTF8
-    # Raised outside of the handler: a UnicodeDecodeError carries the body, and would travel along as the
-    # context.
+    # Raised outside of the handler: a UnicodeDecodeError holds the body, and would become this error's context.
     raise MalformedJson(reason)
 
 
 def _refuse_depth(body: bytes, max_depth: int) -> None:
-    """Count the nesting before the recursive reader sees the body, whose own limit differs by Python.
+    """Count the nesting before the recursive parser runs, whose own limit differs between versions of Python.
 
-    Up to its first syntax error a reader cuts the body into strings and brackets as this does, and there it
-    stops.
+    Up to its first syntax error a parser splits the body into strings and brackets as this does, and there it stops.
     """
     if body.count(b"[") + body.count(b"{") <= max_depth:
         return
@@ -126,7 +124,7 @@ def _refuse_depth(body: bytes, max_depth: int) -> None:
 
 
 def _refuse_number(body: bytes) -> None:
-    """Count the values before there are any: each stands behind a comma or a bracket, but for a scalar alone."""
+    """Count the values before parsing: each follows a comma or a bracket, except a lone scalar."""
     if sum(map(body.count, _BEFORE_A_VALUE)) > MAX_VALUES:
         without_strings = _STRING.sub(b"", body)
         if sum(map(without_strings.count, _BEFORE_A_VALUE)) > MAX_VALUES:
@@ -141,7 +139,7 @@ def _read(text: str) -> JsonValue:
         reason = JsonFault.NOT_JSON
     except RecursionError:  # a caller deep in its own calls, or a `max_depth` beyond the interpreter's
         reason = JsonFault.TOO_DEEP
-    # Outside of the handler, since a JSONDecodeError carries the whole text.
+    # Raised outside of the handler, because a JSONDecodeError holds the whole text.
     raise MalformedJson(reason)
 
 
@@ -174,7 +172,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=_integer, pars
 
 
 def _refuse_characters(value: JsonValue) -> None:
-    """Look at every string and name; recursion is bounded, for `value` has passed the depth rule."""
+    """Check every string and name; recursion is bounded, because `value` has passed the depth rule."""
     if isinstance(value, str):
         _refuse_text(value)
     elif isinstance(value, list):

@@ -1,11 +1,10 @@
-"""Does a text speak of a person or of a shop? What a compliance request searches the stores with.
+"""Finds the subject of a compliance request, a person or a shop, in texts.
 
-An email address is known in any case and only as a whole: neither `bigjohn@…` nor `john@….au` is `john@…`. A phone number
-is known by its digits, however they are grouped, with a country's code or without. Ids and domains are whole words:
-191167 does not stand in 1911670. Texts are looked at as they are and with percent-encoding and HTML entities undone, JSON by
-its names and values.
+An email address matches in any case and only as a whole: neither `bigjohn@…` nor `john@….au` is `john@…`. A phone number
+matches by its digits in any grouping, with or without a country code. Ids and domains match as whole words: 191167 is not in
+1911670. A text is searched as it is and with percent-encoding and HTML entities decoded; JSON by its names and values.
 
-`patterns` are for LIKE on lower-case text: they leave out nothing that is meant, and most of what is not.
+`patterns` are for LIKE on lower-case text: they match every mention, and few other texts.
 """
 
 import html
@@ -18,12 +17,12 @@ from schemas.compliance.requests import Subject
 
 #: A statement with more patterns than this costs more than reading the texts.
 MAX_PATTERNS: Final = 100
-#: Shorter numbers are extensions and years; they are looked for as whole words.
+#: Shorter numbers are extensions and years; they match as whole words only.
 MIN_PHONE_DIGITS: Final = 7
 
 # Neither letter nor digit on either side; an underscore joins words in programs, not in prose.
 _WORD: Final = r"(?<![^\W_]){}(?![^\W_])"
-# What may stand before and after an address without being part of it: "...john@x.de", "_john@x.de_", "john@x.de."
+# Characters around an address that are not part of it: "...john@x.de", "_john@x.de_", "john@x.de."
 _ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
 _BETWEEN_DIGITS: Final = r"[\s().\-/\u00a0\u2010-\u2013]{0,3}"
 #: Country codes of one, two and three digits (ITU-T E.164).
@@ -32,7 +31,7 @@ _CHUNKS: Final = re.compile(r"[a-z0-9]+")
 
 
 class Mentions:
-    """Knows a subject again in texts."""
+    """Recognizes a subject in texts."""
 
     def __init__(self, subject: Subject, words: Iterable[str] = ()) -> None:
         ids = [*filter(None, (subject.customer_id,)), *subject.order_ids, *words]
@@ -50,17 +49,17 @@ class Mentions:
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
 
     def in_text(self, text: str) -> bool:
-        """Return whether `text` speaks of the subject."""
+        """Return whether `text` mentions the subject."""
         return self._expression is not None and any(self._expression.search(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
-        """Return whether a name that somebody put together, such as `order-191167x`, may be made of the subject's."""
+        """Return whether a composed name, such as `order-191167x`, may contain one of the subject's."""
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits
         return is_phone or any(word in reading for reading in _readings(name) for word in self._loose)
 
     def in_value(self, name: str, value: Any) -> dict[str, str]:
-        """Return the texts of a JSON value that speak of the subject, each by the path where it stands below `name`."""
+        """Return the texts of a JSON value that mention the subject, by their paths below `name`."""
         return {path: text for path, text in _texts(name, value) if self.in_text(text)}
 
 

@@ -1,6 +1,6 @@
-"""An attempt as clients see it: what came of one signed POST and how long each part took.
+"""An attempt as clients see it: the result of one signed POST and the duration of each phase.
 
-The address that was dialed, the nonce, the worker's host and what the receiver said are not in it: they are the operator's.
+Clients do not see the dialed address, the nonce, the worker's host and the receiver's response; the operator does.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """An attempt with what is the operator's alone; `answer` is the beginning of what the receiver said, cleaned."""
+    """An attempt with the fields that only the operator sees; `answer` is the redacted excerpt of the response."""
 
     attempt: Attempt
     address: str | None

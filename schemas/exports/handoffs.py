@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.exports.ticket import Source
 
-#: The one status a handoff has: the export that it names tells the rest of the story.
+#: The only status of a handoff; later states are those of its export.
 RECEIVED: Final = "received"
 
 

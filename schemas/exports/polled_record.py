@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from schemas.exports.next_attempt import NextAttempt, next_attempt
 
-#: In UTC, without saying so: `isoformat` takes 2 µs then instead of 5.
+#: A naive datetime in UTC: `isoformat` takes 2 µs instead of 5.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-#: Who polls asks again, and the instants of an export stay: remembered, one takes 0.2 µs. A tenth of a kilobyte each.
+#: Pollers repeat their request, and the instants of an export do not change: a cached one takes 0.2 µs and 100 bytes.
 _MOST_MOMENTS: Final = 4096
 
-#: Of text; json.dumps would make such an encoder anew for each.
+#: Encodes text; json.dumps would create an encoder for each.
 _quoted: Final[Callable[[str], str]] = JSONEncoder(ensure_ascii=False).encode
 
 
@@ -81,7 +81,7 @@ def entity_tag(export: PolledExport, attempt: NextAttempt) -> str:
 
 def record_json(export: PolledExport, attempt: NextAttempt) -> bytes:
     """Return the record with this next attempt, as clients see it, in UTF-8."""
-    # Our own words and numbers stand as they are; what others wrote is quoted, and the ticket was when it was stored.
+    # Our own words and numbers need no escaping; other text is encoded here, and the ticket is stored as JSON.
     return (
         f'{{"id": "{export.id}", "status": "{export.status}", '
         f'"status_reason": {_text(attempt.reason or export.status_reason)}, '

@@ -1,6 +1,6 @@
-"""A recovery: the exports of one target that failed since some moment, put back on their way by hand, as a job to follow.
+"""A recovery: a job that redelivers the exports of one target that failed since a moment.
 
-A moment is an RFC 3339 timestamp, a date, which begins in UTC, or how long ago: `7d`, `12h`, `30m`. Anything else is none.
+The moment is an RFC 3339 timestamp, a date (its start in UTC) or an age: `7d`, `12h`, `30m`.
 """
 
 import re
@@ -24,7 +24,7 @@ _UNITS: Final = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta
 
 
 class RecoveryStatus(StrEnum):
-    """How far a recovery is."""
+    """The status of a recovery."""
 
     RUNNING = "running"
     DONE = "done"
@@ -33,7 +33,7 @@ class RecoveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A recovery as it is stored: `total` exports were found when it began, `done` of them are put back."""
+    """A stored recovery: `total` exports were found when it began, `done` of them were queued again."""
 
     id: str
     target_id: str
@@ -47,7 +47,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequest:
-    """What a client asks for: `since` as it was written, since what it means depends on when it is asked."""
+    """A request for a recovery: `since` is the text as sent, because an age depends on the time of the request."""
 
     target_id: str
     since: str
@@ -77,7 +77,7 @@ class RecoveryForm(Form):
 
 
 def past_from(text: str, now: datetime) -> datetime:
-    """Return the moment that `text` names, seen from `now`. Raises ValidationFailed on `/since`, for the future too."""
+    """Return the moment of `text`, relative to `now`. Raises ValidationFailed on `/since`, also for a future moment."""
     since = since_from(text, now)
     if since is None:
         raise ValidationFailed(problem("/since", "invalid_since"))
@@ -87,7 +87,7 @@ def past_from(text: str, now: datetime) -> datetime:
 
 
 def since_from(text: str, now: datetime) -> datetime | None:
-    """Return the moment that `text` names, seen from `now`; None where it names none."""
+    """Return the moment of `text`, relative to `now`; None if it is not one."""
     ago = _AGO.fullmatch(text)
     if ago is None:
         return moment_from(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)

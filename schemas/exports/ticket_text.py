@@ -68,7 +68,7 @@ def ticket_by_hand(
 
 
 def ticket_for_capture(capture: Capture) -> Ticket:
-    """Return the ticket of an evidence capture: on which page, what was selected there, how the page is built up."""
+    """Return the ticket of an evidence capture: the page, the selected text and the outline of headings."""
     facts = (
         ("Page", capture.page_url),
         ("Title", _line(capture.page_title)),
@@ -90,7 +90,7 @@ def ticket_for_capture(capture: Capture) -> Ticket:
 
 
 def ticket_for_diagnostic(diagnostics: Diagnostics) -> Ticket:
-    """Return the ticket of a plugin's or the storefront app's diagnostics: what was seen there, and what the site runs."""
+    """Return the ticket of a plugin's or the storefront app's diagnostics: the symptoms, and the site's software."""
     is_cms = diagnostics.platform is Platform.CMS_COMMERCE
     site = (urlsplit(diagnostics.site_url or "").hostname if is_cms else diagnostics.shop_domain) or "the site"
     symptoms = diagnostics.symptoms
@@ -107,7 +107,7 @@ def ticket_for_diagnostic(diagnostics: Diagnostics) -> Ticket:
 
 
 def ticket_for_email(email: InboundEmail) -> Ticket:
-    """Return the ticket of an inbound email: what it says, who wrote it to whom and when, and what came with it."""
+    """Return the ticket of an inbound email: its text, sender, recipients, date and attachments."""
     names = [_line(attachment.name) or "without a name" for attachment in email.attachments]
     facts = (
         ("From", _line(email.sender)),
@@ -130,7 +130,7 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
 
 
 def preview_problems(tickets: Sequence[dict[str, Any]]) -> list[tuple[FieldProblem, ...]]:
-    """Return what keeps each ticket's record from being approved: forbidden content that its parts make together."""
+    """Return the problems that prevent approval of each ticket: forbidden content that its parts form together."""
     return rules.find_each(tickets, _NAMES)
 
 

@@ -1,6 +1,6 @@
 """An inbound email: its text, and the name, type and size of its attachments.
 
-How one comes in, in two forms, stands in `email_forms`.
+`email_forms` reads the two formats of a webhook.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The two accepted formats of an inbound email, Postmark's and a plain one; both become an `InboundEmail`.
 
-Address headers, dates and encoded words are read with the standard library. A text over its limit is refused, never cut; an
-HTML part is reduced to what it says and counts only where there is no text. Members nobody knows, the raw message, other
-headers and the attachments' contents are ignored and never stored.
+Address headers, dates and encoded words are parsed with the standard library. A text over its limit is refused, never
+truncated. An HTML part is converted to text, and used only if there is no text part. Unknown fields, the raw message, other
+headers and the contents of attachments are ignored and never stored.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Parsers of settings, one per kind of value.
 
-Each takes the text and returns the value. Each refuses with a ValidationError that says what to write instead and never
-repeats what was written, which may be a secret in the wrong place.
+Each takes the text and returns the value. Each raises a ValidationError that describes a valid value and never quotes the
+given one, which may be a secret in the wrong place.
 """
 
 import base64
@@ -21,12 +21,12 @@ KEY_BYTES: Final = 32
 #: Shorter shared secrets are rejected. They can only be guessed over the network, some twenty times a minute, which eight
 #: random characters resist by far; placeholders that people type are shorter.
 LEAST_SECRET_BYTES: Final = 8
-#: Below this a secret that signs could be tried out elsewhere by whoever saw one signed message: it is taken, and told of.
+#: A shorter signing secret can be guessed offline from one signed message: it is accepted with a warning.
 ENOUGH_SECRET_BYTES: Final = 16
 #: What to do about a secret that is too short.
 HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` prints one"
 
-#: Hosts may be several, with a port each, none at all, or a socket's folder in percents.
+#: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
 _POSTGRESQL_URL: Final = re.compile(
     r"postgres(?:ql)?://(?:{part}*(?::{part}*)?@)?(?:{host}(?:,{host})*)?(?:/{part}*)?(?:\?(?:{part}|[/?:@])*)?".format(
         part=r"(?:[^\s/?#@:%\[\]]|%[0-9A-Fa-f]{2})",
@@ -40,7 +40,7 @@ def secret(value: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        # Bytes of the environment that are no UTF-8; nobody could compare or sign with it later.
+        # Bytes of the environment that are not UTF-8: no digest could be computed later.
         raise ValidationError("A secret must be UTF-8 text.") from None
     if 0 < size < LEAST_SECRET_BYTES:
         raise ValidationError(f"A secret must have at least {LEAST_SECRET_BYTES} bytes; {HOW_TO_MAKE_ONE}.")
@@ -96,7 +96,7 @@ def url_of(*beginnings: str) -> Parse:
     return parsed
 
 
-#: Redirects and a cookie's path begin with it: what a browser would read as another host, or shorten, is none.
+#: Redirects and the cookie's path begin with it. No segment may be `.`, `..` or empty: browsers resolve those.
 _PUBLIC_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*/?")
 
 
@@ -115,7 +115,7 @@ def public_url(value: str) -> str:
 
 
 def sentry_dsn(value: str) -> str:
-    """Return a DSN of Sentry, or nothing: a URL with a public key and a project's number."""
+    """Return a DSN of Sentry, or an empty value: a URL with a public key and a project's number."""
     if not value:
         return value
     parts = _address(value)
@@ -126,7 +126,7 @@ def sentry_dsn(value: str) -> str:
 
 
 def otlp_endpoint(value: str) -> str:
-    """Return the base URL of a collector, or nothing; the path of each signal is added to it."""
+    """Return the base URL of a collector, or an empty value; the path of each signal is added to it."""
     if not value:
         return value
     parts = _address(value)
@@ -138,7 +138,7 @@ def otlp_endpoint(value: str) -> str:
 
 
 def database_url(value: str) -> str:
-    """Return where the database is, or nothing; in a form that PostgreSQL's library reads without quoting a part of it."""
+    """Return the database's URL, or an empty value; refuses a form that PostgreSQL's library would reject and quote."""
     url_of("postgresql://", "postgres://", "sqlite:///")(value)
     if value.startswith("postgres") and not _POSTGRESQL_URL.fullmatch(value):
         raise ValidationError(
@@ -149,7 +149,7 @@ def database_url(value: str) -> str:
 
 
 def refused_as(refusal: str, parse: Parse) -> Parse:
-    """Return `parse` with `refusal` for what its ValueError says: that quotes the value, a report does not."""
+    """Return `parse` with the message `refusal` instead of its ValueError's, which quotes the value."""
 
     def parsed(value: str) -> Any:
         try:
@@ -185,12 +185,12 @@ def encryption_keys(value: str) -> tuple[bytes, ...]:
 
 
 def _address(value: str) -> SplitResult | None:
-    """Return the parts of a web address; None where it is none."""
+    """Return the parts of an http or https URL; None for anything else."""
     try:
         parts = urlsplit(value)
         is_whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        # A port that is no number or too large, a bracket that is not closed.
+        # an invalid port, an unclosed bracket
         return None
     return parts if is_whole and not any(character.isspace() for character in value) else None
 
@@ -199,7 +199,7 @@ def _key(encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded, validate=True)
     except ValueError:
-        # binascii's error is one; another one comes for text that is not ASCII.
+        # binascii.Error is one; text that is not ASCII raises another
         raise ValidationError("Each key must be base64.") from None
     if len(key) != KEY_BYTES:
         raise ValidationError(f"Each key must be {KEY_BYTES} bytes.")

@@ -1,8 +1,8 @@
 """Parses REDIS_URL in all its forms, in one place for all users of Redis.
 
-One server by TCP, TLS or a unix socket; or the Sentinels that know which server is the master just now. Everything in it is
-percent-encoded. Refused: a form that could be read in two ways, and any parameter beyond those named here, for a URL that
-could set time limits would undo those that requests rely on. No mistake quotes the URL: it holds the password.
+It names one server by TCP, TLS or a unix socket, or the Sentinels that name the current master. All parts are
+percent-encoded. An ambiguous form is refused, and so is any parameter other than those listed here: a URL that set timeouts
+would override those that requests rely on. Errors never quote the URL, which contains the password.
 """
 
 import re
@@ -17,10 +17,10 @@ SENTINEL_PORT: Final = 26379
 _TLS: Final = frozenset({"rediss", "rediss+sentinel"})
 _SENTINEL: Final = frozenset({"redis+sentinel", "rediss+sentinel"})
 _SCHEMES: Final = frozenset({"redis", "unix"}) | _TLS | _SENTINEL
-#: Files that TLS reads: whom to trust instead of the system's authorities, and who we are where the server asks.
+#: Files for TLS: the authorities to trust instead of the system's, and our client certificate with its key.
 _TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
-#: Not urlsplit: some versions of Python take brackets within a list of hosts for a mistake, and quote it.
+#: Not urlsplit: some versions of Python reject brackets within a list of hosts, and quote the text.
 _URL: Final = re.compile(
     r"(?P<scheme>[A-Za-z+]+)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?", re.DOTALL
 )
@@ -31,12 +31,12 @@ _ENCODED: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? 
 
 
 class InvalidRedisUrl(ValueError):
-    """The URL is none; the message says why and quotes nothing of it."""
+    """The URL is invalid; the message gives the reason and never quotes the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """Where to connect: to the one server of `places`, to `socket`, or to the master of `service` that `places` know."""
+    """Where to connect: the one server in `places`, `socket`, or the master of `service` by the Sentinels in `places`."""
 
     places: tuple[tuple[str, int], ...] = ()
     socket: str | None = None
@@ -74,7 +74,7 @@ def _split(text: str) -> SplitResult:
         forms = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://"
         raise InvalidRedisUrl(f"Use a URL that starts with one of: {forms}")
     if "#" in text:
-        raise InvalidRedisUrl(f"It has a # in it. {_ENCODED}")
+        raise InvalidRedisUrl(f"The URL contains #. {_ENCODED}")
     return SplitResult(found["scheme"].lower(), found["netloc"], found["path"], found["query"] or "", "")
 
 
@@ -96,7 +96,7 @@ def _path_of_socket(url: SplitResult, where: str) -> str:
 def _places(where: str, *, many: bool) -> tuple[tuple[str, int], ...]:
     named = where.split(",")
     if len(named) > 1 and not many:
-        raise InvalidRedisUrl("Several hosts are for Sentinels: redis+sentinel://host:26379,host:26379/service.")
+        raise InvalidRedisUrl("Only Sentinels can be several hosts: redis+sentinel://host:26379,host:26379/service.")
     return tuple(_place(each.strip(), SENTINEL_PORT if many else SERVER_PORT) for each in named)
 
 
@@ -122,8 +122,8 @@ def _parameters(query: str, *, is_tls: bool) -> dict[str, str]:
     given = parse_qsl(query, keep_blank_values=True)
     allowed = {"db"} | (_TLS_FILES if is_tls else set())
     if len(dict(given)) < len(given) or not {name for name, _ in given} <= allowed:
-        # Their names are not told: behind a ? may stand the rest of a password.
-        raise InvalidRedisUrl(f"After ? may stand, once each: {', '.join(sorted(allowed))}. {_ENCODED}")
+        # The names are not quoted: the text after ? may be the rest of a password.
+        raise InvalidRedisUrl(f"Parameters allowed after ?, once each: {', '.join(sorted(allowed))}. {_ENCODED}")
     return dict(given)
 
 

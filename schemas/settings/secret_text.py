@@ -1,23 +1,23 @@
-"""What a person hands over as a secret: one line, by standard input or by a form. It is read here and shown nowhere."""
+"""Reads a secret that a person enters on standard input or in a form: one line. It is never displayed."""
 
 from enum import Enum
 from typing import Final
 
 from schemas.settings.parsers import LEAST_SECRET_BYTES
 
-#: A longer one is a mistake: a key file, or a whole document.
+#: A longer text is a mistake, such as a key file or a whole document.
 MAX_SECRET: Final = 4096
 
 
 class SecretFault(Enum):
-    """Why a text is no secret; the value is the code of that refusal."""
+    """Why a text is refused as a secret; the value is the error code."""
 
     UNFIT = "secret_unfit"
     TOO_SHORT = "secret_too_short"
 
 
 def secret_from(text: str) -> str | SecretFault:
-    """Return the secret in what was handed over, without one newline at its end; or why it is none."""
+    """Return the secret without one newline at its end, or why it is refused."""
     secret = text.removesuffix("\n").removesuffix("\r")
     if not secret or len(secret) > MAX_SECRET or not secret.isprintable():
         return SecretFault.UNFIT

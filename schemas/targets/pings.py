@@ -1,4 +1,4 @@
-"""A ping: a signed test event to one target. A client asks for it, a worker sends it, the client hears what came of it."""
+"""A ping: a signed test event to one target. A client requests it, a worker sends it, and the response has the result."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,21 +9,21 @@ from schemas.base.timestamps import rfc3339
 
 BODY_VERSION: Final = 1
 
-#: How long a request waits for a worker to take its ping; a worker that is there looks at least once a second.
+#: How long a request waits for a worker to claim its ping; a running worker checks at least once a second.
 BEGIN_WITHIN_S: Final = 5.0
-#: A ping that nobody took back within this time has nobody waiting for it: its request died. Longer than the wait by what
-#: the clocks of two machines may differ.
+#: No request waits for a ping older than this, so it is not sent. It exceeds the wait by the possible difference of two
+#: machines' clocks.
 STALE_AFTER_S: Final = 30.0
 
-#: Why nothing came of a ping, beside the error codes of deliveries: no worker took it in time.
+#: Error codes of a ping besides those of deliveries: no worker claimed it in time.
 NO_WORKER: Final = "no_worker"
-#: A worker took it and was not heard of again; an attempt of an export that ends so has the same code.
+#: A worker claimed it and died; an attempt of an export that ends like this has the same code.
 WORKER_LOST: Final = "worker_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class PingOrder:
-    """A ping as a worker takes it."""
+    """A ping that a worker claimed."""
 
     id: str
     requested_at: datetime
@@ -35,7 +35,7 @@ class PingOrder:
 
 @dataclass(frozen=True, slots=True)
 class PingResult:
-    """What came of a ping; `duration_ms` is None where nothing was tried."""
+    """The result of a ping; `duration_ms` is None if nothing was sent."""
 
     delivered: bool
     response_status: int | None = None
@@ -45,7 +45,7 @@ class PingResult:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping as its request sees it: `result` is None until it has ended."""
+    """A ping as its request reads it: `result` is None until it has ended."""
 
     id: str
     has_begun: bool

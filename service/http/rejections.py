@@ -58,7 +58,7 @@ class RejectionRecorder:
         threading.Thread(target=self._write_for_ever, name="refusals", daemon=True).start()
 
     def write(self) -> bool:
-        """Write what was noted since the last time; tell whether it could be."""
+        """Write the rejections noted since the last call; return whether that succeeded."""
         with self._lock:
             taken, self._newest = self._newest, {}
             self._noted.clear()

@@ -1,9 +1,8 @@
 """`/docs`: the OpenAPI description as a page to read and to try, without authentication.
 
-Swagger UI shows it. Its files are served from where swagger-ui-py is installed; the page itself and the script that starts
-it are ours. The page loads nothing from anywhere else, runs no script and no style that stands inside it, asks nobody but
-this service, and forgets a token with its tab. Only the files that it needs are served, by their names. Where they are not
-installed the service starts all the same, and there is no page.
+Swagger UI displays it. Its files are served from the installed package swagger-ui-py; the page and its script are ours. The
+page has no inline scripts or styles, loads and calls nothing outside this service, and drops a token when its tab is closed.
+Only the files that it needs are served. If they are not installed, the service starts without the page.
 """
 
 import logging

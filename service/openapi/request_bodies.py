@@ -1,4 +1,4 @@
-"""The JSON Schema of request bodies: what the project's own fields add to what apispec knows of marshmallow's."""
+"""The JSON Schema of request bodies: what our own field classes add to apispec's conversion of marshmallow fields."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -34,8 +34,8 @@ _SYMPTOMS: Final = {
 
 
 def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Return what a field's JSON Schema has beyond what apispec made of it in `ret`; an attribute function of apispec."""
-    # "Not sent" is told by its absence among the required ones.
+    """Return the additions to the JSON Schema `ret` that apispec made for a field; an attribute function of apispec."""
+    # A field that is not required is omitted from `required`; a default of null would be invalid.
     if ret.get("default", ...) is None:
         del ret["default"]
     schema = _own(field)

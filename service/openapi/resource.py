@@ -1,7 +1,7 @@
 """`/openapi.json`: the OpenAPI 3.1 description of the API, without authentication.
 
-It tells of the routes that this installation serves and of nothing else: no secret, no record. It is written once, when it
-is first asked for, because most processes never are.
+It describes the routes that this installation serves, without secrets or records. It is built on the first request, because
+most processes never serve it.
 """
 
 import json

@@ -22,14 +22,14 @@ except InvalidSettings as wrong:
     # `serve` has checked already; gunicorn started by hand would print a stack trace instead of the report.
     sys.stderr.write(f"{wrong.report()}\n")
     raise SystemExit(2) from None
-# For the parent process; its children do it once more, when gevent has patched what logging stands on.
+# For the parent process; its children configure logging again after gevent has patched threads and locks.
 logs.configure(_settings.log_level, _settings.log_format)
 
 bind = [_settings.bind]
 workers = _settings.web_processes
 worker_class = "service.server.gunicorn_worker.ServiceWorker"
-#: What a process has open beside its clients: its databases, Redis, metrics, logs. Without a file left no database answers,
-#: and a crowd of clients that say nothing would turn everybody else away.
+#: Files that a process opens besides clients' connections: databases, Redis, metrics, logs. Without this reserve, many idle
+#: clients would leave no file for a database connection, and every request would fail.
 _FILES_BESIDE = 200
 #: The most connections of one process.
 worker_connections = max(1, raise_file_limit(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
@@ -39,16 +39,15 @@ timeout = 30
 graceful_timeout = 15
 #: Seconds; clients that poll keep their connection between polls.
 keepalive = 75
-# Whom we believe what about a client is in TRUSTED_PROXIES. gunicorn by itself lets whoever is on this machine move the path
-# by a header, and so every client of a proxy there that passes on SCRIPT_NAME: /x/metrics would be /metrics, past the rules
-# of the proxy.
+# TRUSTED_PROXIES names the proxies whose headers count. gunicorn's default accepts SCRIPT_NAME from any local process, so
+# from every client of a local proxy that passes it on: /x/metrics would be served as /metrics, past the proxy's rules.
 forwarder_headers = ""
 secure_scheme_headers: dict[str, str] = {}
-# The control socket would open a second way in, under $HOME; nobody asked for it.
+# The control socket would be a second, unneeded entry point, under $HOME.
 control_socket_disable = True
 # Our own access log names routes only; gunicorn's would hold paths and queries.
 accesslog = None
-# At "warning" it would write what a malformed request line or header held.
+# At "warning" it would log the content of malformed request lines and headers.
 loglevel = "error"
 logger_class = "service.server.gunicorn_logger.RootLogger"
 proc_name = "riskrelay-service"

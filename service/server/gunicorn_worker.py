@@ -135,7 +135,7 @@ def _has_rest(req: Any) -> bool:
 
 
 def _is_short(req: Any, connection: ClientConnection) -> bool:
-    """Read the unread rest of a body, if it is short, and tell whether that was its end."""
+    """Read the unread rest of a body, if it is short, and return whether its end was reached."""
     if req.body.failed or getattr(req.body.reader, "length", 0) > _REST_BYTES:
         return False
     connection.expect_rest()

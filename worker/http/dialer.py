@@ -29,7 +29,7 @@ class Confirmation:
     addresses: frozenset[str] | None
 
     def covers(self, address: str) -> bool:
-        """Return whether a connection to `address` may be used further: without an answer, the last verdict stands."""
+        """Return whether a connection to `address` may be reused; without an answer, the last verdict remains valid."""
         return self.addresses is None or address in self.addresses
 
 

@@ -1,4 +1,4 @@
-"""The first tables: who owns what, what scanners found, and every export on its way to its target."""
+"""The first tables: accounts and what they own, findings, and exports."""
 
 from typing import Any
 
@@ -152,15 +152,15 @@ CREATE TABLE exports (
     created_at BIGINT NOT NULL,
     approved_at BIGINT,
     finished_at BIGINT,
-    -- Only what waits or is held is ever due, and only what is held has a lease.
+    -- Only a waiting or claimed export has a due time, and only a claimed one has a lease.
     CHECK ((due_at IS NOT NULL) = (status IN ('approved', 'retry_scheduled', 'delivering'))),
     CHECK ((lease IS NOT NULL) = (status = 'delivering')),
-    -- What leaves `prepared` for a target has its bytes.
+    -- An export with a target has its frozen body.
     CHECK (status IN ('prepared', 'dismissed') OR (target_id IS NOT NULL AND body IS NOT NULL))
 );
 -- A finding is prepared once, however many postbacks race.
 CREATE UNIQUE INDEX exports_finding ON exports (source_id) WHERE source_type = 'finding';
--- The workers' one question: what is due, the oldest first? Finished exports are not in it.
+-- The workers' scan: due exports, oldest first. Finished exports are not in the index.
 CREATE INDEX exports_due ON exports (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX exports_account ON exports (account_id, id);
 CREATE INDEX exports_project ON exports (project_id);
@@ -184,7 +184,7 @@ CREATE TABLE attempts (
     worker TEXT NOT NULL,
     UNIQUE (export_id, number)
 );
--- One delivery per export, whatever the code believes.
+-- One successful attempt per export: the database enforces it.
 CREATE UNIQUE INDEX attempts_delivered ON attempts (export_id) WHERE outcome = 'delivered';
 CREATE TABLE idempotency_keys (
     id {bigserial},

@@ -66,7 +66,7 @@ CREATE TABLE inbound_emails (
     sent_at BIGINT,
     export_id TEXT NOT NULL UNIQUE REFERENCES exports (id),
     created_at BIGINT NOT NULL,
-    -- A message is taken once a project, however often its provider posts it.
+    -- A message is stored once per project, even if its provider posts it again.
     UNIQUE (project_id, message_sha256)
 );
 CREATE TABLE compliance_requests (
@@ -88,7 +88,7 @@ CREATE TABLE compliance_requests (
     created_at BIGINT NOT NULL,
     finished_at BIGINT,
     UNIQUE (topic, shop_domain, body_sha256),
-    -- What is done waits for nobody, and the person is gone from it.
+    -- A finished request has no lease and no personal data.
     CHECK ((status = 'done') = (finished_at IS NOT NULL)),
     CHECK ((status = 'received') = (next_run_at IS NOT NULL)),
     CHECK (status = 'received' OR (subject_sealed IS NULL AND lease IS NULL))
@@ -111,12 +111,12 @@ CREATE TABLE pings (
 );
 CREATE INDEX pings_waiting ON pings (requested_at) WHERE started_at IS NULL AND finished_at IS NULL;
 CREATE INDEX pings_target ON pings (target_id);
--- When its person asked to be forgotten: its ticket says nothing more and it is never sent again.
+-- When its person was erased: its ticket is empty and it is never sent again.
 ALTER TABLE exports ADD COLUMN redacted_at BIGINT;
 CREATE INDEX exports_account_status ON exports (account_id, status, id);
 CREATE INDEX exports_account_source ON exports (account_id, source_type, id);
 CREATE INDEX projects_shop ON projects (shop_domain) WHERE shop_domain IS NOT NULL;
--- Shops are compared in lower case, and were stored as they were typed.
+-- Shop domains are compared in lower case; earlier versions stored them as entered.
 UPDATE projects SET shop_domain = LOWER(shop_domain) WHERE shop_domain IS NOT NULL;
 """
 

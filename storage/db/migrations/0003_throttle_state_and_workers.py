@@ -1,41 +1,41 @@
-"""What delivery remembers of each target between attempts and workers; who works; what is put back on its way by hand."""
+"""The throttle state of targets, the heartbeats of workers, and recoveries."""
 
 from typing import Any
 
 from peewee import Database
 
 TABLES = """
--- No attempt starts before; why.
+-- No attempt starts before this time, and the reason.
 ALTER TABLE targets ADD COLUMN held_until BIGINT;
 ALTER TABLE targets ADD COLUMN held_reason TEXT;
--- How many requests the target may have open at once, over all workers, and how far the ramp after a pause has come.
+-- The target's concurrent requests over all workers, and the ramp after a pause.
 ALTER TABLE targets ADD COLUMN concurrency DOUBLE PRECISION NOT NULL DEFAULT 16;
 ALTER TABLE targets ADD COLUMN ramp INTEGER NOT NULL DEFAULT 4;
 ALTER TABLE targets ADD COLUMN failures_in_row INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE targets ADD COLUMN failing_since BIGINT;
--- An agreed pace, and up to when it is used up, in microseconds.
+-- The rate limit, and the time in microseconds up to which it is used.
 ALTER TABLE targets ADD COLUMN max_per_minute INTEGER CHECK (max_per_minute > 0);
 ALTER TABLE targets ADD COLUMN paced_until BIGINT;
--- When a worker may next look at its address and certificate, since when somebody waits for that, and who is looking.
+-- The next validation of its address and certificate, since when a request waits for it, and its lease.
 ALTER TABLE targets ADD COLUMN validation_due_at BIGINT;
 ALTER TABLE targets ADD COLUMN validation_asked_at BIGINT;
 ALTER TABLE targets ADD COLUMN validation_lease TEXT;
--- What was looked at before is looked at again a day later.
+-- A target validated before is validated again a day later.
 UPDATE targets SET validation_due_at = COALESCE(validated_at, created_at) + 86400000;
 CREATE INDEX targets_validation ON targets (validation_due_at) WHERE validation_due_at IS NOT NULL;
--- The beginning of what the receiver said, without what must never be stored; for the operator alone.
+-- The redacted excerpt of the receiver's response; only the operator sees it.
 ALTER TABLE attempts ADD COLUMN answer TEXT;
 CREATE TABLE workers (
     name TEXT NOT NULL PRIMARY KEY,
     started_at BIGINT NOT NULL,
     seen_at BIGINT NOT NULL
 );
--- Which targets have something waiting, and what of it is due, the oldest first? Finished exports are not in it.
+-- The scan for targets with waiting exports, the oldest due first. Finished exports are not in the index.
 CREATE INDEX exports_waiting ON exports (target_id, due_at) WHERE due_at IS NOT NULL;
 DROP INDEX exports_due;
--- A target's exports are never asked for as a whole: what waits and what may be put back have indexes of their own.
+-- No query reads all exports of a target: waiting ones and recoverable ones have indexes of their own.
 DROP INDEX exports_target;
--- What may be put back on its way by hand, and since when: counting it and passing over what is older read the index alone.
+-- Recoverable exports by the time they ended: counting them and skipping older ones read only the index.
 CREATE INDEX exports_recoverable ON exports (target_id, id, finished_at)
     WHERE status IN ('failed', 'blocked') AND redacted_at IS NULL;
 CREATE TABLE recoveries (
@@ -45,7 +45,7 @@ CREATE TABLE recoveries (
     status TEXT NOT NULL CHECK (status IN ('running', 'done', 'cancelled')),
     total INTEGER NOT NULL,
     done INTEGER NOT NULL,
-    -- The last export that was looked at.
+    -- The last export that was processed.
     after_id TEXT NOT NULL,
     actor TEXT NOT NULL,
     lease TEXT,

@@ -5,13 +5,13 @@ from typing import Any
 from peewee import Database, SqliteDatabase
 
 TABLES = """
--- One row: a known text, sealed. A key that does not open it is not this installation's.
+-- One row: a known text, encrypted. A key that cannot decrypt it belongs to another installation.
 CREATE TABLE installation (
     id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     key_canary {blob} NOT NULL,
     created_at BIGINT NOT NULL
 );
--- Which rows compliance requests erased or emptied: ids and nothing else, so that a restored backup forgets them again.
+-- The ids of rows that compliance requests erased or emptied, so that a restored backup can be erased again.
 CREATE TABLE redactions (
     id {bigserial},
     request_id TEXT NOT NULL,

@@ -5,7 +5,7 @@ from typing import Any
 from peewee import Database
 
 TABLES = """
--- A person at the console; only digests of what the browser holds.
+-- Console sessions; only digests of the browser's secrets.
 CREATE TABLE console_sessions (
     id TEXT NOT NULL PRIMARY KEY,
     token_id INTEGER NOT NULL REFERENCES tokens (id),
@@ -18,10 +18,10 @@ CREATE TABLE console_sessions (
     CHECK ((ended_at IS NULL) = (ended_reason IS NULL))
 );
 CREATE INDEX console_sessions_token ON console_sessions (token_id, id);
--- Whoever signs in by a script leaves thousands that have ended; a token has ten that have not.
+-- A script that signs in leaves thousands of ended sessions; a token has at most ten open ones.
 CREATE INDEX console_sessions_open ON console_sessions (token_id, id) WHERE ended_at IS NULL;
 CREATE INDEX console_sessions_seen ON console_sessions (seen_at);
--- What attempts came to, by the hour: a day of a target is read from a few rows, however many attempts it had.
+-- Outcomes of attempts per hour: a day of a target is a few rows, with any number of attempts.
 CREATE TABLE delivery_hours (
     target_id TEXT NOT NULL REFERENCES targets (id),
     hour_at BIGINT NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE delivery_hours (
     PRIMARY KEY (target_id, hour_at, worker)
 );
 CREATE INDEX delivery_hours_hour ON delivery_hours (hour_at);
--- A row a source.
+-- One row per source.
 CREATE TABLE inbound_refusals (
     source TEXT NOT NULL PRIMARY KEY,
     refused_at BIGINT NOT NULL,
@@ -44,7 +44,7 @@ CREATE INDEX findings_severity ON findings (project_id, severity, id);
 CREATE INDEX compliance_requests_status ON compliance_requests (status, id);
 CREATE INDEX compliance_requests_topic ON compliance_requests (topic, id);
 CREATE INDEX diagnostics_platform ON diagnostics (platform, id);
--- The page of a target shows its newest ping: whoever watches a receiver by pings has tens of thousands.
+-- A target's page shows its newest ping; a target that a monitor pings has tens of thousands.
 DROP INDEX pings_target;
 CREATE INDEX pings_target ON pings (target_id, id);
 CREATE INDEX tokens_platform ON tokens (abilities) WHERE kind = 'platform' AND revoked_at IS NULL;
