@@ -30,6 +30,7 @@ from schemas.base.errors import (
 )
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Settings, load_settings
 from service.http.error_responses import STATUS
+from tests.support.crontab import CRONTAB, cron_jobs
 from tests.support.factories import ENCRYPTION_KEY
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -40,7 +41,6 @@ NGINX: Final = (DEPLOY / "nginx" / "riskrelay.conf").read_text()
 CADDY: Final = (DEPLOY / "caddy" / "Caddyfile").read_text()
 DOCKERFILE: Final = (DEPLOY / "docker" / "Dockerfile").read_text()
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
-CRONTAB: Final = (ROOT / "bin" / "crontab.example").read_text()
 DOCUMENT: Final = (ROOT / "docs" / "deployment.md").read_text()
 
 #: The time that bin/processes/embedded_redis.py gives Redis, which `run` stops last.
@@ -54,6 +54,7 @@ OTHER_VARIABLES: Final = {
     "POSTGRES_PASSWORD",
     "MAILTO",
     "RISKRELAY",
+    "BACKUPS",
 }
 OUR_SERVICES: Final = ("migrate", "service", "worker")
 
@@ -94,8 +95,7 @@ def value(unit: Path, name: str) -> str:
 
 def cron_lines() -> list[tuple[list[str], str]]:
     """Return the five fields and the command of every job of the crontab."""
-    lines = [line for line in CRONTAB.splitlines() if line and not line.startswith("#") and not re.match(r"[A-Z]+=", line)]
-    return [(line.split()[:5], line.split(None, 5)[5]) for line in lines]
+    return [(fields.split(), command) for fields, command in cron_jobs()]
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -106,7 +106,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             assert program == "/srv/riskrelay/bin/riskrelay"
             yield unit.name, words
     for _, line in cron_lines():
-        yield "crontab", shlex.split(line.partition("bin/riskrelay ")[2].partition(" >")[0])
+        yield "crontab", shlex.split(line.partition('"$RISKRELAY" ')[2].partition(" >")[0])
     for name in OUR_SERVICES:
         yield f"compose {name}", COMPOSE["services"][name]["command"]
     yield "Dockerfile", json.loads(_only(r"^CMD (.+)$", DOCKERFILE))
@@ -165,14 +165,14 @@ def test_a_crontab_line_has_five_fields_and_prints_only_errors() -> None:
         for field, (least, most) in zip(fields, FIELDS, strict=True):
             assert re.fullmatch(r"\*|\*/\d+|\d+", field), command
             assert all(least <= int(number) <= most for number in re.findall(r"\d+", field)), command
-        assert command.startswith('cd "$RISKRELAY" && bin/riskrelay ')
+        assert command.startswith('"$RISKRELAY" ')
         assert command.endswith(" >/dev/null")
         # cron treats a percent sign as the end of the command.
         assert "%" not in command
 
 
 def test_cron_prunes_after_the_backup() -> None:
-    at = {command.split()[4]: (int(fields[1]), int(fields[0])) for fields, command in cron_lines() if fields[1] != "*"}
+    at = {command.split()[1]: (int(fields[1]), int(fields[0])) for fields, command in cron_lines() if fields[1] != "*"}
     assert at["backup"] < at["prune"]
 
 

@@ -101,7 +101,8 @@ def repeat(request_id: str, as_json: bool) -> None:
 def export(file: Path | None) -> None:
     """Write the erasure log for `restore --redactions` to FILE or standard output.
 
-    One JSON object per line: ids of rows; encrypted values stay encrypted. FILE is replaced atomically, with mode 0600.
+    One JSON object per line: ids of rows; encrypted values stay encrypted. FILE is replaced atomically, with mode 0600;
+    its folder is created if missing.
     """
     with opened():
         if file is None:
@@ -109,6 +110,8 @@ def export(file: Path | None) -> None:
                 click.echo(line, nl=False)
             return
         try:
+            # As `backup` does: this may be the first file there.
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             erasure_replay.save(file)
         except OSError as failed:
             raise Refused(f"{file} cannot be written: {failed.strerror}.") from None

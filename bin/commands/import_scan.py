@@ -65,8 +65,6 @@ def import_scan(
         raise Refused("No scanner secret; set SCANNER_SHARED_SECRET, or pass it on standard input with --secret-stdin.")
     content = _read(file)
     prepared = _prepared(content, format_, file, scan_run_id or run_number(content))
-    for reason in prepared.skipped:
-        click.echo(f"Skipped: {reason}.", err=True)
     with click.progressbar(
         length=len(prepared.postbacks), label="Pages", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
@@ -127,6 +125,9 @@ def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_d
 
 
 def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary, is_dry_run: bool) -> None:
+    # On standard output: cron mails standard error, and a report may always have issues without a page.
+    for reason in prepared.skipped:
+        click.echo(f"Skipped: {reason}.")
     if not prepared.postbacks:
         click.echo(f"The {title} report contains no issues to import; nothing was sent.")
         return

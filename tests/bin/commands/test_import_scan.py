@@ -167,8 +167,14 @@ def test_a_report_without_issues_sends_nothing(service: FakeService, run: Callab
     result = run("nuclei", file=tmp_path / "empty.jsonl")
     assert (result.exit_code, result.stdout) == (0, "The Nuclei report contains no issues to import; nothing was sent.\n")
     files = run("sarif", "--json", file=REPORTS / "files.sarif")
-    assert (files.exit_code, record(files)["postbacks"], service.asked) == (0, 0, [])
-    assert files.stderr.startswith("Skipped: 2 issues without")
+    assert (files.exit_code, record(files)["postbacks"], files.stderr, service.asked) == (0, 0, "", [])
+    assert record(files)["left_out"][0].startswith("2 issues without")
+
+
+def test_skipped_issues_are_printed_where_cron_mails_nothing(run: Callable[..., Result]) -> None:
+    result = run("sarif", file=REPORTS / "files.sarif")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Skipped: 2 issues without")
 
 
 def test_a_report_with_an_error_at_its_end_sends_nothing(
