@@ -169,7 +169,10 @@ class Action:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Check and process the form."""
-        form = self._layout.gate.read_form(req, self._layout.gate.authenticate(req, resp))
+        gate = self._layout.gate
+        user = gate.authenticate(req, resp)
+        form = gate.read_form(req, user)
+        gate.require_one_account(req, user)
         path, done = self.act(req.context.user, form, **ids)
         self._layout.redirect(resp, path, done=done)
 

@@ -1,7 +1,11 @@
 """Console sessions and forms: cookie authentication, sign-in with an API token, CSRF checks.
 
-The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session. Each
-rejection states its reason to the user and is logged; cookies, tokens and form values are never echoed.
+The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session, which names
+the account of the page. Each rejection states its reason to the user and is logged; cookies, tokens and form values are
+never echoed.
+
+Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http it can: such
+cookies are passed over, and of two valid sessions of different accounts neither may change anything.
 
 Failed sign-ins count towards the address's limit of failed authentications, as in the API. A cookie cannot be guessed, so
 signed-in users stay signed in while others guess from the same address. Their requests have the API's limit, but a counter
@@ -11,7 +15,7 @@ of their own.
 import base64
 import hmac
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -38,14 +42,17 @@ from service.http.request_pipeline import read_chunk
 from storage.accounts import accounts, sessions, tokens
 from storage.db import engine
 
+#: The name of the session cookie over http; over https it has the prefix.
 COOKIE: Final = "riskrelay_session"
+#: Browsers accept the prefix only over https, without a domain, and for the path /.
+COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
 #: The longest field is a secret of a few kilobytes.
 MAX_FORM_BYTES: Final = 64 * 1024
 #: The largest form has five fields.
 MAX_FORM_FIELDS: Final = 50
-#: Another path or host of the domain may have set cookies with the same name; only so many are looked up.
-_MAX_COOKIES: Final = 4
+#: Another path or host of the domain may have set cookies with the same name. Browsers keep up to 180 cookies of a site.
+_MAX_COOKIES: Final = 200
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 #: The expiry date that deletes a cookie.
 _EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,6 +82,8 @@ class ConsoleUser:
     session: Session
     csrf: str
     is_operator: bool
+    #: Whether the browser sent a session of another account as well.
+    is_ambiguous: bool = False
 
     @property
     def principal(self) -> TokenPrincipal:
@@ -97,16 +106,21 @@ class SessionGate:
         self._is_secure = base.scheme == "https"
         #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
-        self._cookie_path = f"{self.root}/console"
+        # Of the path prefix too: with the path /, another installation on the same host gets the cookie.
+        suffix = self.root.replace("/", "-")
+        self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self._is_secure else COOKIE
+        self._cookie_path = "/" if self._is_secure else f"{self.root}/console"
         self._limits = limits
         self._operator_account_id = settings.operator_account_id
         self._is_first_account_operator = settings.deployment_mode is not DeploymentMode.CLOUD
 
     def authenticate(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> ConsoleUser:
         """Return the signed-in user. Raises SignInRequired and, if the request `is_counted`, RateLimited."""
-        secret, session = self._session(req, resp)
+        secret, session, is_ambiguous = self._session(req, resp)
         req.context.principal = session.principal
-        req.context.user = user = ConsoleUser(session, _csrf(secret), self._is_operator(session.principal.account_id))
+        account_id = session.principal.account_id
+        user = ConsoleUser(session, _csrf(secret, account_id), self._is_operator(account_id), is_ambiguous)
+        req.context.user = user
         if is_counted:
             self._spend(req, resp, session.principal)
         return user
@@ -123,10 +137,16 @@ class SessionGate:
         fields = _fields(req)
         if user is not None:
             self._require_still_signed_in(req, user)
-        if user is not None and not hmac.compare_digest(fields.get(CSRF_FIELD, "").encode(), user.csrf.encode()):
-            self._log_rejection(req, "csrf")
-            raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
+            self._require_own_form(req, user, fields.get(CSRF_FIELD, ""))
         return fields
+
+    def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
+        """Raises Forbidden if the browser sent valid sessions of several accounts: one of them may be planted."""
+        if user.is_ambiguous:
+            self._log_rejection(req, "several_accounts")
+            raise Forbidden(
+                "Your browser sent sessions of several accounts. Nothing was changed. Sign out, then sign in again."
+            )
 
     def require_unblocked(self, req: falcon.Request) -> None:
         """Raises RateLimited for an address with too many failed sign-ins, even with a valid token."""
@@ -156,26 +176,27 @@ class SessionGate:
                 "This token lacks the ability console. "
                 "Create one that has it: `bin/riskrelay token create --user EMAIL --ability console`."
             )
-        for _, found in self._find_sessions(req):
-            if isinstance(found, Session):
-                sessions.end(found.id, Ended.SIGNED_OUT, utc_now(), found.principal.key)
+        self._end_sessions(req)
         self._set_cookie(resp, sessions.begin(principal, _browser(req), utc_now()))
 
-    def sign_out(self, resp: falcon.Response, user: ConsoleUser) -> None:
-        """End the user's session and delete its cookie."""
-        sessions.end(user.session.id, Ended.SIGNED_OUT, utc_now(), user.principal.key)
+    def sign_out(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """End every session that the browser sent, and delete the cookie."""
+        self._end_sessions(req)
         self._set_cookie(resp, "")
 
     def has_cookie(self, req: falcon.Request) -> bool:
         """Return whether the request carries a session cookie."""
-        return bool(req.get_cookie_values(COOKIE))
+        return bool(req.get_cookie_values(self._cookie))
 
-    def _session(self, req: falcon.Request, resp: falcon.Response) -> tuple[str, Session]:
-        ended: Ended | None = None
-        for secret, found in self._find_sessions(req):
-            if isinstance(found, Session):
-                return secret, found
-            ended = ended if ended not in {None, Ended.UNKNOWN} else found
+    def _session(self, req: falcon.Request, resp: falcon.Response) -> tuple[str, Session, bool]:
+        """Return the first valid session with its secret, and whether one of another account is valid as well."""
+        found = self._find_sessions(req)
+        valid = [(secret, each) for secret, each in found if isinstance(each, Session)]
+        if valid:
+            return *valid[0], len({each.principal.account_id for _, each in valid}) > 1
+        # The reason of a cookie that was a session, before that of cookies that were none.
+        reasons = [each for _, each in found if isinstance(each, Ended)]
+        ended = next((each for each in reasons if each is not Ended.UNKNOWN), reasons[0] if reasons else None)
         if ended is not None:
             self._log_rejection(req, f"session_{ended.value}")
             # Without the cookie, the reason is shown only once.
@@ -184,7 +205,7 @@ class SessionGate:
 
     def _require_still_signed_in(self, req: falcon.Request, user: ConsoleUser) -> None:
         # The session may have been revoked, or its permissions changed, while a slow form arrived.
-        found = (each for _, each in self._find_sessions(req) if isinstance(each, Session))
+        found = [each for _, each in self._find_sessions(req) if isinstance(each, Session)]
         session = next((each for each in found if each.id == user.session.id), None)
         if session is None:
             req.context.user = None
@@ -192,15 +213,30 @@ class SessionGate:
             raise SignInRequired(None)
         req.context.user = replace(user, session=session)
 
-    def _find_sessions(self, req: falcon.Request) -> Iterator[tuple[str, Session | Ended]]:
-        """Yield the session of each session cookie, or why there is none."""
-        for secret in (req.get_cookie_values(COOKIE) or [])[:_MAX_COOKIES]:
-            yield secret, sessions.find(secret, _browser(req), utc_now())
+    def _require_own_form(self, req: falcon.Request, user: ConsoleUser, csrf: str) -> None:
+        if hmac.compare_digest(csrf.encode(), user.csrf.encode()):
+            return
+        account_id, dot, _ = csrf.partition(".")
+        if dot and account_id.isdecimal() and account_id != str(user.account_id):
+            self._log_rejection(req, "other_account")
+            raise Forbidden("This form is of another account than your session. Nothing was changed. Open the page again.")
+        self._log_rejection(req, "csrf")
+        raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
+
+    def _find_sessions(self, req: falcon.Request) -> list[tuple[str, Session | Ended]]:
+        """Return the session of each session cookie, or why there is none, in the order of the cookies."""
+        secrets = dict.fromkeys(req.get_cookie_values(self._cookie) or [])
+        return sessions.find_all(list(secrets)[:_MAX_COOKIES], _browser(req), utc_now())
+
+    def _end_sessions(self, req: falcon.Request) -> None:
+        for _, found in self._find_sessions(req):
+            if isinstance(found, Session):
+                sessions.end(found.id, Ended.SIGNED_OUT, utc_now(), found.principal.key)
 
     def _set_cookie(self, resp: falcon.Response, secret: str) -> None:
         """Set the session cookie, or delete it if `secret` is empty."""
         resp.set_cookie(
-            COOKIE,
+            self._cookie,
             secret,
             expires=None if secret else _EXPIRED,
             http_only=True,
@@ -269,9 +305,10 @@ def _loopback_origins(origin: str) -> frozenset[str]:
     return frozenset(f"http://{name}{f':{base.port}' if base.port else ''}" for name in _LOOPBACK_HOSTS)
 
 
-def _csrf(secret: str) -> str:
-    """Return a session's CSRF token. Neither the token nor the cookie's secret can be derived from the other."""
-    return base64.urlsafe_b64encode(hmac.digest(secret.encode(), b"forms", "sha256")).decode().rstrip("=")
+def _csrf(secret: str, account_id: int) -> str:
+    """Return a session's CSRF token: the account and a keyed hash of it, from which the secret cannot be derived."""
+    digest = hmac.digest(secret.encode(), f"forms of account {account_id}".encode(), "sha256")
+    return f"{account_id}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 def _browser(req: falcon.Request) -> str:

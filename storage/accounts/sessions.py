@@ -8,6 +8,7 @@ import hashlib
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -74,23 +75,15 @@ def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
     return secret
 
 
-def find(secret: str, browser: str, now: datetime) -> Session | Ended:
-    """Return the session of a cookie, or why the cookie has none; note that the session was used at `now`.
+def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[str, Session | Ended]]:
+    """Return each cookie with its session, or why it has none; one query. Note that the sessions were used at `now`.
 
     A cookie that another browser brings was stolen: its session ends.
     """
-    row = _first(ConsoleSessionRow.secret_sha256 == _sha256(secret)) if _SECRET.fullmatch(secret) else None
-    if row is None:
-        return Ended.UNKNOWN
-    session, over = _session(row), _why_over(row, browser, now)
-    if over is Ended.ANOTHER_BROWSER:
-        with transaction():
-            _end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
-    if over is not None:
-        return over
-    if now - session.seen_at >= _SEEN_EVERY:
-        _note_seen(session.id, now)
-    return session
+    digests = {_sha256(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
+    found = list(_sessions().where(ConsoleSessionRow.secret_sha256.in_(list(digests)))) if digests else []
+    known = {digests[row.secret_sha256]: _used(row, browser, now) for row in found}
+    return [(secret, known.get(secret, Ended.UNKNOWN)) for secret in cookies]
 
 
 def list_live(
@@ -137,6 +130,18 @@ def _end_where(condition: Expression, reason: Ended, now: datetime, actor: str) 
     )
     ids = sorted(row[0] for row in tuples(ended))
     append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
+
+
+def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ended:
+    session, over = _session(row), _why_over(row, browser, now)
+    if over is Ended.ANOTHER_BROWSER:
+        with transaction():
+            _end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
+    if over is not None:
+        return over
+    if now - session.seen_at >= _SEEN_EVERY:
+        _note_seen(session.id, now)
+    return session
 
 
 def _sessions() -> "ModelSelect[ConsoleSessionRow]":

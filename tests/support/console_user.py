@@ -35,6 +35,7 @@ class ConsoleBrowser:
         self.client = client
         self.browser = browser
         self.origin = origin
+        self.cookie_name = "riskrelay_session"
         self.cookie = ""
         self.csrf = ""
 
@@ -62,10 +63,10 @@ class ConsoleBrowser:
         return answer
 
     def _keep(self, answer: Result) -> None:
-        given = answer.cookies.get("riskrelay_session")
+        given = answer.cookies.get(self.cookie_name)
         if given is not None:
             self.cookie = given.value
 
     def _headers(self) -> dict[str, str]:
-        cookie = {"Cookie": f"riskrelay_session={self.cookie}"} if self.cookie else {}
+        cookie = {"Cookie": f"{self.cookie_name}={self.cookie}"} if self.cookie else {}
         return {"User-Agent": self.browser, **cookie}

@@ -76,5 +76,5 @@ class SignOut:
         except SignInRequired:
             pass
         else:
-            gate.sign_out(resp, user)
+            gate.sign_out(req, resp)
         self._layout.redirect(resp, "/sign-in", done="signed_out")

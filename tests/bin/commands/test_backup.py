@@ -477,7 +477,7 @@ def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
         sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
     operator.json("restore", file, "--replace")
     with operator.database():
-        reported = [sessions.find(secret, "a browser", utc_now()) for secret in secrets]
+        reported = [ended for _, ended in sessions.find_all(secrets, "a browser", utc_now())]
         noted = rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'")
     assert reported == [Ended.RESTORED, Ended.RESTORED]
     assert noted == [(2,)]

@@ -42,8 +42,14 @@ def principal(customer: Customer) -> TokenPrincipal:
     return principal_of(customer)
 
 
+def find(secret: str, browser: str, now: datetime) -> Session | Ended:
+    [(cookie, session)] = sessions.find_all([secret], browser, now)
+    assert cookie == secret
+    return session
+
+
 def found(secret: str, now: datetime, browser: str = BROWSER) -> Session:
-    session = sessions.find(secret, browser, now)
+    session = find(secret, browser, now)
     assert isinstance(session, Session)
     return session
 
@@ -51,6 +57,17 @@ def found(secret: str, now: datetime, browser: str = BROWSER) -> Session:
 def seen_at(session: Session) -> int:
     [(at,)] = rows("SELECT seen_at FROM console_sessions WHERE id = ?", (session.id,))
     return int(at)
+
+
+def test_any_number_of_cookies_takes_one_query(principal: TokenPrincipal, customer: Customer) -> None:
+    junk = [f"rrs_{number:043d}" for number in range(200)]
+    ours = [sessions.begin(principal, BROWSER, NOW) for _ in range(2)]
+    with statements() as found_statements:
+        recorded = sessions.find_all([*junk[:100], ours[0], *junk[100:], ours[1], "x"], BROWSER, NOW)
+    assert len(found_statements) == 1
+    assert [cookie for cookie, each in recorded if isinstance(each, Session)] == ours
+    assert {each for _, each in recorded if not isinstance(each, Session)} == {Ended.UNKNOWN}
+    assert len(recorded) == 203
 
 
 def test_a_session_stands_for_its_token(principal: TokenPrincipal, customer: Customer) -> None:
@@ -65,7 +82,7 @@ def test_a_session_stands_for_its_token(principal: TokenPrincipal, customer: Cus
 )
 def test_what_is_no_sessions_secret_stands_for_none(secret: str, principal: TokenPrincipal) -> None:
     sessions.begin(principal, BROWSER, NOW)
-    assert sessions.find(secret, BROWSER, NOW) is Ended.UNKNOWN
+    assert find(secret, BROWSER, NOW) is Ended.UNKNOWN
 
 
 def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None:
@@ -109,7 +126,7 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
 def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     listed = sessions.list_live(NOW + after, 10)
-    recorded = sessions.find(secret, BROWSER, NOW + after)
+    recorded = find(secret, BROWSER, NOW + after)
     assert (recorded if isinstance(recorded, Ended) else None) is over
     assert len(listed) == (0 if over else 1)
 
@@ -119,7 +136,7 @@ def test_no_session_lasts_longer_than_a_week(principal: TokenPrincipal) -> None:
     for hours in range(11, 168, 11):
         found(secret, NOW + timedelta(hours=hours))
     found(secret, NOW + LASTS_FOR - SECOND)
-    assert sessions.find(secret, BROWSER, NOW + LASTS_FOR) is Ended.TOO_OLD
+    assert find(secret, BROWSER, NOW + LASTS_FOR) is Ended.TOO_OLD
     assert sessions.list_live(NOW + LASTS_FOR, 10) == []
 
 
@@ -130,21 +147,21 @@ def test_no_session_lasts_longer_than_a_week(principal: TokenPrincipal) -> None:
 def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     execute(f"UPDATE tokens SET {change} WHERE id = ?", (principal.token_id,))  # noqa: S608 - our own words
-    assert sessions.find(secret, BROWSER, NOW) is Ended.TOKEN_OVER
+    assert find(secret, BROWSER, NOW) is Ended.TOKEN_OVER
     assert sessions.list_live(NOW, 10) == []
 
 
 def test_another_browser_ends_it_for_both(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
-    assert sessions.find(secret, "curl/8", NOW) is Ended.ANOTHER_BROWSER
-    assert sessions.find(secret, BROWSER, NOW) is Ended.ANOTHER_BROWSER
+    assert find(secret, "curl/8", NOW) is Ended.ANOTHER_BROWSER
+    assert find(secret, BROWSER, NOW) is Ended.ANOTHER_BROWSER
 
 
 def test_a_token_has_ten_at_most_and_the_oldest_ends(principal: TokenPrincipal, customer: Customer) -> None:
     other = sessions.begin(principal_of(customer), BROWSER, NOW)
     secrets = [sessions.begin(principal, BROWSER, NOW + number * SECOND) for number in range(MAX_LIVE + 2)]
     now = NOW + MINUTE
-    assert [sessions.find(secret, BROWSER, now) for secret in secrets[:2]] == [Ended.CROWDED_OUT] * 2
+    assert [find(secret, BROWSER, now) for secret in secrets[:2]] == [Ended.CROWDED_OUT] * 2
     for secret in (other, *secrets[2:]):
         found(secret, now)
 
@@ -215,7 +232,7 @@ def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> No
     sessions.end(found(secrets[0], NOW).id, Ended.SIGNED_OUT, NOW, "user:1")
     with transaction():
         sessions.end_all(Ended.RESTORED, NOW, "operator")
-    recorded = [sessions.find(secret, BROWSER, NOW) for secret in secrets]
+    recorded = [find(secret, BROWSER, NOW) for secret in secrets]
     assert recorded == [Ended.SIGNED_OUT, Ended.RESTORED, Ended.RESTORED]
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
 

@@ -22,9 +22,17 @@ from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
 from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token, on_sqlite
-from tests.support.factories import NOW, Customer, make_exports, make_platform_token, make_session, make_settings
+from tests.support.factories import (
+    NOW,
+    Customer,
+    make_customer,
+    make_exports,
+    make_platform_token,
+    make_session,
+    make_settings,
+)
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
-from tests.support.raw_http import SlowBody
+from tests.support.raw_http import SlowBody, everything_stored
 
 MINUTE: Final = timedelta(minutes=1)
 
@@ -39,11 +47,11 @@ def app_with(folder: Path, **changes: str) -> TestClient:
     return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), FakeResolver({})))
 
 
-def cookie_of(answer: Result) -> tuple[str, set[str]]:
+def cookie_of(answer: Result, expected_name: str = "riskrelay_session") -> tuple[str, set[str]]:
     """Return the value of the cookie that an answer sets, and what is said of it."""
     first, *rest = answer.headers["set-cookie"].split("; ")
     name, _, value = first.partition("=")
-    assert name == "riskrelay_session"
+    assert name == expected_name
     return value.strip('"'), set(rest)
 
 
@@ -77,25 +85,28 @@ def test_both_ends_stand_in_the_audit_ledger(person: ConsoleBrowser, customer: C
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("base", "path", "is_secure"),
+    ("base", "leads_to", "name", "path"),
     [
-        ("http://127.0.0.1:8000", "/console", False),
-        ("https://desk.example.com", "/console", True),
-        ("HTTPS://desk.example.com/riskrelay/", "/riskrelay/console", True),
+        ("http://127.0.0.1:8000", "/console", "riskrelay_session", "/console"),
+        ("http://desk.example.com/tools", "/tools/console", "riskrelay_session", "/tools/console"),
+        ("https://desk.example.com", "/console", "__Host-riskrelay_session", "/"),
+        ("HTTPS://desk.example.com/a/risk.relay/", "/a/risk.relay/console", "__Host-riskrelay_session-a-risk.relay", "/"),
     ],
 )
 def test_the_cookie_is_for_our_own_pages_alone(
-    base: str, path: str, is_secure: bool, customer: Customer, tmp_path: Path
+    base: str, leads_to: str, name: str, path: str, customer: Customer, tmp_path: Path
 ) -> None:
-    person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base.lower().removesuffix("/riskrelay/"))
+    """Over https no other host of the domain can set the cookie: browsers refuse the prefix without all three attributes."""
+    person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin="/".join(base.lower().split("/")[:3]))
+    person.cookie_name = name
     came_in = person.sign_in(make_console_token(customer))
-    assert came_in.headers["location"] == path
-    value, shown = cookie_of(came_in)
-    attributes = {"HttpOnly", "SameSite=Strict", f"Path={path}", *(("Secure",) if is_secure else ())}
+    assert came_in.headers["location"] == leads_to
+    value, shown = cookie_of(came_in, name)
+    attributes = {"HttpOnly", "SameSite=Strict", f"Path={path}", *(("Secure",) if "__Host-" in name else ())}
     assert shown == attributes
     assert (len(value), value[:4]) == (47, "rrs_")
     person.get("/sessions")
-    value, shown = cookie_of(person.post("/sign-out"))
+    value, shown = cookie_of(person.post("/sign-out"), name)
     assert (value, shown) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
 
 
@@ -345,7 +356,66 @@ def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts
     other = f"riskrelay_session=rrs_{'B' * 43}"
     for header in (ours, f"{other}; {ours}", f"{ours}; {other}", f"a=b; {other}; {other}; {ours}; c"):
         assert with_cookies(person.client, header).status_code == 200, header
-    assert with_cookies(person.client, "; ".join([*[other] * 4, ours])).status_code == 303
+    junk = [f"riskrelay_session=rrs_{number:043d}" for number in range(199)]
+    assert with_cookies(person.client, "; ".join(["riskrelay_session=x", *junk[1:], ours])).status_code == 200
+    assert with_cookies(person.client, "; ".join([*junk, other, ours])).status_code == 303
+
+
+def test_over_https_a_cookie_without_the_prefix_is_ignored(customer: Customer, tmp_path: Path) -> None:
+    base = "https://desk.example.com"
+    person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base)
+    person.cookie_name = "__Host-riskrelay_session"
+    person.sign_in(make_console_token(customer))
+    assert person.get("/exports").status_code == 200
+    person.cookie_name = "riskrelay_session"
+    assert person.get("/exports").headers["location"] == "/console/sign-in?next=%2Fexports"
+
+
+@pytest.fixture
+def other_account(person: ConsoleBrowser) -> ConsoleBrowser:
+    """Somebody of another account, with the same browser, whose cookie is planted."""
+    planted = ConsoleBrowser(person.client)
+    planted.sign_in(make_console_token(make_customer()))
+    return planted
+
+
+def test_a_form_of_another_account_is_refused(
+    person: ConsoleBrowser, other_account: ConsoleBrowser, log_lines: LogLines
+) -> None:
+    before = everything_stored()
+    person.cookie = other_account.cookie
+    for path in ("/exports/exp_1/dismiss", "/sign-out"):
+        answer = person.post(path)
+        assert answer.status_code == 403
+        assert "of another account" in answer.text
+    assert everything_stored() == before
+    assert log_lines.text.count('"other_account"') == 2
+
+
+def test_two_sessions_of_two_accounts_change_nothing_until_both_are_signed_out(
+    person: ConsoleBrowser, other_account: ConsoleBrowser, customer: Customer, log_lines: LogLines
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    ours = person.cookie
+    for planted_first in (True, False):
+        both = [other_account.cookie, ours] if planted_first else [ours, other_account.cookie]
+        person.cookie = f"{both[0]}; riskrelay_session={both[1]}"
+        assert person.get("/exports").status_code == 200
+        answer = person.post(f"/exports/{export_id}/dismiss")
+        assert answer.status_code == 403
+        assert "several accounts" in answer.text
+    assert log_lines.text.count('"several_accounts"') == 2
+    assert rows("SELECT status FROM exports") == [("prepared",)]
+    assert person.post("/sign-out").status_code == 303
+    assert rows("SELECT DISTINCT ended_reason FROM console_sessions") == [("signed_out",)]
+
+
+def test_two_sessions_of_one_account_are_as_good_as_one(person: ConsoleBrowser, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    again = ConsoleBrowser(person.client)
+    again.sign_in(make_console_token(customer))
+    person.cookie = f"{person.cookie}; riskrelay_session={again.cookie}"
+    assert person.post(f"/exports/{export_id}/dismiss").status_code == 303
 
 
 def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: ConsoleBrowser) -> None:
