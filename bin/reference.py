@@ -95,8 +95,9 @@ def settings_page() -> str:
             "the file that the environment variable `RISKRELAY_ENV_FILE` names, by default `.env` of the checkout. The "
             "current folder has no influence: relative paths are relative to the folder of that file, and a relative "
             "`RISKRELAY_ENV_FILE` to the checkout. `<NAME>_FILE` names a file that contains the value. RiskRelay does not "
-            "start with invalid or conflicting settings: it exits with 2 and reports every error. A missing setting has its "
-            "default; generated means that `init` writes it to `.env`."
+            "start with invalid or conflicting settings: it exits with 2 and reports every error, among them a line of the "
+            "file that cannot be read and a name that is set twice. A missing setting has its default; generated means "
+            "that `init` writes it to `.env`."
         ),
         "",
         *_wrapped(

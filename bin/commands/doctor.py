@@ -80,7 +80,7 @@ def run_checks() -> Iterator[CheckResult]:
         for name, mistakes in sorted(wrong.mistakes.items()):
             fix = f"correct it in {env_file} or in the environment"
             if name == str(env_file):  # .env as a whole: unreadable, or another user can change it
-                fix = "run this as the owner of the file, which nobody else may change; it has lines of NAME=value in UTF-8"
+                fix = "run this as the owner of the file, which nobody else may change; each line is NAME=value, in UTF-8"
             yield failure("settings", f"{name}: {' '.join(mistakes)}", fix)
         return
     yield from _run("settings", _settings)

@@ -7,7 +7,6 @@ by the name of the setting, never quoted. A setting that has both a value and a 
 
 import hashlib
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,15 +21,13 @@ from environs import Env, EnvValidationError
 from marshmallow import ValidationError
 
 from schemas.settings import parsers as values
+from schemas.settings.env_lines import NAME, line_mistakes
 from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
 from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, parse_ports
 
 #: sun_path has 108 bytes; Redis needs a few of them.
 MAX_SOCKET_PATH_BYTES: Final = 100
-
-#: The shape of variable names: all capitals or all small letters, and shorter than a key.
-_NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
 
 #: The suffix of a setting that names a file with the value.
 FILE_SUFFIX: Final = "_FILE"
@@ -443,9 +440,9 @@ def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
     `find_env_file()`; call this after `load_settings`, which rejects an unreadable file.
     """
     env = _Environment(env_file or find_env_file())
-    known = [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
+    known = _known_names()
     meant = {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
-    return {name if near or _NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
+    return {name if near or NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
 
 
 def find_env_file() -> Path:
@@ -485,6 +482,8 @@ class _Environment(Env):
                 # Its lines decide where secrets are sent.
                 self._errors[str(path)].append(f"{problem.message} Check its lines, then run: {problem.command}")
             else:
+                for mistake in line_mistakes(path.read_text(encoding="utf-8"), _known_names()):
+                    self._errors[str(path)].append(mistake)
                 self.read_env(path, recurse=False)
         except (OSError, UnicodeDecodeError) as unreadable:
             self._errors[str(path)].append(f"Cannot be read: {_reason(unreadable)}.")
@@ -511,6 +510,10 @@ class _Environment(Env):
         except (OSError, ValueError) as unreadable:
             self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
             return default
+
+
+def _known_names() -> list[str]:
+    return [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
 
 
 def _line(text: str) -> str:

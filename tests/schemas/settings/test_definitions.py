@@ -506,6 +506,39 @@ def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_reported(
     assert unknown_names(tmp_path / ".env") == {reported: None}
 
 
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("BIND=127.0.0.1:1\n\n# again\n\nBIND=127.0.0.1:2\n", "Line 5 sets BIND again, after line 1: keep one of them."),
+        ("BIND=\nexport BIND=127.0.0.1:2\n", "Line 2 sets BIND again, after line 1: keep one of them."),
+        ("MY_OWN=hunter2\r\nMY_OWN=hunter3", "Line 2 sets MY_OWN again, after line 1: keep one of them."),
+        (f"{OTHER_KEY}\n{OTHER_KEY}\n", "Line 2 sets a name again, after line 1: keep one of them."),
+        ("# fine\nhunter2\n", "Line 2 cannot be read: write NAME=value, and close every quote."),
+        ("\n\n\nBIND hunter2\n", "Line 4 cannot be read: write NAME=value, and close every quote."),
+        ("WEBHOOK_SECRET='hunter2\n", "Line 1 cannot be read: write NAME=value, and close every quote."),
+        ("=hunter2\n", "Line 1 cannot be read: write NAME=value, and close every quote."),
+        ("WEBHOOK_SECRET='hunter2\nMY_OWN='x'\n", "Line 1 cannot be read: write NAME=value, and close every quote."),
+        ("WEBHOOK_SECRET='hunter2\nMY_OWN=it's\n", None),
+        ("WEBHOOK_SECRET='hunter2\nMY_OWN=it'\n", "Line 1 has a quote that is not closed on the same line."),
+    ],
+)
+def test_a_name_given_twice_and_an_unreadable_line_are_mistakes_with_their_line(
+    load: Load, tmp_path: Path, text: str, reported: str | None
+) -> None:
+    (tmp_path / ".env").write_text(text, newline="")
+    with pytest.raises(InvalidSettings) as refused:
+        load()
+    assert reported is None or refused.value.mistakes[str(tmp_path / ".env")][0] == reported
+    assert "hunter" not in refused.value.report()
+    assert OTHER_KEY[:8] not in refused.value.report()
+
+
+def test_ordinary_lines_of_other_programs_are_no_mistake(load: Load, tmp_path: Path) -> None:
+    text = "\ufeff# a\n\n export BIND = '127.0.0.1:9000' # x\nPEM=\"-----BEGIN\nx\n-----END\"\nEMPTY=\nOTHER= # none\n"
+    (tmp_path / ".env").write_text(text)
+    assert load().bind == "127.0.0.1:9000"
+
+
 def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
     assert unknown_names(tmp_path / "none") == {}
     names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]
