@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from bin.cli.lazy_group import LazyGroup
+from bin.cli.output import echo
 from bin.command_table import COMMAND_TABLE
 from runtime import tls_key_log
 from schemas.base.errors import RiskRelayError
+from schemas.base.printable import printable
 from schemas.version import VERSION
 
 
@@ -22,8 +24,12 @@ class RiskRelayGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except RiskRelayError as refused:
-            click.echo(f"riskrelay: {_describe(refused)}", err=True)
+            echo(f"riskrelay: {_describe(refused)}", err=True)
             ctx.exit(1)
+        except click.ClickException as refused:
+            # Final for subclasses only; click prints it as it is.
+            refused.message = printable(refused.message, keep="\n")  # type: ignore[misc]  # click prints it as it is
+            raise
 
 
 def _describe(refused: RiskRelayError) -> str:
@@ -36,8 +42,8 @@ def _print_bug(_type: type[BaseException], error: BaseException, _trace: Traceba
     """Print an unexpected error as the logs do, without its message: that may quote a row, and cron would mail it."""
     from runtime.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
 
-    click.echo(quiet_trace(error), err=True)
-    click.echo(f"riskrelay: unexpected error ({_kind(error)}); see the lines above.", err=True)
+    echo(quiet_trace(error), err=True)
+    echo(f"riskrelay: unexpected error ({_kind(error)}); see the lines above.", err=True)
 
 
 def _kind(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import click
 
 from bin import postman_collection
 from bin.__main__ import riskrelay
+from bin.cli.output import echo
 from bin.command_table import COMMAND_TABLE, summary_of
 from bin.receiver_kit import vectors
 from schemas.base import fields
@@ -150,7 +151,8 @@ def commands_page() -> str:
         *_wrapped(
             "Every command of `bin/riskrelay`, generated from `--help` by `make docs`. Exit codes: 0 for success, 1 for a "
             "refusal or failure, 2 for wrong usage or settings. With `--json`, standard output is one JSON document; a list "
-            "is a complete array."
+            "is a complete array. Characters that are not printable, such as control characters and direction marks, are "
+            "shown as JSON escapes (`\\u202e`), also in JSON, tables, error messages and logs."
         ),
     ]
     return "\n".join([*head, *(line for verb in COMMAND_TABLE for line in _section(verb))]).rstrip() + "\n"
@@ -240,7 +242,7 @@ def main() -> None:
     for path, text in documents().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-            click.echo(f"Wrote {path.relative_to(ROOT)}")
+            echo(f"Wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

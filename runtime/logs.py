@@ -18,6 +18,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, TextIO
 
 from runtime.clock import unix_now
+from schemas.base.printable import printable
 
 #: The fields a line may carry. No secret is among them, so none is logged by accident.
 FIELDS: Final = (
@@ -84,7 +85,7 @@ class JsonFormatter(_FormatterWithoutMessages):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return _one_line(line)
+        return printable(_one_line(line))
 
 
 class TextFormatter(_FormatterWithoutMessages):
@@ -94,7 +95,7 @@ class TextFormatter(_FormatterWithoutMessages):
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         fields = " ".join(f"{name}={value}" for name, value in fields_of(record).items())
         line = f"{at} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return printable(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line, keep="\n")
 
 
 class _Event(logging.LogRecord):

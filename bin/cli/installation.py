@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from bin.cli import extras
+from bin.cli.output import echo
 from runtime import logs
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db import locks, schema_version
@@ -30,7 +31,7 @@ class WrongSettings(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """Print the report as it is."""
-        click.echo(self.message, err=True)
+        echo(self.message, err=True)
 
 
 class Refused(click.ClickException):
@@ -40,7 +41,7 @@ class Refused(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """Print the reason as it is."""
-        click.echo(f"riskrelay: {self.message}", err=True)
+        echo(f"riskrelay: {self.message}", err=True)
 
 
 def checked_settings() -> Settings:

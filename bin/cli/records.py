@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from bin.cli.output import echo
+from schemas.base.printable import printable
+
 Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,25 +21,25 @@ def json_option(command: Command) -> Command:
 def print_record(record: Record, as_json: bool) -> None:
     """Print one record."""
     if as_json:
-        click.echo(json.dumps(record, ensure_ascii=False))
+        echo(json.dumps(record, ensure_ascii=False))
         return
     width = max(len(name) for name in record)
     for name, value in record.items():
-        click.echo(f"{name:{width}}  {_shown(value)}")
+        echo(f"{name:{width}}  {_shown(value)}")
 
 
 def print_records(records: Sequence[Record], as_json: bool, columns: Sequence[str], none: str) -> None:
     """Print a list: every field in JSON, else `columns` as a table, or the text `none` if the list is empty."""
     if as_json:
-        click.echo(json.dumps(list(records), ensure_ascii=False))
+        echo(json.dumps(list(records), ensure_ascii=False))
         return
     if not records:
-        click.echo(none)
+        echo(none)
         return
     rows = [list(columns), *([_shown(record.get(name)) for name in columns] for record in records)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     for row in rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _shown(value: Any) -> str:
@@ -45,5 +48,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return "".join(letter if letter.isprintable() else " " for letter in value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        # A line feed or a wide space would break the table.
+        return printable("".join(" " if letter.isspace() else letter for letter in value))
+    return printable(json.dumps(value, ensure_ascii=False)) if isinstance(value, dict | list) else str(value)

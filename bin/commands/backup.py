@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 import click
 
 from bin.cli.installation import Refused, alone, opened
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.fsync import sync
@@ -70,7 +71,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     record["removed"] = [str(each) for each in _remove_older(place, keep, path)] if keep is not None else []
     print_record(record, as_json)
     if not as_json:
-        click.echo(_KEYS_ELSEWHERE)
+        echo(_KEYS_ELSEWHERE)
 
 
 def _make_folder(folder: Path) -> None:
@@ -93,7 +94,7 @@ def _make_sure_of_canary(settings: Settings) -> None:
     try:
         check_keys(Vault(settings.encryption_keys), utc_now())
     except RiskRelayError as wrong:
-        click.echo(f"riskrelay: {wrong.message} The backup continues.", err=True)
+        echo(f"riskrelay: {wrong.message} The backup continues.", err=True)
 
 
 def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from bin.cli.output import echo
+
 PROGRAM: Final = Path(__file__).resolve().parents[1] / "riskrelay"
 NAME: Final = "riskrelay"
 
@@ -41,7 +43,7 @@ def completion(shell: str) -> None:
     Write it to the shell's completion folder, or `eval` it in the current shell. For the former, bash needs the package
     bash-completion, and zsh a folder in $fpath. Print the script again after moving the program.
     """
-    click.echo(script(shell, PROGRAM))
+    echo(script(shell, PROGRAM))
 
 
 def script(shell: str, program: Path) -> str:

@@ -11,6 +11,7 @@ import click
 
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import LIMIT
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
@@ -107,7 +108,7 @@ def export(file: Path | None) -> None:
     with opened():
         if file is None:
             for line in erasure_replay.lines():
-                click.echo(line, nl=False)
+                echo(line, nl=False)
             return
         try:
             # As `backup` does: this may be the first file there.

@@ -21,6 +21,7 @@ import click
 import requests
 from dotenv import dotenv_values
 
+from bin.cli.output import echo
 from bin.commands.init import FIRST_TOKEN
 from bin.demo_page import ISSUE_COUNT, DemoSite
 from bin.processes import child_process
@@ -73,9 +74,9 @@ def demo() -> None:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:
             _run_workflow(Path(folder))
     except StepFailed as failed:
-        click.echo(f"\nThe demo failed: {failed}", err=True)
+        echo(f"\nThe demo failed: {failed}", err=True)
         raise SystemExit(1) from None
-    click.echo(f"\nEvery step succeeded in {time.monotonic() - began_at:.0f} s. The temporary installation is deleted.")
+    echo(f"\nEvery step succeeded in {time.monotonic() - began_at:.0f} s. The temporary installation is deleted.")
 
 
 def _run_workflow(folder: Path) -> None:
@@ -271,8 +272,8 @@ def _require(holds: bool, failure: str) -> None:
 
 
 def _step(title: str) -> None:
-    click.echo(f"\n{title}")
+    echo(f"\n{title}")
 
 
 def _print(text: str) -> None:
-    click.echo(f"  {text}")
+    echo(f"  {text}")

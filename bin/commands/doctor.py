@@ -14,6 +14,7 @@ import click
 
 from bin.checks import machine, stores
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
@@ -60,11 +61,11 @@ def doctor(as_json: bool) -> None:
         found.append(each)
         has_settings = has_settings and not (each.name == "settings" and each.level is Level.FAILURE)
         if not as_json:
-            click.echo(_line(each))
+            echo(_line(each))
     if as_json:
         print_record({"status": worst(found).value, "checks": [each.record() for each in found]}, as_json)
     else:
-        click.echo(_conclusion(found))
+        echo(_conclusion(found))
     if worst(found) is Level.FAILURE:
         raise SystemExit(1 if has_settings else 2)
 

@@ -14,6 +14,7 @@ import click
 
 from bin.checks.machine import is_loopback
 from bin.cli.installation import Refused, checked_settings
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import secret_line
 from bin.scan_import.document import MAX_REPORT_BYTES, UnreadableReport
@@ -127,27 +128,27 @@ def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_d
 def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary, is_dry_run: bool) -> None:
     # On standard output: cron mails standard error, and a report may always have issues without a page.
     for reason in prepared.skipped:
-        click.echo(f"Skipped: {reason}.")
+        echo(f"Skipped: {reason}.")
     if not prepared.postbacks:
-        click.echo(f"The {title} report contains no issues to import; nothing was sent.")
+        echo(f"The {title} report contains no issues to import; nothing was sent.")
         return
     issues, pages = _count(prepared.issues, "issue"), _count(prepared.pages, "page")
-    click.echo(f"{title} report: {issues} on {pages}, scan run {prepared.scan_run_id}.")
+    echo(f"{title} report: {issues} on {pages}, scan run {prepared.scan_run_id}.")
     if is_dry_run:
-        click.echo(f"{_count(summary.new, 'ticket')} would be prepared, {summary.seen} already exist. Nothing was stored.")
+        echo(f"{_count(summary.new, 'ticket')} would be prepared, {summary.seen} already exist. Nothing was stored.")
         return
     before = f" ({_count(summary.sent_before, 'postback')} sent by an earlier import)" if summary.sent_before else ""
-    click.echo(f"{_count(summary.new, 'ticket')} prepared, {summary.seen} already existed{before}.")
+    echo(f"{_count(summary.new, 'ticket')} prepared, {summary.seen} already existed{before}.")
     for export_id in summary.ticket_exports:
-        click.echo(export_id)
+        echo(export_id)
 
 
 def _report_failures(prepared: PreparedImport, summary: ImportSummary) -> None:
     """Print each rejected page; exit with code 1 after a rejected page or a stopped import."""
     for url, page in summary.rejected[:_MAX_SHOWN]:
-        click.echo(f"Rejected: {url}: {'; '.join(page.problems)}", err=True)
+        echo(f"Rejected: {url}: {'; '.join(page.problems)}", err=True)
     if len(summary.rejected) > _MAX_SHOWN:
-        click.echo(f"Rejected: {len(summary.rejected) - _MAX_SHOWN} more; --json lists all.", err=True)
+        echo(f"Rejected: {len(summary.rejected) - _MAX_SHOWN} more; --json lists all.", err=True)
     if summary.stopped is not None:
         done = f"Sent {summary.sent + summary.sent_before} of {len(prepared.postbacks)} postbacks"
         raise Refused(f"{summary.stopped} {done}; run the same command again to resume.")

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from bin.cli.installation import Refused, WrongSettings, database_at, make_data_dir
+from bin.cli.output import echo
 from runtime.clock import utc_now
 from runtime.fsync import sync
 from schemas.base.principal import ABILITIES, TokenKind
@@ -46,7 +47,7 @@ def init() -> None:
         raise Refused(f"{env_file} already exists; nothing was changed.")
     with _draft_of(env_file) as draft:
         token = _make_first_records(draft, env_file)
-    click.echo(f"Wrote {env_file} with generated secrets and keys.")
+    echo(f"Wrote {env_file} with generated secrets and keys.")
     _name_settings_of_the_environment()
     _show_or_save(token, load_settings(env_file).data_dir / FIRST_TOKEN)
 
@@ -92,7 +93,7 @@ def _name_settings_of_the_environment() -> None:
     """Print the settings that `.env` lacks: in another shell, a command would use other values or another database."""
     names = [setting.name for setting in SETTINGS if _is_in_environment(setting.name)]
     if names:
-        click.echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
+        echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
 
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
@@ -136,16 +137,16 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
 def _show_or_save(token: str, path: Path) -> None:
     """Print the token on a terminal; elsewhere, where output may be logged, write it to a file with mode 0600."""
     if sys.stdout.isatty():
-        click.echo(f"The first API token, shown only once: {token}")
+        echo(f"The first API token, shown only once: {token}")
         return
     path.unlink(missing_ok=True)
     try:
         _write_private(path, f"{token}\n")
     except OSError as failed:
         fix = f"create another token: bin/riskrelay token create --user {FIRST_USER}"
-        click.echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {fix}", err=True)
+        echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {fix}", err=True)
         return
-    click.echo(f"The first API token is in {path}; store it elsewhere and delete the file.")
+    echo(f"The first API token is in {path}; store it elsewhere and delete the file.")
 
 
 def _write_private(path: Path, text: str) -> None:

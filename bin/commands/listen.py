@@ -17,11 +17,13 @@ from pathlib import Path
 import click
 
 from bin.cli.installation import checked_settings
+from bin.cli.output import echo, echo_styled
 from bin.cli.terminal import may_colour, secret_line
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT, FaultInjection, LocalReceiver, Received
 from bin.receiver_kit.signature_diagnosis import explain
 from runtime.clock import utc_now
+from schemas.base.printable import printable
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import InvalidSettings, Settings, load_settings
 from worker.delivery.outcomes import VALIDATION_FAILED
@@ -100,7 +102,10 @@ def listen(
         diagnosis = explain(secret, received.headers, received.body, received.verdict, received.at, others)
         saved = None if save is None else _save(save, received)
         try:
-            click.echo((_line if as_json else _block)(received, diagnosis, saved), color=may_colour())
+            if as_json:
+                echo(_line(received, diagnosis, saved))
+            else:
+                echo_styled(_block(received, diagnosis, saved), color=may_colour())
         except BrokenPipeError:
             reader_gone.set()
 
@@ -108,11 +113,11 @@ def listen(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with receiver:
-            click.echo(f"Listening on {receiver.url} (Ctrl-C to stop)", err=as_json)
+            echo(f"Listening on {receiver.url} (Ctrl-C to stop)", err=as_json)
             reader_gone.wait()
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # ends a command without output
     except KeyboardInterrupt:
-        click.echo(f"Stopped after {receiver.count} requests.", err=True)
+        echo(f"Stopped after {receiver.count} requests.", err=True)
 
 
 def _secrets(from_stdin: bool) -> tuple[bytes, dict[str, bytes]]:
@@ -153,7 +158,7 @@ def _save(folder: Path, received: Received) -> Path | None:
     try:
         return saved_requests.save(folder, received)
     except OSError as failed:
-        click.echo(f"Cannot save the request in {folder}: {failed.strerror}.", err=True)
+        echo(f"Cannot save the request in {folder}: {failed.strerror}.", err=True)
         return None
 
 
@@ -194,8 +199,8 @@ def _block(received: Received, diagnosis: str | None, saved: Path | None) -> str
         "export": _plain(received.export_id or received.idempotency_key),
         "title": _plain(received.title),
         "signature": _verification(received.verdict),
-        "diagnosis": diagnosis and click.style(diagnosis, fg="yellow"),
-        "saved": saved and str(saved),
+        "diagnosis": diagnosis and click.style(printable(diagnosis), fg="yellow"),
+        "saved": saved and printable(str(saved)),
         "response": _response(received),
     }
     head = f"{click.style(rfc3339(received.at), dim=True)}  {click.style(_plain(received.kind), bold=True)}{repeat}"
@@ -209,7 +214,8 @@ def _verification(verdict: SignatureVerdict) -> str:
 
 def _response(received: Received) -> str:
     response = received.response
-    detail = response.body.get("ticket_id") or response.body.get("code") or response.body.get("status", "")
+    body = response.body
+    detail = _plain(body.get("ticket_id") or body.get("code") or body.get("status", ""))
     if received.is_dropped:
         return click.style(f"none, connection closed (--drop) instead of {response.status} {detail}", fg="yellow")
     retry_after = f", Retry-After {response.retry_after_s}" if response.retry_after_s is not None else ""
@@ -220,10 +226,9 @@ def _response(received: Received) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """Return a sender's text, safe for a terminal: control characters and lone surrogates become `?`."""
+    """Return a sender's text, safe for a terminal; letters that its encoding lacks become `?`."""
     if text is None:
         return "-"
     short = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-    safe = "".join(character if character.isprintable() else "?" for character in short)
     encoding = sys.stdout.encoding or "ascii"
-    return safe.encode(encoding, "replace").decode(encoding)
+    return printable(short).encode(encoding, "replace").decode(encoding)

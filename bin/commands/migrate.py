@@ -3,6 +3,7 @@
 import click
 
 from bin.cli.installation import checked_settings, database_at, make_data_dir, require_fit
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from storage.db import schema_version
 
@@ -25,6 +26,6 @@ def migrate(check: bool, as_json: bool) -> None:
     if as_json:
         print_record({word: names}, as_json)
     else:
-        click.echo("\n".join(f"{word}: {name}" for name in names) or "The schema is up to date.")
+        echo("\n".join(f"{word}: {name}" for name in names) or "The schema is up to date.")
     if check and names:
         raise SystemExit(1)

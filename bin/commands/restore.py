@@ -18,6 +18,7 @@ from urllib.error import HTTPError, URLError
 import click
 
 from bin.cli.installation import Refused, alone, checked_settings, database_at, make_data_dir
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now
@@ -82,7 +83,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         record = _restored(file, settings, before, redactions, now)
         print_record(record, as_json)
     if record["targets_paused"] and not as_json:
-        click.echo("All targets are paused. To resume deliveries: bin/riskrelay target resume --all")
+        echo("All targets are paused. To resume deliveries: bin/riskrelay target resume --all")
 
 
 @contextmanager
@@ -199,7 +200,7 @@ def _restored(
             erasure_replay.save(settings.data_dir / _SAVED.format(now.strftime(_STAMP)))
     sources = _sources(settings, redactions)
     if not sources:
-        click.echo("riskrelay: found no erasures after the backup; if there were any, use --redactions.", err=True)
+        echo("riskrelay: found no erasures after the backup; if there were any, use --redactions.", err=True)
     aside = None
     if is_sqlite():
         counts, aside = restoring.put_copy(file, sources, now, keep=before.contents != EMPTY)

@@ -16,6 +16,7 @@ import click
 from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import LIMIT
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings, find_env_file
@@ -76,9 +77,9 @@ def _generate(as_json: bool) -> None:
         put_in_front(env_file, os.urandom(KEY_BYTES), settings.encryption_keys)
     print_record({"env_file": str(env_file), "keys": len(settings.encryption_keys) + 1}, as_json)
     if not as_json:
-        click.echo("Next, restart service and workers on every host that uses these ENCRYPTION_KEYS. Then run:")
-        click.echo("  bin/riskrelay rotate-keys")
-        click.echo("Keep a copy of the new key in a safe place. Existing backups need the older keys.")
+        echo("Next, restart service and workers on every host that uses these ENCRYPTION_KEYS. Then run:")
+        echo("  bin/riskrelay rotate-keys")
+        echo("Keep a copy of the new key in a safe place. Existing backups need the older keys.")
 
 
 def _require_restarted() -> None:
@@ -124,8 +125,8 @@ def _print(resealed: int, found: Survey, settings: Settings, vault: Vault, as_js
         return
     print_record({**record, "unreadable": len(found.unreadable)}, as_json)
     for each in found.unreadable:
-        click.echo(f"riskrelay: {_problem(each)}", err=True)
-    click.echo(_conclusion(found, needs_older, len(settings.encryption_keys)))
+        echo(f"riskrelay: {_problem(each)}", err=True)
+    echo(_conclusion(found, needs_older, len(settings.encryption_keys)))
 
 
 def _problem(each: UnreadableValue) -> str:

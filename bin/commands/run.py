@@ -10,6 +10,7 @@ from urllib.error import URLError
 import click
 
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
+from bin.cli.output import echo
 from bin.commands.init import FIRST_TOKEN, FIRST_USER
 from bin.commands.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.commands.work import WORK_ALONE
@@ -66,7 +67,7 @@ def run() -> None:
 def _migrate(settings: Settings) -> None:
     with database_at(settings.database_url):
         for name in schema_version.migrate():
-            click.echo(f"Migrated: {name}")
+            echo(f"Migrated: {name}")
 
 
 def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | None) -> None:
@@ -91,14 +92,14 @@ def _is_ready(settings: Settings) -> bool:
 def _greet(settings: Settings) -> None:
     """Print the URL and the next commands."""
     token = settings.data_dir / FIRST_TOKEN
-    click.echo(f"\nRiskRelay is ready at {settings.public_base_url}\n")
+    echo(f"\nRiskRelay is ready at {settings.public_base_url}\n")
     if token.is_file():
-        click.echo(f"The first API token is in {token}; store it elsewhere and delete the file.\n")
-    click.echo("Try in another terminal:")
-    click.echo(f"  curl -s {local_url(settings.bind)}/readyz")
-    click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
-    click.echo("  bin/riskrelay listen\n")
+        echo(f"The first API token is in {token}; store it elsewhere and delete the file.\n")
+    echo("Try in another terminal:")
+    echo(f"  curl -s {local_url(settings.bind)}/readyz")
+    echo(f"  bin/riskrelay token create --user {FIRST_USER}")
+    echo("  bin/riskrelay listen\n")
     if RouteFamily.CONSOLE in settings.route_families:
         console = f"{settings.public_base_url}/console"
-        click.echo(f"Sign in at {console} with the first API token, or one created with `--ability console`.\n")
-    click.echo("Ctrl-C stops everything.")
+        echo(f"Sign in at {console} with the first API token, or one created with `--ability console`.\n")
+    echo("Ctrl-C stops everything.")

@@ -8,6 +8,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.number_types import DAYS, ROW_ID
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
@@ -52,8 +53,8 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
         if as_json:
             print_record({**_record(row), "token": text}, as_json)
             return
-        click.echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
-        click.echo(text)
+        echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
+        echo(text)
 
 
 @token.command("list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 2 wrong settings.")

@@ -17,6 +17,7 @@ import click
 
 from bin.checks.machine import is_loopback
 from bin.cli.installation import Refused, checked_settings
+from bin.cli.output import echo, echo_styled
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import may_colour, secret_line
 from bin.receiver_kit import saved_requests
@@ -34,6 +35,7 @@ from bin.receiver_kit.receiver import DEFAULT_PORT
 from bin.receiver_kit.saved_requests import InvalidSavedRequest, SavedRequest
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
+from schemas.base.printable import printable
 from schemas.base.strict_json import MalformedJson, canonical, parse
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
@@ -200,13 +202,13 @@ def _run_cases(client: _ReceiverClient, cases: Sequence[ConformanceCase], sample
         results.append(run_case(case, sample, client.send))
         _require_response(client.url, results)
         if not as_json:
-            click.echo(_lines(results[-1]), color=may_colour())
+            echo_styled(_lines(results[-1]), color=may_colour())
     passed = sum(result.problem is None for result in results)
     if as_json:
         records = [*map(_case_record, results)]
-        click.echo(json.dumps({"url": client.url, "right": passed, "wrong": len(results) - passed, "cases": records}))
+        echo(json.dumps({"url": client.url, "right": passed, "wrong": len(results) - passed, "cases": records}))
     else:
-        click.echo(f"{passed} of {len(results)} passed at {client.url}")
+        echo(f"{passed} of {len(results)} passed at {client.url}")
     return passed == len(results)
 
 
@@ -244,7 +246,7 @@ def _case_record(result: CaseResult) -> dict[str, Any]:
 
 def _plain(text: str) -> str:
     """Return a receiver's text, safe for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN_CHARS])
+    return printable(text[:_MAX_SHOWN_CHARS])
 
 
 def _message(url: str, overrides: Sequence[str]) -> Message:

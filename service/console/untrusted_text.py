@@ -1,6 +1,7 @@
 """Safe display of text and URLs from third parties.
 
 Invisible characters and those that change the text direction are shown as code points, because they can disguise a title.
+Only joiners between letters beyond ASCII stay: Persian, Indic scripts and composed emoji need them.
 A URL becomes a link only with HTTP or HTTPS and with its host in ASCII. A URL with a password, or one that browsers might
 parse differently, stays text.
 """
@@ -11,9 +12,17 @@ from typing import Any, Final, NamedTuple
 
 import idna
 
-#: Control characters except tab and line feed, direction marks, invisible line separators, lone surrogates.
+from schemas.base.printable import escape
+
+#: The joiners: zero width non-joiner and zero width joiner.
+_JOINERS: Final = "\u200c\u200d"
+#: Unicode's categories Cc (except tab and line feed), Cf (except the joiners), Cs, Zl and Zp; the tags and variation
+#: selectors from U+E0000; blank letters and marks of other categories.
 _INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    f"|(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])"
 )
 #: Without userinfo and backslashes, which browsers may parse as another host.
 _WEB_URL: Final = re.compile(
@@ -46,7 +55,7 @@ def safe_link(url: str | None) -> SafeLink | None:
 
 def pretty(value: Any) -> str:
     """Return a value as indented JSON, with invisible characters as JSON escapes, so that the value stays the same."""
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, indent=2))
+    return _INVISIBLE.sub(lambda found: escape(found[0]), json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def pretty_body(body: bytes) -> str:

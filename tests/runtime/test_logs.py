@@ -270,3 +270,13 @@ def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "went on\n"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_line_of_a_log_holds_what_moves_a_cursor_or_hides(form: str) -> None:
+    code = (
+        f"from runtime import logs; logs.configure('info', {form!r}); import logging; logging.warning('a\\x9b\\u202e\\x7fb')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert r"a\u009b\u202e\u007fb" in ran.stderr
+    assert ran.stderr.replace("\n", "").isprintable()

@@ -1,6 +1,7 @@
 """What strangers wrote is shown so that it deceives nobody and leads nowhere by itself."""
 
 import json
+import unicodedata
 
 import pytest
 
@@ -11,7 +12,14 @@ from tests.support.corpora import naughty_strings, url_texts
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Änderung 你好 🏴󠁧󠁢󠁥󠁮󠁧󠁿", "Änderung 你好 🏴󠁧󠁢󠁥󠁮󠁧󠁿"),  # letters of every script, and pictures made of several
+        (
+            "Änderung 你好 👩\u200d💻 ❤\ufe0f",
+            "Änderung 你好 👩\u200d💻 ❤\ufe0f",
+        ),  # letters of every script, composed pictures
+        ("pay\u200bpal \u200d pa\u200cy", "pay[U+200B]pal [U+200D] pa[U+200C]y"),  # nothing between letters
+        ("می\u200c\u200dخ", "می[U+200C][U+200D]خ"),  # more joiners than a script needs
+        ("ok\U000e0068\U000e0069", "ok[U+E0068][U+E0069]"),  # tags: letters that are not shown
+        ("a\xad\u3164\u034f", "a[U+00AD][U+3164][U+034F]"),  # a hyphen, a letter and a mark that are blank
         ("می‌خواهم", "می‌خواهم"),  # a joiner that Persian is written with
         ("a\tb\nc", "a\tb\nc"),  # what lays text out
         ("invoice\u202egpj.exe", "invoice[U+202E]gpj.exe"),  # the order turned round
@@ -26,6 +34,16 @@ from tests.support.corpora import naughty_strings, url_texts
 )
 def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+def test_every_character_of_an_invisible_category_is_shown_by_its_number() -> None:
+    for number in range(0x110000):
+        letter = chr(number)
+        is_invisible = unicodedata.category(letter) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and letter not in "\t\n"
+        if is_invisible or 0xE0000 <= number < 0xE1000:
+            assert visible(f"a{letter}b") == f"a[U+{number:04X}]b"
+            assert json.loads(pretty(letter)) == letter
+            assert pretty(letter).isascii()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""Text for terminals: every character that is not printable is an escape that JSON reads back."""
+
+import json
+
+import pytest
+
+from schemas.base.printable import printable
+
+EVERYTHING = "".join(map(chr, range(0x110000)))
+
+
+def test_json_with_escapes_parses_to_the_same_value_and_holds_nothing_unprintable() -> None:
+    for start in range(0, len(EVERYTHING), 0x1000):
+        part = EVERYTHING[start : start + 0x1000]
+        written = printable(json.dumps(part, ensure_ascii=False))
+        assert written.isprintable()
+        # JSON joins the two halves of a pair, the only place where they meet here.
+        assert json.loads(written) == part.replace("\udbff\udc00", "\U0010fc00")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Änderung 你好 🛒", "Änderung 你好 🛒"),
+        ("\x1b[2J\x9b2J\x9d0;x\x07", r"\u001b[2J\u009b2J\u009d0;x\u0007"),
+        ("a\x7f\u200b\u202eb", r"a\u007f\u200b\u202eb"),
+        ("\U000e0041", r"\udb40\udc41"),
+        ("\ud800", r"\ud800"),
+        ("a\nb\tc", r"a\u000ab\u0009c"),
+    ],
+)
+def test_what_a_terminal_would_obey_or_hide_is_shown_by_its_number(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_kept_characters_stay() -> None:
+    assert printable("a\nb\x9b", keep="\n") == "a\nb\\u009b"
