@@ -47,7 +47,7 @@ _ANSWERS_WITHIN_S: Final = 2
 
 @click.command(
     epilog="Example: riskrelay restore /srv/backups/riskrelay-20260301T120000Z.backup --replace\n\n"
-    "Exit codes: 0 restored, 1 refused or failed, 2 wrong usage or settings."
+    "Exit codes: 0 restored, 1 refused or failed (with --dry-run: a restore would be refused), 2 wrong usage or settings."
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace a database that has accounts without confirmation.")
@@ -74,8 +74,8 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         before = restoring.inspect(now)
         obstacles = _obstacles(settings, before)
         if dry_run:
-            obstacles += [] if replace else _needs_consent(before)
-            print_record(_plan(file, settings, backup, before, redactions, obstacles), as_json)
+            obstacles += [*_busy(), *_objections(before, replace)]
+            _print_plan(_plan(file, settings, backup, before, redactions, obstacles), as_json)
             return
         if obstacles:
             raise Refused(" ".join(obstacles))
@@ -129,12 +129,21 @@ def _require_folder(folder: Path) -> None:
 
 def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
     """Return what prevents a restore now, each with its fix."""
-    found = []
+    found = [f"{each} refers to RiskRelay's tables; drop it first." for each in restoring.dependents()]
     if before.workers:
         found.append(f"A worker is running ({before.workers[0]}); stop it and wait a few seconds.")
     if _answers(settings.bind):
         found.append(f"The service is running at {settings.bind}; stop it.")
     return found
+
+
+def _busy() -> list[str]:
+    """Return why the locks of a restore cannot be had now; a dry run does not hold them, so that nothing waits for it."""
+    try:
+        with _alone():
+            return []
+    except Refused as busy:
+        return [busy.message]
 
 
 def _answers(bind: str) -> bool:
@@ -150,21 +159,26 @@ def _answers(bind: str) -> bool:
 
 def _require_consent(before: CurrentDatabase, replace: bool) -> None:
     """Raise Refused unless the present database is empty or may be replaced; a terminal asks for confirmation."""
-    objections = [] if replace else _needs_consent(before)
-    if objections and not sys.stdin.isatty():
-        raise Refused(objections[0])
+    objections = _objections(before, replace)
     if objections:
+        raise Refused(objections[0])
+    if _needs_consent(before, replace):
         click.confirm(f"{_what_is_replaced(before)} will be replaced. Continue?", abort=True, err=True)
 
 
-def _needs_consent(before: CurrentDatabase) -> list[str]:
-    if before.contents is not None and not before.contents.accounts:
+def _objections(before: CurrentDatabase, replace: bool) -> list[str]:
+    """Return the missing consent as an obstacle, unless a terminal can ask for it."""
+    if sys.stdin.isatty() or not _needs_consent(before, replace):
         return []
     return [f"{_what_is_replaced(before)} would be replaced; use --replace to allow it."]
 
 
+def _needs_consent(before: CurrentDatabase, replace: bool) -> bool:
+    return not replace and (before.contents is None or before.contents.accounts > 0)
+
+
 def _what_is_replaced(before: CurrentDatabase) -> str:
-    return "A database that cannot be read" if before.contents is None else f"{before.contents.accounts} account(s)"
+    return "A database that cannot be read" if before.contents is None else _count(before.contents.accounts, "account")
 
 
 def _plan(
@@ -189,6 +203,32 @@ def _plan(
         "replaces_exports": before.contents and before.contents.exports,
         "obstacles": list(obstacles),
     }
+
+
+def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
+    """Print a dry run's plan; exit with code 1 if a restore would be refused."""
+    obstacles = plan["obstacles"]
+    if as_json:
+        print_record(plan, as_json)
+    else:
+        migrations = ", ".join(plan["would_run"])
+        accounts, exports = plan["replaces_accounts"], plan["replaces_exports"]
+        replaced = f"{_count(accounts, 'account')} and {_count(exports, 'export')}"
+        click.echo(f"{plan['file']} is a complete backup, and ENCRYPTION_KEYS has its key.")
+        click.echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
+        if migrations:
+            click.echo(f"It would migrate the backup: {migrations}.")
+        click.echo(f"It would pause {_count(plan['would_pause'], 'active target')}.")
+        click.echo(f"It would repeat {_count(plan['would_redact'], 'redaction')} made after the backup.")
+        click.echo("Nothing was changed.")
+        for obstacle in obstacles:
+            click.echo(f"riskrelay: A restore would be refused: {obstacle}", err=True)
+    if obstacles:
+        raise SystemExit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _restored(

@@ -8,6 +8,7 @@ from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
+from schemas.base.email_address import is_email_address
 from storage.accounts import accounts
 from storage.accounts.accounts import User
 
@@ -17,10 +18,16 @@ def user() -> None:
     """Manage the users of an account."""
 
 
+def _email(_context: click.Context, _argument: click.Parameter, text: str) -> str:
+    if not is_email_address(text):
+        raise click.BadParameter("not an email address; use the form ada@example.com.")
+    return text
+
+
 @user.command(
     epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
-@click.argument("email")
+@click.argument("email", callback=_email)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @json_option
 def add(email: str, account_id: int, as_json: bool) -> None:

@@ -158,5 +158,6 @@ def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
     canary = bytes.fromhex(stored.removeprefix("\\x")) if isinstance(stored, str) else bytes(stored)
     if not opens(canary, vault):
         raise BackupRefused(
-            f"{file} was sealed with other keys; put the ENCRYPTION_KEYS of its installation into .env, beside today's."
+            f"{file} was encrypted with a key that ENCRYPTION_KEYS does not have; "
+            "add the key of its installation there, after the present ones and a comma."
         )

@@ -34,6 +34,7 @@ from storage.db.engine import (
     transaction,
 )
 from storage.db.models import (
+    ALL,
     AccountRow,
     AuditEntryRow,
     ComplianceRequestRow,
@@ -47,7 +48,7 @@ from storage.db.shared_clock import SharedClock
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies
-from storage.maintenance.restore_sql import pausing_statements
+from storage.maintenance.restore_sql import dependents_of, pausing_statements
 from storage.maintenance.sqlite_copies import DamagedCopy
 
 #: The subject of an audit entry about the whole installation.
@@ -111,6 +112,14 @@ def inspect(now: datetime) -> CurrentDatabase:
 def contents() -> Contents:
     """Count what a restore would replace."""
     return Contents(AccountRow.select().count(), ExportRow.select().count())
+
+
+def dependents() -> list[str]:
+    """Return the views and tables of others that would prevent the replacement of RiskRelay's tables; PostgreSQL only.
+
+    SQLite is restored as a whole file.
+    """
+    return [] if is_sqlite() else dependents_of([str(model._meta.table_name) for model in ALL])
 
 
 def living_workers(now: datetime) -> list[str]:

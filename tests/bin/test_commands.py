@@ -90,6 +90,15 @@ def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id
         assert "not a valid shop domain" in result.stderr
 
 
+@pytest.mark.parametrize("wrong", ["", "ada", "ada@", "@example.com", "ada@example.com ", "Ada <a@b.example>", "\x1bada@x"])
+def test_a_user_has_an_email_address(shell: Shell, customer_id: Customer, wrong: str) -> None:
+    before = shell.json("user", "list")
+    result = shell.type("user", "add", wrong, "--account", str(customer_id.account_id))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "not an email address; use the form ada@example.com" in result.stderr
+    assert shell.json("user", "list") == before
+
+
 def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
     assert shell.json("account", "add", "Careful", "--no-webhooks")["webhooks"] is False
 

@@ -163,8 +163,9 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -
         assert "Another backup is running" in refusal(operator.type_apart("restore", file, "--replace"))
     with operator.database(), exclusive(Lock.RESTORE):
         assert "Another restore is running" in refusal(operator.type_apart("restore", file, "--replace"))
-        # To look needs no turn.
-        assert operator.type_apart("restore", file, "--replace", "--dry-run").exit_code == 0
+        # A dry run waits for nothing and reports it.
+        dry_run = operator.type_apart("restore", file, "--replace", "--dry-run")
+        assert (dry_run.exit_code, "Another restore is running" in dry_run.stderr) == (1, True)
         assert "Another restore is running" in operator.type_apart("work").stderr
     with operator.database(), exclusive(Lock.COMPLIANCE):
         # What it erases meanwhile would come back.
@@ -280,11 +281,14 @@ def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(o
     file = operator.backed_up()
     before = operator.contents()
     reported = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
-    assert "sealed with other keys" in reported
+    assert "encrypted with a key that ENCRYPTION_KEYS does not have; add the key of its installation there" in reported
+    dry_run = operator.type("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=FOREIGN_KEY)
+    assert (dry_run.exit_code, dry_run.stdout, dry_run.stderr) == (1, "", reported)
     assert "ENCRYPTION_KEYS is not set" in operator.refused("restore", file, "--replace", ENCRYPTION_KEYS="")
     assert operator.contents() == before
-    # Beside another key it still opens.
+    # Behind the present key, as the message says.
     both = f"{FOREIGN_KEY},{operator.environment['ENCRYPTION_KEYS']}"
+    assert operator.type("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=both).exit_code == 0
     assert operator.type("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
 
 
@@ -305,7 +309,7 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: C
     with operator.database():
         make_customer()
     before = operator.contents()
-    assert "2 account(s) would be replaced; use --replace" in operator.refused("restore", file)
+    assert "2 accounts would be replaced; use --replace" in operator.refused("restore", file)
     assert operator.contents() == before
     assert operator.json("restore", file, "--replace")["exports"] == 1
     assert len(operator.contents()["accounts"]) == 1
@@ -384,7 +388,9 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
         )
         worker_heartbeats.beat("worker:elsewhere:1", utc_now())
     before = operator.contents()
-    record = operator.json("restore", file, "--dry-run")
+    refused = operator.type("restore", file, "--dry-run", "--json")
+    record = json.loads(refused.stdout)
+    assert (refused.exit_code, refused.stderr) == (1, "")
     assert {name: record[name] for name in record if name not in {"file", "obstacles"}} == {
         "would_run": [],
         "would_pause": 1,
@@ -393,8 +399,25 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
         "replaces_exports": 1,
     }
     assert ["worker" in reported or "--replace" in reported for reported in record["obstacles"]] == [True, True]
+    reported = operator.type("restore", file, "--dry-run")
+    assert reported.exit_code == 1
+    assert reported.stdout.splitlines() == [
+        f"{file} is a complete backup, and ENCRYPTION_KEYS has its key.",
+        "A restore would replace 2 accounts and 1 export.",
+        "It would pause 1 active target.",
+        "It would repeat 1 redaction made after the backup.",
+        "Nothing was changed.",
+    ]
+    assert reported.stderr.count("riskrelay: A restore would be refused: ") == len(reported.stderr.splitlines()) == 2
     assert operator.contents() == before
     assert list((operator.folder / "data").iterdir()) == []
+
+
+def test_a_dry_run_of_a_restore_that_is_possible_succeeds(operator: CommandRunner) -> None:
+    file = operator.backed_up()
+    done = operator.type("restore", file, "--dry-run", "--replace")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert operator.type("restore", file, "--replace").exit_code == 0
 
 
 def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
@@ -509,9 +532,14 @@ def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp
             assert connection.execute("SELECT id FROM notes").fetchall() == [(1,)]
             # One that needs ours cannot be left alone.
             connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
-            assert "database is unchanged" in operator.refused("restore", file)
+            connection.execute("CREATE VIEW report AS SELECT count(*) FROM exports")
+            for options in ((), ("--dry-run",)):
+                refused = operator.type("restore", file, *options)
+                assert refused.exit_code == 1
+                assert "Table more refers to RiskRelay's tables; drop it first." in refused.stderr
+                assert "View report refers to RiskRelay's tables; drop it first." in refused.stderr
         finally:
-            connection.execute("DROP TABLE IF EXISTS more; DROP TABLE notes")
+            connection.execute("DROP TABLE IF EXISTS more; DROP VIEW IF EXISTS report; DROP TABLE notes")
 
 
 # --- PostgreSQL's programs
