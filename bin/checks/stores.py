@@ -12,7 +12,7 @@ from runtime.redis_client import connect
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
 from schemas.targets.target import RESTORED, TargetStatus
-from storage.accounts import accounts
+from storage.accounts import accounts, projects
 from storage.db import schema_version
 from storage.db.engine import is_sqlite
 from storage.exports import worker_heartbeats
@@ -153,6 +153,17 @@ def targets(figures: MetricsSnapshot) -> Iterator[CheckResult]:
     if not (restored or by_hand or blocked or inactive):
         active, disabled = figures.targets.get(TargetStatus.ACTIVE, 0), figures.targets.get(TargetStatus.DISABLED, 0)
         yield ok("targets", f"{active} active, {disabled} disabled")
+
+
+def first_records(settings: Settings) -> CheckResult:
+    """Check that there is an account, and that DEFAULT_PROJECT_ID names a project."""
+    if accounts.first_id() is None:
+        return failure("accounts", "The database has no account: it is new, or was deleted.", "bin/riskrelay init")
+    project_id = settings.default_project_id
+    if project_id is not None and not projects.exists(project_id):
+        message = f"DEFAULT_PROJECT_ID names project {project_id}, which does not exist."
+        return failure("accounts", message, "set it to an id of: bin/riskrelay project list")
+    return ok("accounts", "There is an account.")
 
 
 def operator(settings: Settings) -> Iterator[CheckResult]:

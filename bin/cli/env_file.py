@@ -1,7 +1,8 @@
-"""Adds a new first key to ENCRYPTION_KEYS in `.env`, through a temporary file with mode 0600 and a rename.
+"""Changes lines of `.env`, through a temporary file with mode 0600 and a rename: an interruption leaves either the old or
+the new file.
 
-An interruption leaves either the old or the new file. Refuses a file whose line cannot be parsed, and a file that is not the
-source of the keys in use: a key added there would have no effect.
+A new first key is refused if its line cannot be parsed, and if the file is not the source of the keys in use: a key added
+there would have no effect.
 """
 
 import base64
@@ -41,6 +42,15 @@ def put_in_front(env_file: Path, key: bytes, in_use: Sequence[bytes]) -> None:
         _replace(path, changed)
     except OSError as failed:
         raise Refused(f"{path} cannot be written: {failed.strerror}; nothing was changed.") from None
+
+
+def set_line(env_file: Path, name: str, value: str) -> None:
+    """Replace the value of a setting that has a line in `env_file`, or add the line. Raises OSError."""
+    path = env_file.resolve()
+    text = path.read_text(encoding="utf-8")
+    line = re.compile(rf"^([ \t]*(?:export[ \t]+)?{name}[ \t]*=).*$", re.MULTILINE)
+    changed, count = line.subn(rf"\g<1>{value}", text)
+    _replace(path, changed if count else f"{text.removesuffix(chr(10))}\n{name}={value}\n".lstrip("\n"))
 
 
 def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:

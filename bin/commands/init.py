@@ -1,6 +1,7 @@
 """`init`: create an installation: `.env` with generated secrets and keys, the first account, user, project and token.
 
-Refuses to overwrite `.env`, and to use a database that has accounts: its secrets need the keys of its own `.env`.
+With an existing `.env` and a database without accounts it completes the installation: it adds the secrets that are missing
+and creates the first records; `run` does the latter, too. It changes no secret, and refuses a database that has accounts.
 """
 
 import base64
@@ -13,15 +14,17 @@ from pathlib import Path
 
 import click
 
-from bin.cli.installation import Refused, WrongSettings, database_at, make_data_dir
+from bin.cli.env_file import set_line
+from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, make_data_dir
 from bin.cli.output import echo
 from runtime.clock import utc_now
 from runtime.fsync import sync
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, find_env_file, load_settings
+from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, Settings, find_env_file, load_settings
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
+from storage.db.locks import Lock
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
@@ -29,6 +32,8 @@ FIRST_USER = "admin@localhost"
 FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
 #: 256 bits: as many as HMAC-SHA-256 and AES-256 can use.
 SECRET_BYTES = 32
+#: Creating the first records takes milliseconds.
+_OTHER_INIT_WITHIN_S = 10.0
 
 _WRITE_FIX = "free space, or become the owner of its folder"
 _HEADER = """\
@@ -38,13 +43,18 @@ _HEADER = """\
 
 
 @click.command(
-    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 .env or an account already exists, 2 wrong settings."
+    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 the database has accounts or cannot be used, 2 wrong settings."
 )
 def init() -> None:
-    """Write .env with generated secrets, and create the first account, user, project and token."""
+    """Write .env with generated secrets, and create the first account, user, project and token.
+
+    If .env exists and the database has no account, it keeps .env and adds what is missing.
+    """
     env_file = find_env_file()
     if env_file.exists():
-        raise Refused(f"{env_file} already exists; nothing was changed.")
+        if not _complete(checked_settings()):
+            raise Refused(f"{env_file} already exists, and the database has accounts; nothing was changed.")
+        return
     with _draft_of(env_file) as draft:
         token = _make_first_records(draft, env_file)
     echo(f"Wrote {env_file} with generated secrets and keys.")
@@ -96,6 +106,60 @@ def _name_settings_of_the_environment() -> None:
         echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
 
 
+def create_missing_records(settings: Settings, *, adds_secrets: bool = False) -> bool:
+    """Create the first account, user, project and token if the migrated database has no account; return whether it had none.
+
+    Shows or saves the token, and writes the project to DEFAULT_PROJECT_ID in `.env`; with `adds_secrets`, the secrets that
+    are not set, too.
+    """
+    with database_at(settings.database_url), connection(), alone(Lock.INIT, _OTHER_INIT_WITHIN_S):
+        if accounts.first_id() is not None:
+            return False
+        if adds_secrets:
+            settings = _add_secrets(find_env_file())
+        with transaction():
+            token, project_id = _add_first_records(settings)
+    echo("The database had no account: created the first account, user, project and token.")
+    _set_default_project(settings, project_id)
+    _show_or_save(token, settings.data_dir / FIRST_TOKEN)
+    return True
+
+
+def _complete(settings: Settings) -> bool:
+    """Complete the installation of an existing `.env`; False if its database has accounts."""
+    make_data_dir(settings)
+    with database_at(settings.database_url):
+        schema_version.migrate()
+    return create_missing_records(settings, adds_secrets=True)
+
+
+def _add_secrets(env_file: Path) -> Settings:
+    """Add the secrets and keys that are not set; return the settings with them. Holds the lock, so it reads them again."""
+    settings = checked_settings()
+    for name, value in _generated().items():
+        if not getattr(settings, name.lower()):
+            try:
+                set_line(env_file, name, value)
+            except OSError as failed:
+                raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
+            echo(f"Added {name} to {env_file}.")
+    return checked_settings()
+
+
+def _set_default_project(settings: Settings, project_id: int) -> None:
+    """Write the first project to `.env`; print what the operator must do if the setting comes from elsewhere."""
+    name, env_file = "DEFAULT_PROJECT_ID", find_env_file()
+    if settings.default_project_id == project_id:
+        return
+    if _is_in_environment(name) or not env_file.is_file():
+        echo(f"Set {name}={project_id} in the environment, and restart: scan runs that are not registered need it.")
+        return
+    try:
+        set_line(env_file, name, str(project_id))
+    except OSError as failed:
+        echo(f"riskrelay: {env_file} cannot be written: {failed.strerror}; set {name}={project_id} in it.", err=True)
+
+
 def _make_first_records(draft: Path, env_file: Path) -> str:
     """Migrate, then create the first account, user, project, token and `.env`, all or none; return the token."""
     try:
@@ -103,22 +167,28 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
     except InvalidSettings as wrong:
         raise WrongSettings(wrong.report()) from None
     make_data_dir(settings)
-    now = utc_now()
     with database_at(settings.database_url):
         schema_version.migrate()
-        with connection(), transaction():
+        with connection(), alone(Lock.INIT, _OTHER_INIT_WITHIN_S), transaction():
             if accounts.first_id() is not None:
                 raise Refused("The database already has accounts; restore the .env that belongs to it.")
-            account = accounts.add_account("Default", now)
-            accounts.add_user(FIRST_USER, account.id, now)
-            project = projects.add_project("Default", account.id, now)
-            accounts.grant_project(FIRST_USER, project.id, now)
-            check_keys(Vault(settings.encryption_keys), now)
-            # With `console`, too: it is the operator's own, who wants to see the installation.
-            _, token = tokens.create(FIRST_USER, TokenKind.API, now, ABILITIES[TokenKind.API], name="first")
+            token, project_id = _add_first_records(settings)
             # Before the commit: a database whose keys are lost cannot be recovered.
-            _finish(draft, env_file, int(project.id))
+            _finish(draft, env_file, project_id)
         return token
+
+
+def _add_first_records(settings: Settings) -> tuple[str, int]:
+    """Store the first account, user, project and token; return the token and the project's id."""
+    now = utc_now()
+    account = accounts.add_account("Default", now)
+    accounts.add_user(FIRST_USER, account.id, now)
+    project = projects.add_project("Default", account.id, now)
+    accounts.grant_project(FIRST_USER, project.id, now)
+    check_keys(Vault(settings.encryption_keys), now)
+    # With `console`, too: it is the operator's own, who wants to see the installation.
+    _, token = tokens.create(FIRST_USER, TokenKind.API, now, ABILITIES[TokenKind.API], name="first")
+    return token, int(project.id)
 
 
 def _finish(draft: Path, env_file: Path, project_id: int) -> None:

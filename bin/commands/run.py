@@ -11,7 +11,7 @@ import click
 
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
 from bin.cli.output import echo
-from bin.commands.init import FIRST_TOKEN, FIRST_USER
+from bin.commands.init import FIRST_TOKEN, FIRST_USER, create_missing_records
 from bin.commands.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.commands.work import WORK_ALONE
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
@@ -31,7 +31,10 @@ REDIS_WITHIN_S = 20
     epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a process died or did not start, 2 wrong settings."
 )
 def run() -> None:
-    """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers."""
+    """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers.
+
+    In a database without accounts, it creates the first account, user, project and token, as `init` does.
+    """
     settings = daemon_settings()
     warn_of_unknown_names()
     # Check everything before changing anything: an installation may already be running here.
@@ -47,7 +50,8 @@ def run() -> None:
             redis.start()
             redis.wait_until_ready(REDIS_WITHIN_S)
         _migrate(settings)
-        require_startable(settings)
+        require_startable(settings, needs_account=False)
+        create_missing_records(settings)
         warn_of_redis_away(settings)
         # From here on, a signal is recorded and handled by the supervisor.
         supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)

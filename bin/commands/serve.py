@@ -13,6 +13,7 @@ from bin.cli.installation import Refused, alone, daemon_settings, require_migrat
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings, find_env_file
+from storage.accounts import accounts
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import restore as restoring
@@ -67,8 +68,11 @@ def warn_of_redis_away(settings: Settings) -> None:
         _log.warning("Redis does not respond; see REDIS_URL. Nothing is lost: workers poll the database for due exports")
 
 
-def require_startable(settings: Settings) -> None:
-    """Raise Refused if a daemon could not work; a database that is unavailable only logs a warning, it may come back."""
+def require_startable(settings: Settings, *, needs_account: bool = True) -> None:
+    """Raise Refused if a daemon could not work; a database that is unavailable only logs a warning, it may come back.
+
+    With `needs_account`, a database without accounts logs a warning, too.
+    """
     require_keys(settings)
     open_database(settings.database_url)
     try:
@@ -77,6 +81,8 @@ def require_startable(settings: Settings) -> None:
         with connection():
             _require_restored()
             check_keys(Vault(settings.encryption_keys), utc_now())
+            if needs_account and accounts.first_id() is None:
+                _log.warning("the database has no account, so that no request is accepted; run: bin/riskrelay init")
     except OUTAGES as away:
         message = "the database is unavailable (%s; see %s); starting anyway, requests get 503 until it is back"
         _log.warning(message, outage_reason(away), location_hint())

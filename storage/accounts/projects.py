@@ -56,6 +56,11 @@ def add_project(name: str, account_id: int, now: datetime, shop_domain: str | No
     return Project(row.id, name, account_id, shop)
 
 
+def exists(project_id: int) -> bool:
+    """Return whether a project has this id."""
+    return ProjectRow.select().where(ProjectRow.id == project_id).exists()
+
+
 def list_projects() -> list[Project]:
     """Return every project, the oldest first."""
     return read(Project, ProjectRow.select(*columns(Project, ProjectRow)).order_by(ProjectRow.id))
@@ -82,5 +87,5 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
 
 
 def _require_project(project_id: int) -> None:
-    if not ProjectRow.select().where(ProjectRow.id == project_id).exists():
+    if not exists(project_id):
         raise NotFound(f"There is no project {project_id}; see `bin/riskrelay project list`.")

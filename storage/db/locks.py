@@ -30,6 +30,7 @@ class Lock(IntEnum):
     ROTATE_KEYS = 7_245_995
     BACKUP = 7_245_996
     RESTORE = 7_245_997
+    INIT = 7_245_998
 
 
 class LockBusy(Exception):

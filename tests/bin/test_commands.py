@@ -477,6 +477,57 @@ def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypat
     assert "whsec_from_a_file" not in reported
 
 
+def test_init_completes_an_old_env_file_on_an_empty_database_and_changes_no_secret(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    shell = shell_in(tmp_path)
+    env_file = tmp_path / ".env"
+    assert shell.type("init").exit_code == 0
+    (tmp_path / "riskrelay.db").unlink()
+    before = env_file.read_text()
+    completed = shell.type("init")
+    assert (completed.exit_code, "created the first account" in completed.stdout) == (0, True), completed.output
+    assert env_file.read_text() == before
+    assert (tmp_path / "first-token").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "first-token").read_text().strip() not in completed.output
+    assert [record["name"] for record in shell.json("token", "list")] == ["first"]
+    assert "already exists" in shell.refused("init")
+    # Where the project gets another number, one line changes.
+    url = postgres_server.create_database()
+    shell.environment["DATABASE_URL"] = url
+    assert shell.type("migrate").exit_code == 0
+    with psycopg.connect(url, autocommit=True) as connected:
+        connected.execute("SELECT nextval('projects_id_seq')")
+    assert shell.type("init").exit_code == 0
+    assert env_file.read_text() == before.replace("DEFAULT_PROJECT_ID=1", "DEFAULT_PROJECT_ID=2")
+    assert [project["id"] for project in shell.json("project", "list")] == [2]
+
+
+def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
+    env_file = tmp_path / ".env"
+    for name in ("ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "WEBHOOK_SECRET"):
+        shell.environment[name] = None
+    env_file.write_text("WEBHOOK_SECRET=mine-and-kept-0123456789\nWEB_PROCESSES=1")
+    env_file.chmod(0o640)
+    completed = shell.type("init")
+    assert completed.exit_code == 0, completed.output
+    lines = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
+    assert {**lines, "WEBHOOK_SECRET": "mine-and-kept-0123456789", "WEB_PROCESSES": "1", "DEFAULT_PROJECT_ID": "1"} == lines
+    assert {"ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET"} < {*lines}
+    assert env_file.stat().st_mode & 0o777 == 0o600
+    assert not any(value in completed.output for name, value in lines.items() if name.endswith(("SECRET", "KEYS")))
+
+
+def test_init_names_the_project_that_the_environment_should_name(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
+    (tmp_path / ".env").touch()
+    shell.environment["DEFAULT_PROJECT_ID"] = "7"
+    completed = shell.type("init")
+    assert completed.exit_code == 0, completed.output
+    assert "Set DEFAULT_PROJECT_ID=1 in the environment" in completed.stdout
+
+
 def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: Shell, customer_id: Customer) -> None:
     assert "already has accounts" in shell.refused("init")
     assert not Path(".env").exists()

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -276,6 +277,58 @@ def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert ENCRYPTION_KEY not in (tmp_path / ".env").read_text()
+
+
+@pytest.mark.parametrize("verb", ["init", "run"])
+def test_two_that_complete_an_emptied_installation_make_one_account(tmp_path: Path, verb: str) -> None:
+    given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="", REDIS_URL="redis://127.0.0.1:1")
+    assert typed(tmp_path, "init", given).returncode == 0
+    before = (tmp_path / ".env").read_text()
+    shutil.rmtree(tmp_path / "data")
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
+    started = []
+    for log in logs:
+        with log.open("w") as output:
+            own = given | {"BIND": f"127.0.0.1:{free_port()}"}
+            started.append(subprocess.Popen([RISKRELAY, verb], cwd=tmp_path, env=own, stdout=output, stderr=output))
+    try:
+        if verb == "init":
+            assert sorted(process.wait(WITHIN_S) for process in started) == [0, 1, 1], [log.read_text() for log in logs]
+        else:
+            until = time.monotonic() + WITHIN_S
+            while not all("is ready at" in log.read_text() for log in logs):
+                assert time.monotonic() < until, [log.read_text() for log in logs]
+                time.sleep(0.05)
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(WITHIN_S)
+    reported = "".join(log.read_text() for log in logs)
+    assert reported.count("created the first account, user, project and token") == 1
+    assert len(json.loads(typed_json(tmp_path, given, "account", "list"))) == 1
+    assert len(json.loads(typed_json(tmp_path, given, "token", "list"))) == 1
+    assert (tmp_path / ".env").read_text() == before
+    assert (tmp_path / "data" / "first-token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("verb", ["serve", "work"])
+def test_a_daemon_on_a_database_without_accounts_reports_it(tmp_path: Path, verb: str) -> None:
+    given = settings(tmp_path, REDIS_URL="redis://127.0.0.1:1")
+    assert typed(tmp_path, "migrate", given).returncode == 0
+    log = tmp_path / "daemon.log"
+    with log.open("w") as output:
+        process = subprocess.Popen([RISKRELAY, verb], cwd=tmp_path, env=given, stdout=output, stderr=output)
+    try:
+        until = time.monotonic() + WITHIN_S
+        while "the database has no account" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+        process.wait(WITHIN_S)
+    assert "run: bin/riskrelay init" in log.read_text()
 
 
 def test_a_second_start_changes_neither_settings_nor_data(tmp_path: Path) -> None:

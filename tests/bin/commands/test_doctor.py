@@ -60,6 +60,7 @@ class Patient:
         self.environment: dict[str, str | None] = dict(environment(self.data_dir, **changes))
         with self.database():
             check_keys(Vault([OLD]), NOW)
+            make_customer()
             worker_heartbeats.beat("worker:here:1:0", utc_now() + timedelta(seconds=5))
 
     def asked(self, *words: str) -> Result:
@@ -115,7 +116,7 @@ def test_where_all_is_well_every_check_says_so(
     assert reported["status"] == "ok"
     names = {check["name"] for check in reported["checks"]}
     named = "python, env file, settings, data, disk, bind, base URL, Redis, clock, backups, database, keys, secrets, workers"
-    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "compliance"}
+    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "compliance", "accounts"}
     shown = well.asked()
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "No problems found.")
     assert len(shown.stdout.splitlines()) == len(reported["checks"]) + 1
@@ -138,6 +139,16 @@ def env_file_is_open_to_its_group(patient: Patient) -> None:
 
 def a_setting_is_misspelt(patient: Patient) -> None:
     patient.env_file.write_text("WORKER_PROCESES=2\n")
+
+
+def nobody_is_there(patient: Patient) -> None:
+    with patient.database():
+        for table in ("tokens", "grants", "projects", "users", "accounts"):
+            execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+
+
+def default_project_is_gone(patient: Patient) -> None:
+    patient.environment["DEFAULT_PROJECT_ID"] = "4711"
 
 
 def data_dir_is_a_file(patient: Patient) -> None:
@@ -302,7 +313,6 @@ def operators_account_is(named: str) -> Callable[[Patient], None]:
     def name(patient: Patient) -> None:
         with patient.database():
             make_customer()
-            make_customer()
         patient.environment.update(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=named)
 
     return name
@@ -313,6 +323,8 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
     (env_file_is_missing, "env file", "warning", "RISKRELAY_ENV_FILE names", "bin/riskrelay init"),
     (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
+    (nobody_is_there, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
+    (default_project_is_gone, "accounts", "failure", "DEFAULT_PROJECT_ID names project 4711", "project list"),
     (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
     (data_dir_is_a_file, "data", "failure", "is not writable", "another DATA_DIR"),
     (data_dir_is_open, "data", "warning", "accessible to every user (mode 0755)", "chmod 700"),
@@ -369,7 +381,7 @@ def test_an_operators_account_is_missed_only_where_it_is_missing(
     mode: str, accounts: int, named: str, patient: Patient
 ) -> None:
     with patient.database():
-        for _ in range(accounts):
+        for _ in range(accounts - 1):
             make_customer()
     patient.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
     assert "operator" not in {check["name"] for check in patient.reported()["checks"]}
