@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from bench import backlog, delivery_figures, growth, peers, requests, slow_clients, starting
+from bench import backlog, delivery_figures, growth, hostile_bodies, peers, requests, slow_clients, starting
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
 Measure = Callable[[Extent], list[Figure]]
@@ -58,6 +58,7 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
         _part(growth.by_connections, (), 60, 120),
     ),
     "slow-clients": (_part(slow_clients.measure, slow_clients.PROMISED, 60, 300),),
+    "hostile-bodies": (_part(hostile_bodies.measure, hostile_bodies.PROMISED, 60, 360),),
     "starting": (_part(starting.measure, starting.PROMISED, 60, 180),),
 }
 #: What `make bench` and `make bench-quick` may take, less a quarter of a minute for setting up and for stopping.
@@ -76,7 +77,7 @@ def _named(_context: click.Context, _option: click.Parameter, names_given: str) 
 @click.option("--only", "names", default=",".join(SECTIONS), callback=_named, help="Sections, with commas between them.")
 @click.option("--into", default=LATEST, type=click.Path(path_type=Path), help="Instead of bench/latest.json.")
 def bench(is_quick: bool, names: list[str], into: Path) -> None:
-    """Measure this machine: deliveries, requests, growth, start and stop, slow clients."""
+    """Measure this machine: deliveries, requests, growth, start and stop, slow and hostile clients."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     extent = Extent.QUICK if is_quick else Extent.FULL
     raise SystemExit(run(SECTIONS, names, extent, into, IN_ALL_S[extent]))

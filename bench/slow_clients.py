@@ -128,15 +128,15 @@ def read_of(seeded: SeededDatabase) -> bytes:
 
 
 @contextmanager
-def service(*options: str) -> Iterator[tuple[Served, SeededDatabase]]:
-    """Run a service on a database with one export; `options` are gunicorn's."""
+def service(*options: str, **changes: str) -> Iterator[tuple[Served, SeededDatabase]]:
+    """Run a service on a database with one export; `options` are gunicorn's, `changes` the service's settings."""
     allow_files()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         redis = stack.enter_context(RedisServer())
         seeded = seed(f"sqlite:///{folder}/riskrelay.db")
         settings = {"DATABASE_URL": seeded.url, "REDIS_URL": redis.url, "TRUSTED_PROXIES": "127.0.0.1"}
-        env = service_environment(folder, **settings)
+        env = service_environment(folder, **settings, **changes)
         yield stack.enter_context(serving("service.wsgi:app", env, *options)), seeded
 
 

@@ -35,6 +35,7 @@ PROMISED: Final = {
     "backlog_100k_s",
     "rows_1e6_vs_1e3",
     "slow_clients_p99_ms",
+    "hostile_bodies_slowest_ms",
 }
 
 STARTED_WITHIN_S: Final = 60.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import Form
 from schemas.content_policy import rules
@@ -13,21 +14,22 @@ def read_checked(
     value: Any,
     inspected: Callable[[Any], Any] = lambda value: value,
     known_names: frozenset[str] | None = None,
-    give_way: Callable[[], object] = lambda: None,
+    checkpoint: Checkpoint = no_checkpoint,
 ) -> Any:
     """Return what `form` makes of `value`. Raises ValidationFailed with every problem.
 
-    `inspected` picks the part to search for forbidden content; `known_names` are the form's member names, where the caller
-    has them already; `give_way` is called between parts of the work.
+    `inspected` picks the part of the reduced value to search for forbidden content; `known_names` are the form's member
+    names, where the caller has them already; `checkpoint` is called between parts of the work.
     """
     problems: tuple[FieldProblem, ...] = ()
     payload = None
+    value = form.reduced(value, checkpoint)
     try:
-        payload = form.read(value, _may_name)
+        payload = form.read_reduced(value, _may_name)
     except ValidationFailed as failed:
         problems = failed.problems
-    give_way()
-    problems += rules.find(inspected(value), form.member_names() if known_names is None else known_names, give_way)
+    checkpoint()
+    problems += rules.find(inspected(value), form.member_names() if known_names is None else known_names, checkpoint)
     if problems:
         raise ValidationFailed(*problems)
     return payload

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import rfc3339_or_none
@@ -129,9 +130,11 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
     )
 
 
-def preview_problems(tickets: Sequence[dict[str, Any]]) -> list[tuple[FieldProblem, ...]]:
+def preview_problems(
+    tickets: Sequence[dict[str, Any]], checkpoint: Checkpoint = no_checkpoint
+) -> list[tuple[FieldProblem, ...]]:
     """Return the problems that prevent approval of each ticket: forbidden content that its parts form together."""
-    return rules.find_each(tickets, _NAMES)
+    return rules.find_each(tickets, _NAMES, checkpoint)
 
 
 def _title(text: str, page_url: str) -> str:

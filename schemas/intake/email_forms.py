@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
@@ -319,8 +320,14 @@ class EmailForm(Form):
         #: Either of which a body may be.
         self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
-    def read(self, value: Any, may_name: MayName = lambda _: False) -> Any:
-        """Return `value` as an InboundEmail. Raises ValidationFailed with every problem."""
+    def reduced(self, value: Any, checkpoint: Checkpoint = no_checkpoint) -> Any:
+        """Return a body with its HTML part reduced to its text."""
+        name = "HtmlBody" if _is_postmarks(value) else "html"
+        html = value.get(name) if isinstance(value, dict) else None
+        return {**value, name: text_of(html, checkpoint)} if isinstance(html, str) else value
+
+    def read_reduced(self, value: Any, may_name: MayName = lambda _: False) -> Any:
+        """Return a reduced body as an InboundEmail. Raises ValidationFailed with every problem."""
         return (self._postmark if _is_postmarks(value) else self._plain).read(value, may_name)
 
     def member_names(self) -> frozenset[str]:
@@ -329,7 +336,7 @@ class EmailForm(Form):
 
 
 def inspected(value: Any) -> dict[str, Any]:
-    """Return the parts of a body that would be stored, each at its own path, to be checked for forbidden content.
+    """Return the parts of a reduced body that would be stored, each at its own path, to be checked for forbidden content.
 
     HTML stands there as the text it is reduced to, also where the text part wins: it is no export of a page, but a card
     number that is spread over its tags is one. A mailbox is a text, not an object of a name and an address.
@@ -374,13 +381,12 @@ def _known_mailboxes(
 
 
 def _text(text: str | None, html: str | None, html_name: str) -> str:
-    """Return the text part, or else the text of the HTML part. Raises ValidationError if it is too long."""
+    """Return the text part, or else the reduced HTML part. Raises ValidationError if it is too long."""
     if text and not text.isspace():
         return text
-    said = text_of(html or "")
-    if len(said) > MAX_TEXT:
+    if len(html or "") > MAX_TEXT:
         raise ValidationError("too_long", html_name)
-    return said or text or ""
+    return html or text or ""
 
 
 def _project(tags: Iterable[str]) -> int | None:
@@ -423,5 +429,4 @@ def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
 
 def _said(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
     data = _texts(value, (subject, text, html))
-    shown = {subject: decoded_words, html: text_of}
-    return {name: shown.get(name, str)(said) for name, said in data.items()}
+    return {name: decoded_words(said) if name == subject else said for name, said in data.items()}

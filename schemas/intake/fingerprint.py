@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.intake.page_url import page_key
 from schemas.intake.scanner import Issue, ScannedPage
 from schemas.intake.selector import exact_selector, stable_selector
@@ -32,18 +33,20 @@ def fingerprint(page: ScannedPage, issue: Issue) -> str:
     return _digest(*_parts(page, issue))
 
 
-def by_fingerprint(page: ScannedPage, issues: Iterable[Issue]) -> dict[str, Issue]:
+def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Checkpoint = no_checkpoint) -> dict[str, Issue]:
     """Return the issues of one postback by fingerprint; of duplicates the last one counts.
 
-    Locations that differ now but have the same stable form are distinguished by their order on the page.
+    Locations that differ now but have the same stable form are distinguished by their order on the page. `checkpoint` is
+    called after each normalized location.
     """
     alike: dict[tuple[str, str, str], list[Issue]] = {}
     for issue in issues:
         alike.setdefault(_parts(page, issue), []).append(issue)
+        checkpoint()
     return {
         _digest(*parts, *([str(number)] if number else [])): issue
         for parts, those in alike.items()
-        for number, issue in enumerate(_one_of_each_place(those))
+        for number, issue in enumerate(_one_of_each_place(those, checkpoint))
     }
 
 
@@ -52,8 +55,14 @@ def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
     return where, issue.code.strip().lower(), stable_selector(issue.location)
 
 
-def _one_of_each_place(issues: list[Issue]) -> Collection[Issue]:
-    return issues if len(issues) == 1 else {exact_selector(issue.location): issue for issue in issues}.values()
+def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collection[Issue]:
+    if len(issues) == 1:
+        return issues
+    by_place = {}
+    for issue in issues:
+        by_place[exact_selector(issue.location)] = issue
+        checkpoint()
+    return by_place.values()
 
 
 def _digest(*parts: str) -> str:

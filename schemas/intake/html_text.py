@@ -9,6 +9,8 @@ import re
 from html import unescape
 from typing import Final
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
+
 #: Elements that start a new line.
 _LINES: Final = (
     "address article aside body caption center dd details dialog dir div dt fieldset figcaption figure footer form header "
@@ -37,13 +39,18 @@ _ATTRIBUTE: Final = re.compile(r"""([^\s/=]++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+
 #: A character reference with too many digits; Python refuses to parse thousands of digits.
 _NO_CHARACTER: Final = re.compile(r"&#(?:[0-9]{16,}+|[xX][0-9a-fA-F]{16,}+);?")
 _WEB: Final = re.compile(r"https?://\S+", re.IGNORECASE)
+#: Tags between two checkpoints: a fifth of a millisecond; a megabyte has 330,000 tags at most.
+_TAGS: Final = 100
 
 
-def text_of(html: str) -> str:
+def text_of(html: str, checkpoint: Checkpoint = no_checkpoint) -> str:
     """Return the visible text of `html`, stripped; empty if there is none."""
     page = _Page()
-    at = 0
+    at = tags = 0
     while found := _MARKUP.search(html, at):
+        tags += 1
+        if tags % _TAGS == 0:
+            checkpoint()
         page.say(_characters(html[at : found.start()]))
         at = found.end()
         name = (found["name"] or "").lower()

@@ -22,7 +22,8 @@ class EmailWebhookResource:
 
     def __init__(self, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations) -> None:
         secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets)
-        self.operations = {"POST": Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected)}
+        accepting = Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=intake.prepare_email)
+        self.operations = {"POST": accepting}
         self._executor = executor
         self._intake = intake
 

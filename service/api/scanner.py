@@ -10,7 +10,6 @@ from service.http.auth import SharedSecret
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
 from service.operations.intake import IntakeOperations
-from storage.intake.findings import PreparedPostback
 from storage.secrets.integrations import Integration, SharedSecrets
 
 
@@ -23,15 +22,14 @@ class ScannerResultsResource:
 
     def __init__(self, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations) -> None:
         secret = SharedSecret("X-Scanner-Secret", Integration.SCANNER, secrets)
-        self.operations = {"POST": Operation(secret, PostbackForm(), has_dry_run=True)}
+        self.operations = {"POST": Operation(secret, PostbackForm(), has_dry_run=True, prepare=intake.prepare_postback)}
         self._executor = executor
         self._intake = intake
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the page and its findings, and prepare an export for each new finding."""
-        prepared = self._intake.prepare_postback(req.context.payload)
-        self._executor.respond(req, resp, lambda: self._record(req, prepared))
+        self._executor.respond(req, resp, lambda: self._record(req))
 
-    def _record(self, req: falcon.Request, prepared: PreparedPostback) -> ApiResponse:
-        result = self._intake.record_postback(prepared, req.context.principal.key)
+    def _record(self, req: falcon.Request) -> ApiResponse:
+        result = self._intake.record_postback(req.context.payload, req.context.principal.key)
         return ApiResponse(202, dump(PostbackResponse, result), log_fields={"count": len(result.ticket_exports)})

@@ -21,6 +21,7 @@ from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
 from service.operations.uploads import record_upload, require_grant
+from storage.intake.handoffs import prepare_upload
 
 
 class _UploadResource:
@@ -29,7 +30,9 @@ class _UploadResource:
     family = RouteFamily.HANDOFFS
 
     def __init__(self, executor: IdempotentExecutor, ability: Ability, form: Form) -> None:
-        self.operations = {"POST": Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True)}
+        self.operations = {
+            "POST": Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True, prepare=prepare_upload)
+        }
         self._executor = executor
 
     def _respond(self, req: falcon.Request, resp: falcon.Response, body: Callable[[Handoff], Mapping[str, Any]]) -> None:
@@ -38,7 +41,7 @@ class _UploadResource:
             content = {**body(handoff), "handoff": dump(HandoffResponse, handoff)}
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
-        require_grant(req.context.payload, req.context.principal)
+        require_grant(req.context.payload.upload, req.context.principal)
         self._executor.respond(req, resp, work)
 
 
@@ -56,7 +59,7 @@ class EvidenceCapturesResource(_UploadResource):
         """Store a capture and prepare an export from it."""
 
         def body(handoff: Handoff) -> Mapping[str, Any]:
-            return {"evidence_capture": capture_record(req.context.payload, handoff.source.id, handoff.created_at)}
+            return {"evidence_capture": capture_record(req.context.payload.upload, handoff.source.id, handoff.created_at)}
 
         self._respond(req, resp, body)
 
@@ -68,7 +71,7 @@ class _DiagnosticsResource(_UploadResource):
         """Store diagnostics and prepare an export from them."""
 
         def body(handoff: Handoff) -> Mapping[str, Any]:
-            return {"diagnostic": diagnostic_record(req.context.payload, handoff.source.id, handoff.created_at)}
+            return {"diagnostic": diagnostic_record(req.context.payload.upload, handoff.source.id, handoff.created_at)}
 
         self._respond(req, resp, body)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import falcon
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import (
     Forbidden,
     NotAcceptable,
@@ -48,7 +49,7 @@ class Body(Enum):
     SIGNED = auto()
 
 
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
     return value
 
 
@@ -63,6 +64,8 @@ class Operation:
     has_dry_run: bool = False
     #: The part of the body to search for forbidden content, with every member at its own path.
     inspected: Callable[[Any], Any] = _as_it_is
+    #: Work on a valid payload that needs no transaction; the responder gets its result instead of the payload.
+    prepare: Callable[[Any, Checkpoint], Any] = _as_it_is
     known_names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,11 +106,11 @@ class RequestPipeline:
                     self._reauthenticate(req, operation)
                 value = _parsed(body)
                 give_way()
-                req.context.payload = read_checked(
-                    operation.form, value, operation.inspected, operation.known_names, give_way
-                )
+                payload = read_checked(operation.form, value, operation.inspected, operation.known_names, give_way)
+                give_way()
                 req.context.canonical_payload = canonical(value)
                 give_way()
+                req.context.payload = operation.prepare(payload, give_way)
 
     def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
         """Release the budget of a large body."""

@@ -1,10 +1,12 @@
 """Use cases of intake: record a scanner's postback, accept an inbound email."""
 
 from runtime.clock import utc_now
+from schemas.base.checkpoint import Checkpoint
 from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from storage.intake import emails, findings
+from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
 
 
@@ -14,14 +16,18 @@ class IntakeOperations:
     def __init__(self, default_project_id: int | None) -> None:
         self._default_project_id = default_project_id
 
-    def prepare_postback(self, postback: ScanPostback) -> PreparedPostback:
+    def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
-        return findings.prepare_postback(postback, self._default_project_id)
+        return findings.prepare_postback(postback, self._default_project_id, checkpoint)
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare an export for each new one. Raises ValidationFailed."""
         return findings.record(prepared, self._default_project_id, utc_now(), actor)
 
-    def accept_email(self, email: InboundEmail, actor: str) -> EmailAccepted:
+    def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
+        """Write the ticket of an email, before the transaction that stores it."""
+        return emails.prepare_email(email, checkpoint)
+
+    def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        return emails.accept(email, self._default_project_id, utc_now(), actor)
+        return emails.accept(prepared, self._default_project_id, utc_now(), actor)

@@ -7,6 +7,7 @@ from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture
 from storage.accounts.grants import manageable
 from storage.intake import handoffs
+from storage.intake.handoffs import PreparedUpload
 
 
 def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
@@ -14,8 +15,6 @@ def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> N
     manageable(principal, upload.project_id, upload.report_id)
 
 
-def record_upload(upload: Capture | Diagnostics, principal: TokenPrincipal) -> Handoff:
+def record_upload(prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
     """Store an upload and prepare an export from it; checks the grant as well."""
-    if isinstance(upload, Capture):
-        return handoffs.record_capture(upload, principal, utc_now())
-    return handoffs.record_diagnostics(upload, principal, utc_now())
+    return handoffs.record_upload(prepared, principal, utc_now())

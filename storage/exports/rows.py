@@ -1,10 +1,11 @@
 """Rows of exports and attempts: what the hot statements select and store, and the records that other layers get."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
@@ -72,13 +73,17 @@ class Draft:
     ticket: Ticket | WrittenTicket
 
 
-def written(tickets: Sequence[Ticket]) -> list[WrittenTicket]:
-    """Write tickets, and search each for what may not be delivered: most of what it costs to prepare one."""
+def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
+    """Write tickets, and search each for what may not be delivered: most of what it costs to prepare one.
+
+    `checkpoint` is called between parts of the work; a caller in a transaction has none.
+    """
+    made: list[WrittenTicket] = []
     records = [ticket.record() for ticket in tickets]
-    return [
-        WrittenTicket(_json.text(record), digest(record), _json.text([asdict(problem) for problem in problems]))
-        for record, problems in zip(records, preview_problems(records), strict=True)
-    ]
+    for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
+        made.append(WrittenTicket(_json.text(record), digest(record), _json.text([asdict(each) for each in problems])))
+        checkpoint()
+    return made
 
 
 def export_from(row: PolledExport) -> Export:

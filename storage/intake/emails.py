@@ -1,10 +1,12 @@
 """Inbound emails: a project stores each message once and prepares one export, however often its provider posts it."""
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime
 
 from peewee import IntegrityError
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.ticket import Source
@@ -14,16 +16,30 @@ from storage.db import identifiers
 from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
 from storage.db.queries import tuples
-from storage.exports.rows import Draft
+from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 
 
-def accept(email: InboundEmail, default_project_id: int | None, now: datetime, actor: str) -> EmailAccepted:
+@dataclass(frozen=True, slots=True)
+class PreparedEmail:
+    """An email and its ticket."""
+
+    email: InboundEmail
+    ticket: WrittenTicket
+
+
+def prepare_email(email: InboundEmail, checkpoint: Checkpoint = no_checkpoint) -> PreparedEmail:
+    """Write the ticket of an email, which needs no transaction; `checkpoint` is called between parts of the work."""
+    return PreparedEmail(email, written([ticket_for_email(email)], checkpoint)[0])
+
+
+def accept(prepared: PreparedEmail, default_project_id: int | None, now: datetime, actor: str) -> EmailAccepted:
     """Store an email and prepare its export; for a message that its project has already, return the first one's id.
 
     The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients'
     path if that project does not exist, or if neither names one.
     """
+    email = prepared.email
     with transaction():
         project_id, account_id = _project(email, default_project_id)
         digest = hashlib.sha256(email.message_id.encode()).hexdigest()
@@ -32,7 +48,7 @@ def accept(email: InboundEmail, default_project_id: int | None, now: datetime, a
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    return EmailAccepted(_store(email, project_id, account_id, digest, now, actor), is_duplicate=False)
+                    return EmailAccepted(_store(prepared, project_id, account_id, digest, now, actor), is_duplicate=False)
             except IntegrityError:
                 # Another request stored the same message a moment before; the savepoint took this one's export back.
                 known = _find(project_id, digest)
@@ -41,10 +57,10 @@ def accept(email: InboundEmail, default_project_id: int | None, now: datetime, a
         return EmailAccepted(known, is_duplicate=True)
 
 
-def _store(email: InboundEmail, project_id: int, account_id: int, digest: str, now: datetime, actor: str) -> str:
+def _store(prepared: PreparedEmail, project_id: int, account_id: int, digest: str, now: datetime, actor: str) -> str:
     """Prepare the export and insert the email that names it. Raises IntegrityError if the message is stored already."""
-    email_id = identifiers.new_id(identifiers.EMAIL, now)
-    draft = Draft(account_id, project_id, Source("inbound_email", email_id), ticket_for_email(email))
+    email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
+    draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
     [export_id] = prepare([draft], now, actor)
     InboundEmailRow.insert(
         id=email_id,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from peewee import JOIN, SQL, Join, Select, Tuple, fn
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
@@ -25,6 +26,8 @@ from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 from storage.intake import findings_sql
 
+#: Their tickets take 60 ms at most, with texts of the largest size.
+_FEW_ISSUES: Final = 5
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 
 
@@ -62,19 +65,23 @@ class PreparedPostback:
     tickets: Mapping[str, WrittenTicket]
 
 
-def prepare_postback(postback: ScanPostback, default_project_id: int | None) -> PreparedPostback:
+def prepare_postback(
+    postback: ScanPostback, default_project_id: int | None, checkpoint: Checkpoint = no_checkpoint
+) -> PreparedPostback:
     """Do the work of a postback that needs no transaction; the caller holds none.
 
-    While a transaction is open, SQLite has no other writer, and to write a ticket takes as long as to store its rows.
-    On PostgreSQL, where nobody waits, nothing is asked here: tickets are written with the rows.
+    While a transaction is open, SQLite has no other writer, and to write a ticket takes as long as to store its rows. On
+    PostgreSQL a query costs more than a few tickets, so these are written with the rows. `checkpoint` is called between
+    parts of the work.
     """
     if postback.status not in STATUSES_WITH_FINDINGS:
         return PreparedPostback(postback, {}, {})
-    issues = by_fingerprint(postback.page, postback.issues)
-    if not issues or not is_sqlite():
+    issues = by_fingerprint(postback.page, postback.issues, checkpoint)
+    if not issues or (len(issues) <= _FEW_ISSUES and not is_sqlite()):
         return PreparedPostback(postback, issues, {})
     known = findings_sql.known_fingerprints(postback.scan_run_id, default_project_id, list(issues))
-    return PreparedPostback(postback, issues, _tickets(postback, issues, [mark for mark in issues if mark not in known]))
+    new = [mark for mark in issues if mark not in known]
+    return PreparedPostback(postback, issues, _tickets(postback, issues, new, checkpoint))
 
 
 def record(prepared: PreparedPostback, default_project_id: int | None, now: datetime, actor: str) -> PostbackResult:
@@ -157,9 +164,11 @@ def _projects(account_id: int) -> Any:
     return ProjectRow.select(*shown).where(ProjectRow.account == account_id)
 
 
-def _tickets(postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str]) -> dict[str, WrittenTicket]:
+def _tickets(
+    postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str], checkpoint: Checkpoint = no_checkpoint
+) -> dict[str, WrittenTicket]:
     tickets = [ticket_for_finding(postback.page, issues[mark], postback.scan_run_id) for mark in marks]
-    return dict(zip(marks, written(tickets), strict=True)) if marks else {}
+    return dict(zip(marks, written(tickets, checkpoint), strict=True)) if marks else {}
 
 
 def _scan_run(postback: ScanPostback, default_project_id: int | None, now: datetime) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
-from storage.db.engine import execute, first_row, rows, values_list
+from storage.db.engine import execute, first_row, is_sqlite, rows, values_list
 from storage.db.models import FindingRow, PageResultRow
 
 _FINDING: Final = tuple(FindingRow._meta.columns)
@@ -23,11 +23,15 @@ WITH r (fingerprint) AS ({rows})
 UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
     last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
 FROM r WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint"""
-#: The fingerprints that the project of a run, or else the default project, has already; SQLite only.
+#: The fingerprints that the project of a run, or else the default project, has already, as one JSON array.
 _KNOWN: Final = """
-SELECT json_group_array(fingerprint) FROM findings
+SELECT {array} FROM findings
 WHERE project_id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)
-    AND fingerprint IN (SELECT value FROM json_each(?))"""
+    AND fingerprint IN (SELECT value FROM {values})"""
+_KNOWN_BY_SQLITE: Final = _KNOWN.format(array="json_group_array(fingerprint)", values="json_each(?)")
+_KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
+    array="COALESCE(CAST(json_agg(fingerprint) AS TEXT), '[]')", values="json_array_elements_text(CAST(? AS JSON))"
+)
 
 _PAGE: Final = tuple(name for name in PageResultRow._meta.columns if name != "id")
 _UPSERT_PAGE: Final = f"""
@@ -43,8 +47,9 @@ _json: Final = JsonField()
 
 
 def known_fingerprints(scan_run_id: int, default_project_id: int | None, fingerprints: Sequence[str]) -> set[str]:
-    """Return those of `fingerprints` that the run's project has already; outside any transaction, SQLite only."""
-    found = first_row(_KNOWN, (scan_run_id, default_project_id, _json.text(fingerprints)))
+    """Return those of `fingerprints` that the run's project has already; outside any transaction."""
+    known = _KNOWN_BY_SQLITE if is_sqlite() else _KNOWN_BY_POSTGRESQL
+    found = first_row(known, (scan_run_id, default_project_id, _json.text(fingerprints)))
     return set() if found is None else set(_json.python_value(found[0]))
 
 

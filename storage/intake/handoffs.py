@@ -3,15 +3,17 @@
 All of it is one transaction, which first checks that the uploader may manage the project or report.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import TokenPrincipal
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import to_ms
 from schemas.exports.handoffs import RECEIVED, Handoff
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
@@ -20,32 +22,40 @@ from storage.accounts.grants import manageable
 from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
-from storage.exports.rows import Draft
+from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 
 
-def record_capture(capture: Capture, principal: TokenPrincipal, now: datetime) -> Handoff:
-    """Store an evidence capture and prepare an export from it. Raises Forbidden, ValidationFailed on `/report_id`."""
-    with transaction():
-        manageable(principal, capture.project_id, capture.report_id)
-        capture_id = identifiers.new_id(identifiers.CAPTURE, now)
-        _insert_capture(capture, capture_id, now)
-        source = Source("evidence_capture", capture_id)
-        return _hand_off(source, ticket_for_capture(capture), capture, principal, now)
+@dataclass(frozen=True, slots=True)
+class PreparedUpload:
+    """An upload and its ticket."""
+
+    upload: Capture | Diagnostics
+    ticket: WrittenTicket
 
 
-def record_diagnostics(diagnostics: Diagnostics, principal: TokenPrincipal, now: datetime) -> Handoff:
-    """Store diagnostics and prepare an export from them.
+def prepare_upload(upload: Capture | Diagnostics, checkpoint: Checkpoint = no_checkpoint) -> PreparedUpload:
+    """Write the ticket of an upload, which needs no transaction; `checkpoint` is called between parts of the work."""
+    ticket = ticket_for_capture(upload) if isinstance(upload, Capture) else ticket_for_diagnostic(upload)
+    return PreparedUpload(upload, written([ticket], checkpoint)[0])
+
+
+def record_upload(prepared: PreparedUpload, principal: TokenPrincipal, now: datetime) -> Handoff:
+    """Store an upload and prepare an export from it.
 
     Raises Forbidden, and ValidationFailed on `/report_id`, or on `/shop_domain` where the project has another shop.
     """
+    upload = prepared.upload
     with transaction():
-        project = manageable(principal, diagnostics.project_id, diagnostics.report_id)
-        _require_shop(diagnostics.shop_domain, project.shop_domain)
-        diagnostic_id = identifiers.new_id(identifiers.DIAGNOSTIC, now)
-        _insert_diagnostics(diagnostics, diagnostic_id, now)
-        source = Source("diagnostics", diagnostic_id)
-        return _hand_off(source, ticket_for_diagnostic(diagnostics), diagnostics, principal, now)
+        project = manageable(principal, upload.project_id, upload.report_id)
+        if isinstance(upload, Capture):
+            source = Source("evidence_capture", identifiers.new_id(identifiers.CAPTURE, now))
+            _insert_capture(upload, source.id, now)
+        else:
+            _require_shop(upload.shop_domain, project.shop_domain)
+            source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
+            _insert_diagnostics(upload, source.id, now)
+        return _hand_off(source, prepared, principal, now)
 
 
 def _require_shop(named: str | None, expected: str | None) -> None:
@@ -57,10 +67,9 @@ def _require_shop(named: str | None, expected: str | None) -> None:
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 
 
-def _hand_off(
-    source: Source, ticket: Ticket, upload: Capture | Diagnostics, principal: TokenPrincipal, now: datetime
-) -> Handoff:
-    draft = Draft(principal.account_id, upload.project_id, source, ticket)
+def _hand_off(source: Source, prepared: PreparedUpload, principal: TokenPrincipal, now: datetime) -> Handoff:
+    upload = prepared.upload
+    draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
     [export_id] = prepare([draft], now, principal.key)
     handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
     HandoffRow.insert(

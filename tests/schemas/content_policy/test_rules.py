@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
-from schemas.content_policy.rules import MAX_CHECKS, MAX_PROBLEMS, MESSAGES, RULES, find
+from schemas.content_policy.rules import MAX_CHECKS, MAX_PROBLEMS, MESSAGES, RULES, find, find_each
 from schemas.exports.ticket_text import preview_problems, ticket_for_finding
 from schemas.intake.scanner import PostbackForm
 from storage.db.identifiers import CAPTURE, EXPORT, TARGET, new_id
@@ -773,3 +773,12 @@ def test_a_long_or_odd_name_takes_no_longer_than_a_long_text() -> None:
             find(value, KNOWN)
             spent.append(max(time.process_time() - start, 0.0005))
         assert spent[1] < 60 * spent[0], unit
+
+
+def test_other_work_may_be_done_between_names_and_between_tickets() -> None:
+    calls: list[None] = []
+    find({f"name{number}": number for number in range(50_000)}, frozenset(), lambda: calls.append(None))
+    assert len(calls) >= 50
+    calls.clear()
+    find_each([{"description": "Words, and no more. " * 1000}] * 100, frozenset(), lambda: calls.append(None))
+    assert len(calls) >= 100

@@ -289,7 +289,8 @@ def test_a_recipient_names_a_project_by_plus_addressing(body: dict[str, Any], pr
 
 
 def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
-    assert inspected(plain_email(html="<p>4111<b>1111</b></p>", attachments=[{"name": "a.txt", "content": "YWJj"}])) == {
+    plain = plain_email(html="<p>4111<b>1111</b></p>", attachments=[{"name": "a.txt", "content": "YWJj"}])
+    assert inspected(FORM.reduced(plain)) == {
         "from": "Jane Doe <jane@mail.example>",
         "to": "inbox@service.example",
         "subject": "The checkout is broken",
@@ -297,7 +298,8 @@ def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
         "html": "41111111",
         "attachments": [{"name": "a.txt"}],
     }
-    assert inspected(postmark_email(Subject="=?utf-8?q?4111?=", Cc='"41\\11" <a@b.example>')) == {
+    postmark = postmark_email(Subject="=?utf-8?q?4111?=", Cc='"41\\11" <a@b.example>')
+    assert inspected(FORM.reduced(postmark)) == {
         "From": "jane@mail.example",
         "FromFull": "Jane Doe <jane@mail.example>",
         "To": "Inbox <inbox@service.example>",
@@ -357,7 +359,7 @@ def spoiled(body: dict[str, Any], data: st.DataObject) -> Any:
 def test_any_body_is_read_or_refused_and_can_be_inspected(data: st.DataObject) -> None:
     whole = data.draw(st.sampled_from([plain_email(attachments=[{"name": "a"}]), postmark_email()]))
     body = data.draw(st.one_of(st.just(spoiled(whole, data)), JSON_VALUES))
-    json.dumps(inspected(body))
+    json.dumps(inspected(FORM.reduced(body)))
     try:
         email = read(body)
     except ValidationFailed:

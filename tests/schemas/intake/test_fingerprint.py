@@ -131,3 +131,11 @@ def test_the_answer_counts_findings_and_names_exports() -> None:
         "findings": {"new": 2, "seen": 1},
         "ticket_exports": ["exp_1", "exp_2"],
     }
+
+
+def test_other_work_may_be_done_after_each_location() -> None:
+    calls: list[None] = []
+    alike = places(*(f".css-1q2w3{number:02}" for number in range(50)))
+    by_fingerprint(PAGE, [*places(*(f"p:nth-child({number})" for number in range(50))), *alike], lambda: calls.append(None))
+    # Those that look alike are normalized twice.
+    assert len(calls) == 50 + 2 * len(alike)

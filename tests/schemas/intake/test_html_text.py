@@ -124,3 +124,10 @@ def test_any_text_has_a_tidy_answer(pieces: list[str]) -> None:
 @given(st.text(st.characters(exclude_characters="<&", exclude_categories=["Cs"])))
 def test_text_without_markup_is_only_tidied(text: str) -> None:
     assert text_of(text) == " ".join(text.split())
+
+
+@pytest.mark.parametrize("piece", ["<b>", "</b>", "<br>", "<!---->", "<script></script>", "<a href=http://x>y"])
+def test_other_work_may_be_done_between_tags(piece: str) -> None:
+    calls: list[None] = []
+    text_of(piece * 10_000, lambda: calls.append(None))
+    assert len(calls) >= 100

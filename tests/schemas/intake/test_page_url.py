@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.page_url import page_key
+from schemas.intake.page_url import MAX_PARAMETERS, page_key
 
 #: Two addresses of one page.
 SAME = [
@@ -122,3 +122,8 @@ def test_the_work_grows_with_the_length_alone(before: str, unit: str) -> None:
     began = time.process_time()
     page_key(url)
     assert time.process_time() - began < 5
+
+
+def test_a_query_of_very_many_parameters_is_kept_as_it_is() -> None:
+    many = "&".join(["b=1", "utm_source=x", *["a=%7e"] * MAX_PARAMETERS])
+    assert page_key(f"https://shop.example/?{many}") == f"https://shop.example/?{many.replace('%7e', '~')}"

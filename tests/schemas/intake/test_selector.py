@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.selector import exact_selector, stable_selector
+from schemas.intake.selector import MAX_PARTS, exact_selector, stable_selector
 
 #: Two spellings of exactly one place.
 SAME_SPELLING = [
@@ -208,3 +208,14 @@ def test_the_work_grows_with_the_length_alone(unit: str) -> None:
             began = time.process_time()
             place_of(text)
             assert time.process_time() - began < 5, (before, unit)
+
+
+@pytest.mark.parametrize("part", [".is-active", " > DIV", "#a", "[B]", ":HOVER", " li,", "/DIV[1]", "+p", ".-"])
+def test_a_location_of_very_many_parts_is_compared_as_it_is(part: str) -> None:
+    very_long = "html" + part * (MAX_PARTS + 1) + "a"
+    assert stable_selector(very_long) == exact_selector(very_long) == " ".join(very_long.split())
+
+
+def test_a_deep_location_is_normalized() -> None:
+    depth = MAX_PARTS // len((">DIV", ".b", ":nth-child"))
+    assert exact_selector("html" + ">DIV.b:nth-child(2)" * depth) == "html" + " > div.b:nth-child(2)" * depth

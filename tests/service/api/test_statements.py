@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from falcon.testing import TestClient
@@ -23,6 +23,9 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
+
+#: Of more than five issues, PostgreSQL is asked before the transaction which of them are known; SQLite always is.
+FEW: Final = 8
 
 Send = Callable[[str], int]
 
@@ -59,15 +62,15 @@ def test_a_postback_of_one_issue_runs_nine_statements(client: TestClient) -> Non
 @pytest.mark.parametrize("times", [64, 128, 256])
 def test_a_postback_of_many_issues_runs_no_more(client: TestClient, times: int) -> None:
     scanned(client, "registers the run", 0)
-    assert scanned(client, "many", times) == scanned(client, "one", 1, prefix="other")
-    assert scanned(client, "many again", times) == scanned(client, "one again", 1, prefix="other")
+    assert scanned(client, "many", times) == scanned(client, "few", FEW, prefix="other")
+    assert scanned(client, "many again", times) == scanned(client, "few again", FEW, prefix="other")
 
 
 def test_an_odd_number_of_issues_runs_a_few_more_on_sqlite_alone(client: TestClient) -> None:
     scanned(client, "registers the run", 0)
-    one = scanned(client, "one", 1, prefix="other")
+    few = scanned(client, "few", FEW, prefix="other")
     # Each of the three lists is one of 256, 128, 64, 32, 16, 4 there: 500 in binary.
-    assert scanned(client, "many", 500) == one + (3 * 5 if is_sqlite() else 0)
+    assert scanned(client, "many", 500) == few + (3 * 5 if is_sqlite() else 0)
 
 
 def test_other_requests_that_write_run_a_few_statements(client: TestClient, customer: Customer) -> None:

@@ -7,12 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import falcon
 import pytest
 from falcon.testing import Result, TestClient
 
+from schemas.base.checkpoint import Checkpoint
+from schemas.base.fields import LenientForm
+from schemas.base.principal import SharedSecretPrincipal
 from schemas.base.strict_json import MAX_VALUES
 from service.app import create_app
 from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyOverload, LargeBodyQueue
+from service.http.rate_limits import RateLimits
+from service.http.request_pipeline import Operation, RequestPipeline
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error
@@ -182,3 +188,27 @@ def test_a_body_as_large_as_an_installation_allows_finds_room() -> None:
         budget.reserve(256 * 1024 * 1024)
         with pytest.raises(LargeBodyOverload):
             budget.reserve(1)
+
+
+def test_a_payload_is_prepared_within_the_slot_and_between_others(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    pipeline = RequestPipeline(settings.max_body_bytes, RateLimits(settings))
+    was_busy: list[bool] = []
+
+    def prepare(payload: Any, checkpoint: Checkpoint) -> Any:
+        checkpoint()
+        was_busy.append(pipeline._large_bodies._is_busy)
+        return {**payload, "is": "prepared"}
+
+    class Resource:
+        operations: Final = {
+            "POST": Operation(lambda _req: SharedSecretPrincipal("scanner"), LenientForm(), prepare=prepare)
+        }
+
+        def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+            resp.media = [req.context.payload, pipeline._large_bodies._is_busy]
+
+    app: falcon.App[Any, Any] = falcon.App(middleware=[pipeline])
+    app.add_route("/", Resource())
+    answer = TestClient(app).simulate_post("/", json={"padding": "x" * LARGE_BYTES})
+    assert (answer.json, was_busy) == ([{"is": "prepared"}, False], [True])

@@ -32,11 +32,11 @@ def read(**changes: Any) -> InboundEmail:
 
 
 def accept(customer: Customer, **changes: Any) -> EmailAccepted:
-    return emails.accept(read(**changes), customer.project_id, NOW, "email")
+    return emails.accept(emails.prepare_email(read(**changes)), customer.project_id, NOW, "email")
 
 
 def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Customer) -> None:
-    accepted = emails.accept(EmailForm().read(postmark_email()), customer.project_id, NOW, "email")
+    accepted = emails.accept(emails.prepare_email(EmailForm().read(postmark_email())), customer.project_id, NOW, "email")
     assert accepted.id.startswith("eml_")
     assert not accepted.is_duplicate
     [row] = list(InboundEmailRow.select())
@@ -54,7 +54,9 @@ def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Cust
 
 def test_a_repeat_is_answered_with_the_first_id_and_prepares_nothing(customer: Customer) -> None:
     first = accept(customer)
-    again = emails.accept(read(subject="Other words"), customer.project_id, NOW + timedelta(days=9), "email")
+    again = emails.accept(
+        emails.prepare_email(read(subject="Other words")), customer.project_id, NOW + timedelta(days=9), "email"
+    )
     assert again == EmailAccepted(first.id, is_duplicate=True)
     assert rows("SELECT subject FROM inbound_emails") == [("The checkout is broken",)]
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
@@ -103,7 +105,7 @@ def test_an_email_for_no_project_is_refused_and_nothing_stays(
     ):
         email: InboundEmail = EmailForm().read(body)
         with pytest.raises(ValidationFailed) as refused:
-            emails.accept(email, default_project_id, NOW, "email")
+            emails.accept(emails.prepare_email(email), default_project_id, NOW, "email")
         assert [(each.path, each.code) for each in refused.value.problems] == [(email.recipients_path, code)]
         assert email.recipients_path == ("/to" if "to" in body else "/To")
     assert rows(COUNTS) == [(0, 0, 0)]

@@ -59,6 +59,11 @@ def counts() -> dict[str, int]:
     return {name: rows(f"SELECT COUNT(*) FROM {name}")[0][0] for name in TABLES}  # noqa: S608 - our own names
 
 
+def uploaded(upload: Capture | Diagnostics, customer: Customer) -> Handoff:
+    """Store an upload of the customer's user."""
+    return handoffs.record_upload(handoffs.prepare_upload(upload), principal(customer), NOW)
+
+
 def belonging(table: str, row_id: str) -> tuple[int, int | None]:
     """Return the project and the report that a row belongs to."""
     [(project_id, report_id)] = rows(f"SELECT project_id, report_id FROM {table} WHERE id = ?", (row_id,))  # noqa: S608 - our own names
@@ -87,7 +92,7 @@ def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
     report_id = make_report(customer.project_id)
     sent = captured(customer.project_id, report_id=report_id)
 
-    handoff = handoffs.record_capture(sent, principal(customer), NOW)
+    handoff = uploaded(sent, customer)
 
     row = EvidenceCaptureRow.get_by_id(handoff.source.id)
     assert belonging("evidence_captures", row.id) == (customer.project_id, report_id)
@@ -101,7 +106,7 @@ def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
 
 def test_what_was_not_sent_is_null(customer: Customer) -> None:
     least: Capture = CaptureForm().read({"project_id": customer.project_id, "page_url": "https://shop.example"})
-    handoff = handoffs.record_capture(least, principal(customer), NOW)
+    handoff = uploaded(least, customer)
     [row] = rows(
         "SELECT report_id, page_title, selected_text, meta_description, canonical_url, heading_outline, captured_at, "
         "extension_version FROM evidence_captures"
@@ -114,7 +119,7 @@ def test_a_plugins_diagnostics_are_stored_as_they_were_sent(customer: Customer) 
     report_id = make_report(customer.project_id)
     sent = from_plugin(customer.project_id, report_id=report_id)
 
-    handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
+    handoff = uploaded(sent, customer)
 
     row = DiagnosticRow.get_by_id(handoff.source.id)
     assert belonging("diagnostics", row.id) == (customer.project_id, report_id)
@@ -129,7 +134,7 @@ def test_a_plugins_diagnostics_are_stored_as_they_were_sent(customer: Customer) 
 def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -> None:
     sent = from_app(customer.project_id)
 
-    handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
+    handoff = uploaded(sent, customer)
 
     row = DiagnosticRow.get_by_id(handoff.source.id)
     assert belonging("diagnostics", row.id) == (customer.project_id, None)
@@ -155,8 +160,8 @@ def test_a_handoff_names_what_it_ties_together() -> None:
 
 
 def test_ids_tell_what_they_are_of(customer: Customer) -> None:
-    of_capture = handoffs.record_capture(captured(customer.project_id), principal(customer), NOW)
-    of_diagnostics = handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW)
+    of_capture = uploaded(captured(customer.project_id), customer)
+    of_diagnostics = uploaded(from_app(customer.project_id), customer)
     assert (of_capture.source.type, of_diagnostics.source.type) == ("evidence_capture", "diagnostics")
     assert identifiers.is_id("evc", of_capture.source.id)
     assert identifiers.is_id("dia", of_diagnostics.source.id)
@@ -167,7 +172,7 @@ def test_ids_tell_what_they_are_of(customer: Customer) -> None:
 @pytest.mark.parametrize("shop", ["snow.shops.example", "SNOW.Shops.Example.", None])
 def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, shop: str | None) -> None:
     project_id = make_project(customer, shop)
-    handoffs.record_diagnostics(from_app(project_id), principal(customer), NOW)
+    uploaded(from_app(project_id), customer)
     expected = None if shop is None else "snow.shops.example"
     # An upload never says whose shop a project is.
     assert rows("SELECT shop_domain FROM projects WHERE id = ?", (project_id,)) == [(expected,)]
@@ -175,14 +180,14 @@ def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, s
 
 def test_a_shop_that_an_operator_wrote_otherwise_is_the_same(customer: Customer) -> None:
     execute("UPDATE projects SET shop_domain = 'Snow.SHOPS.example.' WHERE id = ?", (customer.project_id,))
-    assert handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW).project_id
+    assert uploaded(from_app(customer.project_id), customer).project_id
 
 
 def test_another_shop_is_refused_and_stores_nothing(customer: Customer) -> None:
     project_id = make_project(customer, "ice.shops.example")
     before = counts()
     with pytest.raises(ValidationFailed) as refused:
-        handoffs.record_diagnostics(from_app(project_id), principal(customer), NOW)
+        uploaded(from_app(project_id), customer)
     [problem] = refused.value.problems
     assert (problem.path, problem.code) == ("/shop_domain", "other_shop")
     assert counts() == before
@@ -190,24 +195,24 @@ def test_another_shop_is_refused_and_stores_nothing(customer: Customer) -> None:
 
 def test_a_plugin_names_no_shop_and_is_taken_for_any_project(customer: Customer) -> None:
     project_id = make_project(customer, "ice.shops.example")
-    assert handoffs.record_diagnostics(from_plugin(project_id), principal(customer), NOW).project_id == project_id
+    assert uploaded(from_plugin(project_id), customer).project_id == project_id
 
 
 def test_what_one_may_not_manage_stores_nothing(customer: Customer) -> None:
     stranger = make_customer()
     before = counts()
     with pytest.raises(Forbidden):
-        handoffs.record_capture(captured(stranger.project_id), principal(customer), NOW)
+        uploaded(captured(stranger.project_id), customer)
     for read in (from_plugin, from_app):
         with pytest.raises(Forbidden):
-            handoffs.record_diagnostics(read(stranger.project_id), principal(customer), NOW)
+            uploaded(read(stranger.project_id), customer)
     assert counts() == before
 
 
 def hand_in_and_break_off(customer: Customer) -> None:
     with transaction():
-        handoffs.record_capture(captured(customer.project_id), principal(customer), NOW)
-        handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW)
+        uploaded(captured(customer.project_id), customer)
+        uploaded(from_app(customer.project_id), customer)
         assert (counts()["handoffs"], counts()["exports"]) == (2, 2)
         raise Rollback
 
@@ -221,15 +226,15 @@ def test_all_of_it_is_one_transaction(customer: Customer) -> None:
 
 @pytest.mark.parametrize("captured_at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"])
 def test_any_moment_is_kept(customer: Customer, captured_at: str) -> None:
-    handoff = handoffs.record_capture(captured(customer.project_id, captured_at=captured_at), principal(customer), NOW)
+    handoff = uploaded(captured(customer.project_id, captured_at=captured_at), customer)
     assert EvidenceCaptureRow.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
 
 
 def test_texts_of_any_characters_are_kept(customer: Customer) -> None:
     text = "".join(chr(code) for code in (*range(1, 0x20), 0x7F, 0x85, 0x2028, 0xFEFF, 0xFFFF, 0x1F600, 0x10FFFF))
-    handoff = handoffs.record_capture(captured(customer.project_id, selected_text=text), principal(customer), NOW)
+    handoff = uploaded(captured(customer.project_id, selected_text=text), customer)
     recorded = {"visible_storefront_symptoms": [text]}
-    other = handoffs.record_diagnostics(from_app(customer.project_id, diagnostics=recorded), principal(customer), NOW)
+    other = uploaded(from_app(customer.project_id, diagnostics=recorded), customer)
     assert EvidenceCaptureRow.get_by_id(handoff.source.id).selected_text == text
     assert DiagnosticRow.get_by_id(other.source.id).diagnostics["visible_storefront_symptoms"] == [text]
     [(ticket,)] = rows("SELECT ticket FROM exports WHERE id = ?", (handoff.ticket_export_id,))

@@ -115,13 +115,13 @@ def uploaded(customer: Customer, now: datetime = NOW) -> str:
         1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True
     )
     upload: Capture = CaptureForm().read(capture(customer.project_id))
-    return handoffs.record_capture(upload, principal, now).ticket_export_id
+    return handoffs.record_upload(handoffs.prepare_upload(upload), principal, now).ticket_export_id
 
 
 def emailed(customer: Customer, now: datetime = NOW) -> bool:
     """Take an email in; tell whether it was known."""
     email: InboundEmail = EmailForm().read(plain_email())
-    return emails.accept(email, customer.project_id, now, "email").is_duplicate
+    return emails.accept(emails.prepare_email(email), customer.project_id, now, "email").is_duplicate
 
 
 def scanned(customer: Customer, now: datetime = NOW, scan_run_id: int = 42) -> PostbackResult:

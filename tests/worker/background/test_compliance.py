@@ -552,7 +552,9 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
         # Each id before the last one, so that a search that has begun never comes to it.
         at = utc_now() - timedelta(seconds=len(handed_in))
         try:
-            made = handoffs.record_capture(CaptureForm().read(capture(shop.project_id)), uploader, at)
+            made = handoffs.record_upload(
+                handoffs.prepare_upload(CaptureForm().read(capture(shop.project_id))), uploader, at
+            )
             handed_in.append(made.id)
         except Forbidden:
             refused.append(True)
