@@ -31,7 +31,7 @@ from storage.db.engine import close_database, connection, open_database, rows, t
 from storage.exports import transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
-from tests.support.factories import LOOPBACK, Customer, environment, make_customer, make_target
+from tests.support.factories import LOOPBACK, LOOPBACK_POLICY, Customer, environment, make_customer, make_target
 from tests.support.servers import PostgresServer, RedisServer
 
 #: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
@@ -149,7 +149,7 @@ def prepare(customer: Customer, count: int, start: int) -> list[str]:
 def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> None:
     """Approve exports, spread over the targets."""
     for export_id, target_id in zip(ids, itertools.cycle(target_ids), strict=False):
-        transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
+        transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench", LOOPBACK_POLICY)
 
 
 def deliver(

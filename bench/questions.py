@@ -28,7 +28,7 @@ from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database, transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
-from tests.support.factories import SCANNER_SECRET, Customer, capture, make_customer, make_target
+from tests.support.factories import LOOPBACK_POLICY, SCANNER_SECRET, Customer, capture, make_customer, make_target
 from tests.support.factories import issue as one_issue
 from tests.support.factories import postback as one_postback
 
@@ -122,7 +122,7 @@ def seed(url: str) -> SeededDatabase:
         ticket = Ticket("Image without alternative text", "x" * 1000, "high", "https://shop.example/", ("bench",), {})
         drafts = [Draft(customer.account_id, customer.project_id, Source("manual", name, 42), ticket) for name in "ab"]
         export_id, prepared_id = transitions.prepare(drafts, now, "bench")
-        transitions.approve(export_id, customer.account_id, Approval(target.id, None), now, "bench")
+        transitions.approve(export_id, customer.account_id, Approval(target.id, None), now, "bench", LOOPBACK_POLICY)
         _, platform_token = tokens.create(customer.email, TokenKind.PLATFORM, now)
     close_database()
     platform_bearer = {"Authorization": f"Bearer {platform_token}"}

@@ -95,7 +95,8 @@ def approve(export_id: str, target_id: str, as_json: bool) -> None:
     """Approve a prepared export for a target; a worker delivers it."""
     with opened() as settings:
         exports = build_operations(settings).exports
-        record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
+        with exports.blocking_refused_target(OPERATOR):
+            record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
         exports.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
 

@@ -392,7 +392,7 @@ class TargetResponse(ResponseSchema):
     base_url = text("The URL that deliveries are posted to.")
     deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.")
     name = text("The name.")
-    status = one_of(TargetStatus, "The status; exports can be approved for `active` and `paused` targets only.")
+    status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
     status_reason = text("Why it is not simply `active`.", nullable=True)
     secret = inline(TargetSecretResponse, "The signing secret.")
     connected = inline(TargetConnectionResponse, "Whether deliveries arrive.")

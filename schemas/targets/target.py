@@ -24,11 +24,11 @@ class TargetStatus(StrEnum):
     DISABLED = "disabled"
 
 
-#: A paused target can be approved for; its exports wait.
-APPROVABLE: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
+#: A target that is not turned off: its exports are sent, or wait until it is resumed.
+ENABLED: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
 #: A paused target is tried before it is resumed, and so is a blocked one, which the address policy guards; one that is
 #: turned off is left alone, and nothing signs for an inactive one.
-PINGABLE: Final = APPROVABLE | {TargetStatus.BLOCKED}
+PINGABLE: Final = ENABLED | {TargetStatus.BLOCKED}
 #: What a resumption leads back from.
 RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
 

@@ -11,7 +11,8 @@ class ThrottleState:
     """The columns of a target's row that decide its next attempts.
 
     `concurrency` is how many requests it may have open at once, over all workers; a fraction is progress to the next whole
-    number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`.
+    number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`. A success passes a
+    failed validation.
     """
 
     target_id: str
@@ -26,6 +27,7 @@ class ThrottleState:
     failing_since: datetime | None
     max_per_minute: int | None
     paced_until: datetime | None
+    validation_status: str | None = None
 
     def is_held(self, now: datetime) -> bool:
         """Return whether it is held until a time that its receiver or the circuit breaker set."""

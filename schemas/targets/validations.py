@@ -4,6 +4,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from schemas.url_policy.policy import RefusalReason
+
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+
 #: Said of a target that passed: its certificate runs out within this many days.
 EXPIRES_SOON: Final = "certificate_expires_soon"
 EXPIRES_SOON_DAYS: Final = 14
@@ -12,17 +17,37 @@ EXPIRES_SOON_DAYS: Final = 14
 VALID_FOR: Final = timedelta(days=1)
 
 
+#: A target that failed is validated again after this time, then twice as late each time, up to the second one.
+RETRY_AFTER: Final = timedelta(seconds=30)
+RETRY_AT_MOST: Final = timedelta(hours=1)
+_MOST_DOUBLINGS: Final = 7
+
+
 @dataclass(frozen=True, slots=True)
 class Validation:
     """What a look found: `reason` names what is wrong, None where nothing is.
 
     `is_refused` tells that our own address policy said no, which blocks a target; what the network or the receiver does
-    (a name that is not found, a certificate that does not count) passes by and only shows.
+    (a name that is not found, a certificate that does not count) turns nothing off. `is_partial` means that only the URL and
+    its addresses were checked, not the connection and the certificate.
     """
 
     reason: str | None = None
     is_refused: bool = False
+    is_partial: bool = False
 
     @property
     def has_passed(self) -> bool:
         return self.reason in {None, EXPIRES_SOON}
+
+
+def is_about_address(reason: str | None) -> bool:
+    """Return whether a partial validation covers what failed for `reason`: the URL, its name, its addresses."""
+    return reason is not None and (reason.startswith("dns_") or reason in set(RefusalReason))
+
+
+def next_validation_in(failures: int) -> timedelta:
+    """Return the time until a target is validated by itself, after `failures` failed validations in a row."""
+    if failures == 0:
+        return VALID_FOR
+    return min(RETRY_AFTER * (1 << min(failures - 1, _MOST_DOUBLINGS)), RETRY_AT_MOST)

@@ -28,7 +28,8 @@ class TicketExportApprovalResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Freeze the ticket, make the export due, and wake the workers after the commit."""
-        self._executor.respond(req, resp, lambda: self._approve(req, export_id))
+        with self._exports.blocking_refused_target(req.context.principal):
+            self._executor.respond(req, resp, lambda: self._approve(req, export_id))
         self._exports.wake_workers()
 
     def _approve(self, req: falcon.Request, export_id: str) -> ApiResponse:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from service.console.error_help import help_for
+from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
 #: The notice for each value of `?done=`; other values show none.

@@ -127,7 +127,9 @@ OPERATIONS: Final[Operations] = {
         summary="Approve an export for a target",
         description="Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
         "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
-        "delivers nothing twice. Exports can be approved for a paused target; they wait.",
+        "delivers nothing twice. The target must be active, its last validation must not have failed, and the address "
+        "policy must allow its URL now; else the response is a 422 on `/target_id` with the reason and the fix. While the "
+        "receiver or the circuit breaker holds a target, exports can be approved for it; they wait.",
         responses=(
             SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, _DUE_HEADERS, ("readTicketExport",)),
         ),
@@ -142,7 +144,8 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Retry a failed or blocked export",
         description="Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
-        "again: if it is allowed now the target is resumed, else the response is a 409 with the reason.",
+        "again: if it is allowed now the target is resumed. A target that is not active is a 422 on `/target_id` with the "
+        "reason and the fix.",
         responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),),
         error_codes=("CONFLICT",),
     ),

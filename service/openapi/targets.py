@@ -83,7 +83,8 @@ OPERATIONS: Final[Operations] = {
         summary="Validate a target",
         description="Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
-        "turns nothing off. Where no worker takes it up within 5 s, the result is that of policy and name alone.",
+        "turns nothing off, but prevents approvals until a validation passes or a delivery succeeds. Where no worker takes "
+        "it up within 5 s, the result is that of policy and name alone, and an earlier failure to connect remains.",
         responses=(SuccessResponse(200, "The target, with the result in `last_validation`.", TargetResponse, _VALIDATED),),
     ),
     _action("ping"): OperationDescription(

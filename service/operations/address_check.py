@@ -23,7 +23,7 @@ class AddressCheck:
         self._timeout_s = settings.connect_timeout_s
 
     def check(self, url: str) -> Validation:
-        """Return why `url` is not allowed, or a passed validation. Waits for the resolver."""
+        """Return why `url` is not allowed, or a partial validation that has passed. Waits for the resolver."""
         address = check_url(url, self._policy)
         if isinstance(address, UrlRefusal):
             return _refused(address)
@@ -31,7 +31,7 @@ class AddressCheck:
             refusal = check_addresses(self._resolver.resolve(address.host, address.port, self._timeout_s), self._policy)
         except DnsError as failed:
             return Validation(failed.reason.value)
-        return _refused(refusal) if refusal else Validation()
+        return _refused(refusal) if refusal else Validation(is_partial=True)
 
     def require_safe(self, url: str) -> None:
         """Raise ValidationFailed on `/base_url` for a URL that is not allowed."""

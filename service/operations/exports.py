@@ -3,6 +3,8 @@
 `schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from runtime.clock import utc_now
@@ -11,17 +13,23 @@ from schemas.base.errors import WebhooksForbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Approval, Export, Preparation, PreparationForm
+from schemas.targets.approval import TargetUrlRefused
 from schemas.targets.validations import Validation
+from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.db import engine
 from storage.exports import queries, transitions
+from storage.targets import targets
 
 
 class ExportOperations:
     """Changes one export of the caller's account. Every method but `prepare` raises ExportNotFound and Conflict."""
 
-    def __init__(self, check: AddressCheck, wake_ups: WakeUpQueue, *, has_default_secret: bool) -> None:
+    def __init__(
+        self, check: AddressCheck, wake_ups: WakeUpQueue, policy: TargetPolicy, *, has_default_secret: bool
+    ) -> None:
         self._check = check
+        self._policy = policy
         self._wake_ups = wake_ups
         self._has_default_secret = has_default_secret
 
@@ -32,12 +40,21 @@ class ExportOperations:
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        Call `wake_workers` once the transaction is committed.
+        Run it, and the transaction around it, in `blocking_refused_target`; call `wake_workers` after the commit.
         """
         account_id = actor.account_id
         if account_id is None:
             account_id = queries.get(export_id).account_id
-        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key)
+        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self._policy)
+
+    @contextmanager
+    def blocking_refused_target(self, actor: Actor) -> Iterator[None]:
+        """Block the target if the policy refuses its URL in an approval inside: that approval has rolled back by then."""
+        try:
+            yield
+        except TargetUrlRefused as refused:
+            targets.refuse(refused.target_id, refused.reason, utc_now(), actor.key, refused.base_url)
+            raise
 
     def check_blocked_target(self, export_id: str, actor: Actor) -> Validation | None:
         """Check the address of an export's target before a retry; None if the target is not blocked.

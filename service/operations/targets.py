@@ -90,7 +90,7 @@ class TargetOperations:
         engine.release()
         if isinstance(actor, TokenPrincipal):
             self._check.require_safe(target.base_url)
-            return Validation()
+            return Validation(is_partial=True)
         found = self._check.check(target.base_url)
         if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
             raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address is not allowed.")

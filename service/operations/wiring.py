@@ -34,7 +34,7 @@ def build_operations(
     fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
     check = AddressCheck(settings, resolver or DnsResolver())
     return Operations(
-        exports=ExportOperations(check, wake_ups, has_default_secret=fingerprint is not None),
+        exports=ExportOperations(check, wake_ups, settings.target_policy, has_default_secret=fingerprint is not None),
         targets=TargetOperations(check, wake_ups, fingerprint, settings.deployment_mode.value, settings.delivery_timeout_s),
         recoveries=RecoveryOperations(wake_ups),
         intake=IntakeOperations(settings.default_project_id),

@@ -170,6 +170,8 @@ class TargetRow(BaseModel):
     validation_status = TextField(null=True)
     validation_reason = TextField(null=True)
     validated_at = MomentField(null=True)
+    #: Failed validations in a row: the more, the later the next one.
+    validation_failures = IntegerField(default=0)
     created_at = MomentField()
     updated_at = MomentField()
     #: No attempt starts before. The reason: the receiver asked for it, or its breaker is open.
@@ -187,7 +189,7 @@ class TargetRow(BaseModel):
     max_per_minute = IntegerField(null=True)
     paced_until = BigIntegerField(null=True)
     #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
-    #: validation, or the end of the lease. NULL: never.
+    #: validation, sooner after a failed one, or the end of the lease. NULL: never.
     validation_due_at = MomentField(null=True)
     #: Since when a request waits for a validation.
     validation_asked_at = MomentField(null=True)

@@ -14,7 +14,7 @@ from peewee import JOIN, SQL, Join
 
 from schemas.base.errors import Conflict, NotFound, TargetNotFound
 from schemas.exports.recoveries import Recovery, RecoveryStatus
-from schemas.targets.target import APPROVABLE, TargetStatus
+from schemas.targets.target import ENABLED, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
@@ -118,7 +118,7 @@ def advance(held: RecoveryLease, now: datetime) -> RecoveryBatch:
         r = RecoveryRow
         held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
         [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
-        if _target_status(target_id) not in APPROVABLE:
+        if _target_status(target_id) not in ENABLED:
             _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
             return RecoveryBatch(RecoveryProgress.HALTED)
         last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
@@ -191,7 +191,7 @@ def _create(
 ) -> str:
     """Store a recovery and return its id."""
     status = _target_status(target_id, account_id)
-    if status not in APPROVABLE:
+    if status not in ENABLED:
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
     recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
     row = RecoveryRow.insert(

@@ -17,8 +17,10 @@ from schemas.base.timestamps import rfc3339, to_ms
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
-from schemas.targets.target import APPROVABLE, TargetStatus
+from schemas.targets.approval import ApprovalState, not_active, require_approvable
+from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
+from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
@@ -27,7 +29,7 @@ from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
-from storage.exports.transitions_sql import swap, target_status
+from storage.exports.transitions_sql import swap, target_state
 from storage.targets import targets
 
 #: What becomes of the exports that wait for a target that was turned off.
@@ -54,11 +56,12 @@ def prepare_by_hand(preparation: Preparation, account_id: int, now: datetime, ac
         return get(export_id)
 
 
-def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str) -> Export:
+def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str, policy: TargetPolicy) -> Export:
     """Freeze the ticket's bytes for a target and make the export due now; for the same target again, return it unchanged.
 
-    Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the target or the
-    preview.
+    A validation that fails, or a person who pauses the target, while this transaction runs counts as later: the export waits
+    for the target. Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the
+    target or the preview, TargetUrlRefused if `policy` refuses the target's URL.
     """
     with transaction():
         export = _locked(export_id, account_id)
@@ -67,7 +70,7 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
         if export.target_id == approval.target_id:
             return export
         _require(Transition.APPROVE, export)
-        _require_approvable(approval.target_id, account_id)
+        _require_approvable(approval.target_id, account_id, policy)
         if export.preview_problems:
             raise ValidationFailed(problem("", "preview_not_safe"))
         body = delivery_body(export.id, approval.target_id, export.source, export.ticket, rfc3339(now))
@@ -95,10 +98,11 @@ def retry(
     *,
     has_default_secret: bool = True,
 ) -> Export:
-    """Make a failed or blocked export due again, with its whole schedule, for a target that is active or paused.
+    """Make a failed or blocked export due again, with its whole schedule, for a target that is active.
 
     A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed; without a default
-    secret (WEBHOOK_SECRET) it needs one of its own. Raises ExportNotFound, Conflict.
+    secret (WEBHOOK_SECRET) it needs one of its own. A target whose last validation failed is tried. Raises ExportNotFound,
+    Conflict, ValidationFailed for a target that is not active.
     """
     with transaction():
         export = _locked(export_id, account_id)
@@ -107,10 +111,10 @@ def retry(
             raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
         if validation is not None:
             _unblock(export, validation, now, actor, has_default_secret)
-        # A target that is turned off, blocked or without a secret would let the export wait for ever.
-        status = target_status(export.target_id, export.account_id)
-        if status not in APPROVABLE:
-            raise Conflict(f"Target {export.target_id} is {status}; export {export.id} can be retried once it is resumed.")
+        # A target that is not active would let the export wait for a person.
+        state = _state_of_target(export)
+        if state.status != TargetStatus.ACTIVE:
+            raise ValidationFailed(not_active(state.status, state.status_reason))
         restart = {"schedule_began_at": to_ms(now), "attempts_before": export.attempts}
         _transition(
             export,
@@ -252,24 +256,28 @@ def _require(transition: Transition, export: Export) -> None:
         raise Conflict(f"Export {export.id} is {export.status.value}; {transition.value} needs {sources}.")
 
 
-def _require_approvable(target_id: str, account_id: int) -> None:
-    status = target_status(target_id, account_id)
-    if status is None:
+def _require_approvable(target_id: str, account_id: int, policy: TargetPolicy) -> None:
+    found = target_state(target_id, account_id)
+    if found is None:
         raise ValidationFailed(problem("/target_id", "unknown_target"))
-    if status not in APPROVABLE:
-        raise ValidationFailed(problem("/target_id", "target_not_active"))
+    base_url, state = found
+    require_approvable(target_id, base_url, state, policy)
+
+
+def _state_of_target(export: Export) -> ApprovalState:
+    found = target_state(export.target_id, export.account_id)
+    assert found is not None  # noqa: S101 - an export that failed keeps its target
+    return found[1]
 
 
 def _unblock(export: Export, validation: Validation, now: datetime, actor: str, has_default_secret: bool) -> None:
     """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
     target_id = str(export.target_id)
     if not validation.has_passed:
-        raise Conflict(
-            f"Target {target_id} stays blocked: {validation.reason}; export {export.id} cannot be delivered there."
-        )
+        raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
     # It also locks the target until the transaction ends.
     targets.record_validation(target_id, export.account_id, validation, now, actor)
-    if target_status(target_id, export.account_id) == TargetStatus.BLOCKED:
+    if _state_of_target(export).status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, has_default_secret=has_default_secret)
 
 

@@ -1,13 +1,22 @@
 """The name, host and status of targets, as lists of exports show them: many targets in one query."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
-from peewee import Expression
+from peewee import Expression, fn
 
+from schemas.targets.approval import ApprovalState
 from schemas.targets.target import TargetStatus, host_of
+from schemas.targets.validations import FAILED
+from storage.db.columns import columns
 from storage.db.models import TargetRow
 from storage.db.queries import tuples
+
+#: The condition of `ApprovalState.problem` being None.
+_IS_APPROVABLE: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & (
+    fn.COALESCE(TargetRow.validation_status, "") != FAILED
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +26,12 @@ class TargetSummary:
     id: str
     name: str
     host: str
-    status: TargetStatus
+    approval: ApprovalState
+
+    @property
+    def status(self) -> TargetStatus:
+        """Return its status, as it is stored."""
+        return self.approval.status
 
 
 def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSummary]:
@@ -26,12 +40,25 @@ def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSumma
     return {target.id: target for target in found}
 
 
-def list_page(account_id: int, limit: int, statuses: Sequence[TargetStatus] = tuple(TargetStatus)) -> list[TargetSummary]:
-    """Return up to `limit` of an account's targets that have one of `statuses`, the newest first."""
-    return _read(account_id, TargetRow.status.in_(statuses), limit)
+def list_page(account_id: int, limit: int) -> list[TargetSummary]:
+    """Return up to `limit` of an account's targets, the newest first."""
+    return _read(account_id, TargetRow.account == account_id, limit)
+
+
+def list_approvable(account_id: int, limit: int) -> list[TargetSummary]:
+    """Return up to `limit` of an account's targets that an export may be approved for, the newest first."""
+    return _read(account_id, _IS_APPROVABLE, limit)
+
+
+def list_unapprovable(account_id: int, limit: int) -> list[TargetSummary]:
+    """Return up to `limit` of an account's other targets, the newest first, without those that are disabled."""
+    return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value), limit)
 
 
 def _read(account_id: int, wanted: Expression, limit: int | None = None) -> list[TargetSummary]:
-    query = TargetRow.select(TargetRow.id, TargetRow.name, TargetRow.base_url, TargetRow.status)
+    query = TargetRow.select(TargetRow.id, TargetRow.name, TargetRow.base_url, *columns(ApprovalState, TargetRow))
     found = query.where(TargetRow.account == account_id, wanted).order_by(TargetRow.id.desc()).limit(limit)
-    return [TargetSummary(target_id, name, host_of(url), status) for target_id, name, url, status in tuples(found)]
+    return [
+        TargetSummary(target_id, name, host_of(url), ApprovalState._make(state))
+        for target_id, name, url, *state in tuples(found)
+    ]

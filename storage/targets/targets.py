@@ -3,9 +3,12 @@
 from datetime import datetime
 from typing import Any, Final
 
+from peewee import Case
+
 from schemas.base.errors import Conflict, TargetNotFound
+from schemas.base.timestamps import to_ms
 from schemas.targets.target import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
-from schemas.targets.validations import VALID_FOR, Validation
+from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.bulk_sql import lock_row
@@ -49,7 +52,7 @@ def create(
             status=status.value,
             status_reason=None if default_secret_fingerprint else "no_secret",
             connected_status="unknown",
-            validation_status="passed",
+            validation_status=PASSED,
             validated_at=now,
             validation_due_at=now + VALID_FOR,
             created_at=now,
@@ -142,25 +145,56 @@ def change_status(
 def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
     """Store the result of a validation of a target, of one account where `account_id` is given.
 
-    Only a refusal by our own policy turns an active or paused target off; other failures show as `failing`, and a passed
-    validation turns nothing on. The next validation is due in a day; one that is requested or under way keeps its due time.
-    Raises TargetNotFound.
+    Only a refusal by our own policy turns an active or paused target off; other failures show as `failing` and forbid
+    approvals, and a passed validation turns nothing on. The next validation is due in a day, or sooner after a failure; one
+    that is requested or under way keeps its due time. A partial validation passes no failure that it did not check: a worker
+    validates the target now. Raises TargetNotFound.
     """
     with transaction():
         row = _locked(target_id, account_id)
         is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
+        has_failed_elsewhere = row.validation_status == FAILED and not is_about_address(row.validation_reason)
+        if validation.is_partial and validation.has_passed and has_failed_elsewhere:
+            _change(target_id, validation_due_at=row.validation_due_at if is_awaited else now)
+            return
+        failures = 0 if validation.has_passed else row.validation_failures + 1
         _change(
             target_id,
-            validation_status="passed" if validation.has_passed else "failed",
+            validation_status=PASSED if validation.has_passed else FAILED,
             validation_reason=validation.reason,
             validated_at=now,
-            validation_due_at=row.validation_due_at if is_awaited else now + VALID_FOR,
+            validation_failures=failures,
+            validation_due_at=row.validation_due_at if is_awaited else now + next_validation_in(failures),
         )
-        append(now, actor, "validate_target", target_id, validation.reason or "passed")
+        append(now, actor, "validate_target", target_id, validation.reason or PASSED)
         if validation.is_refused:
             deactivate(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
         elif not validation.has_passed:
             _change(target_id, connected_status="failing")
+
+
+def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_url: str | None = None) -> None:
+    """Store that the address policy refuses a target: a failed validation, and an active or paused target is blocked.
+
+    With `base_url`, only while that is still its URL: the refusal is of that one.
+    """
+    with transaction():
+        if base_url in {None, _locked(target_id, None).base_url}:
+            record_validation(target_id, None, Validation(reason, is_refused=True), now, actor)
+
+
+def pass_validation(target_id: str, now: datetime, actor: str) -> None:
+    """Store that a delivery reached a target: its failed validation has passed. The caller holds the transaction.
+
+    A validation that is requested or under way keeps its due time, and its result counts.
+    """
+    has_failed = TargetRow.validation_status == FAILED
+    is_awaited = TargetRow.validation_asked_at.is_null(False) | TargetRow.validation_lease.is_null(False)
+    due_at = Case(None, [(is_awaited, TargetRow.validation_due_at)], to_ms(now + VALID_FOR))
+    passed = {"validation_status": PASSED, "validation_reason": None, "validated_at": now, "validation_failures": 0}
+    # A validation that has passed meanwhile wins.
+    if compare_and_swap(TargetRow, target_id, has_failed, **passed, validation_due_at=due_at):
+        append(now, actor, "validate_target", target_id, "delivered")
 
 
 def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:

@@ -133,6 +133,7 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
         failing_since=from_ms(row[9]),
         max_per_minute=row[10],
         paced_until=_from_us(row[11]),
+        validation_status=row[12],
     )
 
 

@@ -1,4 +1,4 @@
-"""Validations of targets: requested, or due a day after the last response of a target.
+"""Validations of targets: requested, due a day after the last response of a target, or sooner after a failed one.
 
 One worker at a time validates a target: it claims it by compare-and-swap, under a lease, and the holder of that lease writes
 the result. If a worker dies, the lease lapses and the target is due again. A request takes back what no worker claimed in
@@ -12,8 +12,8 @@ from typing import Any, Final
 from peewee import Case, fn
 
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import APPROVABLE
-from schemas.targets.validations import VALID_FOR, Validation
+from schemas.targets.target import ENABLED
+from schemas.targets.validations import FAILED, RETRY_AT_MOST, VALID_FOR, Validation
 from storage.accounts.audit_log import append
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
@@ -109,8 +109,11 @@ def finish(job: ValidationJob, validation: Validation, now: datetime, worker: st
 
 def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
     """Return until when a target needs no validation by itself; None where it is to be validated now."""
-    if row.status not in APPROVABLE:
-        return now + VALID_FOR
+    has_failed = row.validation_status == FAILED
+    if row.status not in ENABLED:
+        return now + (RETRY_AT_MOST if has_failed else VALID_FOR)
+    if has_failed:
+        return None
     valid_until = None if row.last_success_at is None else row.last_success_at + VALID_FOR
     return valid_until if valid_until is not None and valid_until > now else None
 
@@ -120,5 +123,5 @@ def _take_back(target_id: str, asked_at: datetime, now: datetime, actor: str, *e
         is_same = TargetRow.validation_asked_at == asked_at
         if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
             return False
-        targets.record_validation(target_id, None, Validation(), now, actor)
+        targets.record_validation(target_id, None, Validation(is_partial=True), now, actor)
     return True

@@ -17,7 +17,7 @@ from storage.db import migrations, schema_version
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.exports import transitions
 from storage.targets import targets
-from tests.support.factories import NOW, Customer, make_customer, make_target, postback, record_postback
+from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_customer, make_target, postback, record_postback
 from tests.support.servers import PostgresServer
 from tests.support.shell import Shell
 
@@ -291,6 +291,21 @@ def test_an_export_is_listed_shown_and_approved_without_redis(shell: Shell, expo
     assert "approved" in shell.refused("export", "dismiss", export_id)
 
 
+def test_an_export_is_not_approved_for_a_target_that_is_paused_or_whose_url_is_refused(
+    shell: Shell, export_id: str, target_id: str
+) -> None:
+    shell.json("target", "pause", target_id)
+    refused = shell.refused("export", "approve", export_id, "--target", target_id)
+    assert "/target_id This target is paused (operator)." in refused
+    assert "`target resume`" in refused
+    shell.json("target", "resume", target_id)
+    shell.environment["TARGET_ALLOWED_PORTS"] = "8443"
+    refused = shell.refused("export", "approve", export_id, "--target", target_id)
+    assert "This target is blocked (port_not_allowed)." in refused
+    assert shell.json("target", "show", target_id)["status"] == "blocked"
+    assert shell.json("export", "show", export_id)["status"] == "prepared"
+
+
 def test_exports_of_every_account_are_listed_unless_one_is_named(shell: Shell, export_id: str) -> None:
     assert [record["id"] for record in shell.json("export", "list", "--account", "1")] == [export_id]
     assert shell.json("export", "list", "--account", "2") == []
@@ -326,7 +341,7 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
     assert shell.json("sweep") == {"due": 0, "rung": False}
     open_database(shell.url)
     with connection():
-        transitions.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1")
+        transitions.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1", LOOPBACK_POLICY)
     close_database()
     assert shell.json("sweep", "--dry-run") == {"due": 1, "rung": False}
     away = shell.type("sweep", "--json")

@@ -44,7 +44,15 @@ from storage.exports.rows import Draft
 from storage.intake import rejections
 from storage.targets import targets
 from tests.support.browsers import PATIENCE_MS, chromium
-from tests.support.factories import claim_due, completed_attempt, issue, make_settings, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    claim_due,
+    completed_attempt,
+    issue,
+    make_settings,
+    postback,
+    record_postback,
+)
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
@@ -292,7 +300,9 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
     at = NOW - timedelta(hours=1)
     for number, export_id in enumerate(prepared[:13]):
         where = helpdesk if number in {4, 7, 9} else tracker
-        transitions.approve(export_id, account_id, Approval(where, None), at + timedelta(seconds=number), "user:1")
+        transitions.approve(
+            export_id, account_id, Approval(where, None), at + timedelta(seconds=number), "user:1", LOOPBACK_POLICY
+        )
     at += timedelta(minutes=1)
     for claim in claim_due(20, at, 60, WORKER):
         number = prepared.index(claim.export_id)

@@ -46,6 +46,7 @@ MEANT: Final = frozenset(
         "other_topic",
         "unknown_target",
         "target_not_active",
+        "target_unavailable",
         "preview_not_safe",
         "invalid_address",
         "invalid_cursor",

@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         row = self.model.rows[export_id]
         reported = {"right": row.digest, "wrong": "sha256:" + "0" * 64}.get(digest)
         body = {"target_id": target_id, **({"ticket_digest": reported} if reported else {})}
-        is_open = self.model.targets[target_id].status in {"active", "paused"}
+        is_open = self.model.targets[target_id].status == "active"
         if digest == "wrong":
             expected = 409
         elif row.target_id == target_id:
@@ -335,13 +335,14 @@ class Machine(RuleBasedStateMachine):
         if export_id is None:
             return
         row = self.model.rows[export_id]
-        may = row.status in {"failed", "blocked"} and row.redacted_at is None
+        may = is_undelivered = row.status in {"failed", "blocked"} and row.redacted_at is None
         target = self.model.targets.get(row.target_id or "")
         was_blocked = target is not None and target.status == "blocked"
         if may and target is not None:
-            may = target.status in {"active", "paused"} or (was_blocked and self.is_safe(target.id))
+            may = target.status == "active" or (was_blocked and self.is_safe(target.id))
         answer = self.post(f"{EXPORTS}/{export_id}/retry", {}, self.customer.bearer, death=death)
-        assert answer.status_code == (202 if may else 409), f"{answer.text}; {row}, {target}"
+        expected = 202 if may else 422 if is_undelivered else 409
+        assert answer.status_code == expected, f"{answer.text}; {row}, {target}"
         if may and target is not None:
             self.model.ask("retry", [export_id])
             self.is_notified()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from schemas.settings.definitions import Settings, load_settings
 from schemas.targets.target import Target, TargetRequest
+from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
@@ -39,6 +41,9 @@ LOOPBACK: Final = {
     "TARGET_ALLOWED_PORTS": "1-65535",
     "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8",
 }
+
+#: The target policy of such an installation.
+LOOPBACK_POLICY: Final = TargetPolicy(True, ((1, 65535),), (ip_network("127.0.0.0/8"),))
 
 _numbers: Final = itertools.count(1)
 
@@ -138,7 +143,7 @@ def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[st
 def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> str:
     """Store an export that is approved for a target and due at `now`; return its id."""
     [export_id] = make_exports(customer, 1, now)
-    transitions.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test")
+    transitions.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test", LOOPBACK_POLICY)
     return export_id
 
 

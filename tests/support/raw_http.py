@@ -196,6 +196,13 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
     assert {(each["path"], each["code"]) for each in reported} == {(each.path, each.code) for each in fields}
 
 
+def field_message(answer: Result) -> str:
+    """Return the sentence about the one member that a 422 names."""
+    [reported] = answer.json["error"]["details"]["fields"]
+    message: str = reported["message"]
+    return message
+
+
 def was_made(request_id: str) -> bool:
     """Return whether the service made this request id."""
     return _MADE_REQUEST_ID.fullmatch(request_id) is not None

@@ -19,8 +19,9 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from schemas.exports.delivery import TargetEffect, TargetHealth
-from schemas.targets.target import BREAKER_OPEN, TargetStatus
+from schemas.targets.target import BREAKER_OPEN, ENABLED, TargetStatus
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
+from schemas.targets.validations import FAILED, PASSED
 
 #: The contract's bounds of what a target may have open at once.
 MIN_CONCURRENCY: Final = 1.0
@@ -37,8 +38,6 @@ SUCCESS_SHOWN_WITHIN: Final = timedelta(seconds=1)
 _ROUNDING: Final = 1e-9
 #: The rate limit allows this much of itself at once: a worker claims every 20 ms, and may catch up with what it missed.
 BURST_S: Final = 1.0
-#: Statuses that a delivery may turn to blocked or disabled.
-_TURNED_OFF_FROM: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
 
 
 class TargetEvent(NamedTuple):
@@ -54,7 +53,8 @@ class TargetEvent(NamedTuple):
 class ThrottleUpdate:
     """What one tick changes in a target: its next state, whether the row must be written, and what to log.
 
-    `deactivated` is set when the tick blocks or disables the target; `reason` is why.
+    `deactivated` is set when the tick blocks or disables the target; `reason` is why. `passes_validation` means that a
+    success follows a failed validation.
     """
 
     state: ThrottleState
@@ -62,6 +62,7 @@ class ThrottleUpdate:
     deactivated: TargetStatus | None = None
     reason: str | None = None
     events: tuple[TargetEvent, ...] = ()
+    passes_validation: bool = False
 
 
 def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleUpdate:
@@ -77,7 +78,8 @@ def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime
         events.append(TargetEvent(before.target_id, text, reason, logging.WARNING))
         after = replace(after, status=status)
     logged = tuple(event for event in events if event is not None)
-    return ThrottleUpdate(after, is_changed or status is not None, status, reason, logged)
+    passes_validation = after.validation_status != before.validation_status
+    return ThrottleUpdate(after, is_changed or status is not None, status, reason, logged, passes_validation)
 
 
 def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
@@ -122,6 +124,7 @@ def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datet
         and state.failures_in_row == 0
         and state.failing_since is None
         and state.held_until is None
+        and state.validation_status != FAILED
         and state.last_success_at is not None
         and now - state.last_success_at < SUCCESS_SHOWN_WITHIN
         and all(_is_plain_success(effect, state) for effect in effects)
@@ -188,7 +191,7 @@ def _turned_off(
     before: ThrottleState, after: ThrottleState, effects: Sequence[TargetEffect], now: datetime, *, is_changed: bool
 ) -> tuple[TargetStatus | None, str | None]:
     """Return the status and reason that attempts turn their target off with; the last of several effects counts."""
-    if before.status not in _TURNED_OFF_FROM:
+    if before.status not in ENABLED:
         return None, None
     for effect in reversed(effects):
         # Also where the state stays the same, as after a late answer to an open breaker.
@@ -246,6 +249,7 @@ def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now:
         ramp=ramp,
         failures_in_row=0,
         failing_since=None,
+        validation_status=PASSED if state.validation_status == FAILED else state.validation_status,
     )
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from schemas.exports.delivery import CompletedAttempt, TargetEffect
+from schemas.targets.target import TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.targets import targets, throttle_state_sql
 from worker.delivery import throttle
@@ -52,8 +53,13 @@ def write_effects(effects: Effects, now: datetime, actor: str, others: Collectio
     written = [updates[target_id] for target_id in changed]
     throttle_state_sql.write(update.state for update in written)
     for update in written:
-        if update.deactivated is not None:
-            targets.deactivate(update.state.target_id, update.deactivated, update.reason, now, actor)
+        target_id = update.state.target_id
+        if update.passes_validation:
+            targets.pass_validation(target_id, now, actor)
+        if update.deactivated is TargetStatus.BLOCKED:
+            targets.refuse(target_id, update.reason, now, actor)
+        elif update.deactivated is not None:
+            targets.deactivate(target_id, update.deactivated, update.reason, now, actor)
     states = seen | {target_id: update.state for target_id, update in updates.items()}
     return WrittenStates(states, [event for update in written for event in update.events])
 

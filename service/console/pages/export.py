@@ -15,8 +15,8 @@ from schemas.exports.delivery import Timings
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.ticket import delivery_body
-from schemas.targets.target import APPROVABLE, TargetStatus
-from service.console.error_help import help_for
+from schemas.targets.error_help import help_for
+from schemas.targets.target import TargetStatus
 from service.console.layout import ConsolePage
 from service.console.pages.exports import EXPORTS, MOST_TARGETS
 from service.console.sessions import ConsoleUser
@@ -32,6 +32,9 @@ from storage.targets.summaries import TargetSummary
 
 #: Far more entries than an export gets from a full retry schedule and some manual retries.
 MOST_ENTRIES: Final = 200
+
+#: Targets that the page names with the reason why they are not offered.
+MOST_UNAVAILABLE: Final = 5
 
 #: Refresh intervals of exports that a worker is about to send, and of one that waits for a retry.
 _REFRESH_S: Final[Mapping[ExportStatus, int]] = {
@@ -150,16 +153,20 @@ def _decisions(export: Export, frozen: FrozenBody, user: ConsoleUser) -> dict[st
         target = summaries.by_id([export.target_id], user.account_id).get(export.target_id)
     may_approve = allows(Transition.APPROVE, export.status) and not export.preview_problems
     offered: list[TargetSummary] = []
+    unavailable: list[TargetSummary] = []
     if may_approve:
-        offered = summaries.list_page(user.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
+        offered = summaries.list_approvable(user.account_id, MOST_TARGETS + 1)
+        unavailable = summaries.list_unapprovable(user.account_id, MOST_UNAVAILABLE + 1)
     return {
         "target": target,
         "may_approve": may_approve,
         "may_dismiss": allows(Transition.DISMISS, export.status),
         "may_retry": allows(Transition.RETRY, export.status) and frozen.redacted_at is None,
-        "can_deliver": target is not None and target.status in APPROVABLE | {TargetStatus.BLOCKED},
+        "can_deliver": target is not None and target.status in {TargetStatus.ACTIVE, TargetStatus.BLOCKED},
         "offered": offered[:MOST_TARGETS],
         "has_more_targets": len(offered) > MOST_TARGETS,
+        "unavailable": unavailable[:MOST_UNAVAILABLE],
+        "has_more_unavailable": len(unavailable) > MOST_UNAVAILABLE,
     }
 
 

@@ -94,7 +94,8 @@ class Approve(Action):
         if not form.get("ticket_digest"):
             raise ValidationFailed(problem("/ticket_digest", "required"))
         approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
-        export = self._exports.approve(ids["export_id"], user.principal, approval)
+        with self._exports.blocking_refused_target(user.principal):
+            export = self._exports.approve(ids["export_id"], user.principal, approval)
         self._exports.wake_workers()
         return Redirect(f"/exports/{export.id}", "approved")
 

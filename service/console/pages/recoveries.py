@@ -6,7 +6,7 @@ from typing import Any, Final
 import falcon
 
 from schemas.exports.recoveries import RecoveryStatus
-from schemas.targets.target import APPROVABLE, host_of
+from schemas.targets.target import ENABLED, host_of
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.pages.targets import TARGET, require_webhooks
 from service.console.sessions import ConsoleUser
@@ -55,7 +55,7 @@ class RecoveryPage(ConsolePage):
             "target": target,
             "host": host_of(target.base_url),
             "is_running": is_running,
-            "is_halted": is_running and target.status not in APPROVABLE,
+            "is_halted": is_running and target.status not in ENABLED,
             "may_cancel": is_running and user.principal.may_use_webhooks,
         }
 

@@ -16,7 +16,7 @@ from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationF
 from schemas.base.fields import problem
 from schemas.exports.recoveries import past_from
 from schemas.settings.secret_text import SecretFault, secret_from
-from schemas.targets.target import APPROVABLE, BREAKER_OPEN, PINGABLE, RESUMABLE, Target, TargetStatus, host_of
+from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, host_of
 from service.console import charts
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
@@ -233,5 +233,5 @@ def _may(target: Target, user: ConsoleUser, now: datetime) -> Mapping[str, bool]
         "resume": may_connect and (target.status in RESUMABLE or target.is_held(now)),
         "disable": target.status is not TargetStatus.DISABLED,
         "secret": may_connect,
-        "recover": may_connect and target.status in APPROVABLE,
+        "recover": may_connect and target.status in ENABLED,
     }

@@ -288,7 +288,7 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShel
     [export_id] = shell.failed(status=status)
     shell.turn_to("blocked")
     shell.environment["TARGET_ALLOWED_NETWORKS"] = None
-    assert "stays blocked: address_loopback;" in shell.refused("retry", export_id)
+    assert "This target is blocked (address_loopback)." in shell.refused("retry", export_id)
     assert shell.json("show", export_id)["status"] == status
     shell.environment.update(LOOPBACK)
     assert shell.json("retry", export_id)["status"] == "approved"
@@ -305,8 +305,8 @@ def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: Export
     assert shell.json("show", export_id)["status"] == "failed"
 
 
-@pytest.mark.parametrize("status", ["disabled", "inactive"])
-def test_a_retry_for_a_target_that_is_off_is_refused(shell: ExportShell, status: str) -> None:
+@pytest.mark.parametrize("status", ["disabled", "inactive", "paused"])
+def test_a_retry_for_a_target_that_is_not_active_is_refused(shell: ExportShell, status: str) -> None:
     [export_id] = shell.failed()
     shell.turn_to(status)
-    assert f"is {status}; export {export_id} can be retried once it is resumed" in shell.refused("retry", export_id)
+    assert f"/target_id This target is {status}." in shell.refused("retry", export_id)

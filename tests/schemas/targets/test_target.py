@@ -8,7 +8,7 @@ import pytest
 
 from schemas.api.responses import dump_target
 from schemas.base.errors import ValidationFailed
-from schemas.targets.target import APPROVABLE, Target, TargetForm, TargetRequest, TargetStatus
+from schemas.targets.target import ENABLED, Target, TargetForm, TargetRequest, TargetStatus
 
 FORM = TargetForm()
 REQUEST = {"provider_key": "generic_webhook", "base_url": "https://tracker.example.com/hook", "name": "Tracker"}
@@ -144,5 +144,5 @@ def test_a_record_shows_what_a_target_is_sent_at_once() -> None:
     assert record["delivery"] == {"concurrency": 3, "failures_in_row": 4, "max_per_minute": 90, "waits_until": None}
 
 
-def test_active_and_paused_targets_can_be_approved_for() -> None:
-    assert {status.value for status in APPROVABLE} == {"active", "paused"}
+def test_the_exports_of_active_and_paused_targets_are_not_ended() -> None:
+    assert {status.value for status in ENABLED} == {"active", "paused"}

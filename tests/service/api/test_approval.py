@@ -3,8 +3,9 @@
 import sqlite3
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -12,12 +13,15 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.base.timestamps import to_ms
 from schemas.settings.definitions import Settings
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE
+from schemas.targets.validations import EXPIRES_SOON, Validation
 from service.app import create_app
-from storage.db.engine import execute
+from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.targets import targets
-from tests.support.factories import Customer, make_settings, make_target
+from tests.support.factories import Customer, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     EXPORTS,
@@ -26,9 +30,12 @@ from tests.support.raw_http import (
     FieldRefusal,
     assert_is_error,
     everything_stored,
+    field_message,
     prepared,
 )
 from tests.support.servers import RedisServer
+
+NOT_ACTIVE: Final = FieldRefusal("/target_id", "target_not_active")
 
 
 def approve(client: TestClient, customer: Customer, export_id: str, body: dict[str, Any], key: str | None = None) -> Result:
@@ -125,18 +132,85 @@ def test_the_digest_that_was_read_is_the_one_to_approve(client: TestClient, cust
     assert approve(client, customer, export_id, body).status_code == 202
 
 
-def test_a_paused_target_can_be_approved_for(client: TestClient, customer: Customer) -> None:
+# a status with its reason, what the message says of it
+NOT_ACTIVE_STATES: Final = [
+    ("paused", "operator", ("is paused (operator)", "with a command", "`target resume`")),
+    ("paused", "restored", ("is paused (restored)", "from a backup", "`target resume`")),
+    ("inactive", "no_secret", ("is inactive (no_secret)", "no signing secret", "`secret set target`")),
+    ("disabled", "receiver_gone", ("is disabled (receiver_gone)", "410 Gone", "`target resume`")),
+    ("blocked", "address_private", ("is blocked (address_private)", "not allowed", "`target resume`")),
+]
+
+
+@pytest.mark.parametrize(("status", "reason", "expected"), NOT_ACTIVE_STATES)
+def test_a_target_that_is_not_active_is_refused_with_its_status_and_the_fix(
+    status: str, reason: str, expected: tuple[str, ...], client: TestClient, customer: Customer
+) -> None:
     export_id, target = prepared(client), make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status, reason, target.id))
+    answer = approve(client, customer, export_id, {"target_id": target.id})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (NOT_ACTIVE,))
+    assert [text for text in expected if text not in field_message(answer)] == []
+    assert queries.get(export_id).status == "prepared"
+
+
+@pytest.mark.parametrize("reason", [RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN])
+def test_a_hold_of_the_receiver_or_the_breaker_is_no_pause(reason: str, client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    until = to_ms(utc_now() + timedelta(hours=3))
+    execute("UPDATE targets SET held_until = ?, held_reason = ?, failures_in_row = 7", (until, reason))
+    answer = approve(client, customer, export_id, {"target_id": target.id})
+    assert (answer.status_code, answer.json["status"]) == (202, "approved")
+
+
+def test_a_repeat_for_a_target_that_was_paused_meanwhile_changes_nothing(client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
     targets.change_status(target.id, "pause", utc_now(), "operator")
     assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
 
 
-@pytest.mark.parametrize("status", ["inactive", "disabled", "blocked"])
-def test_a_target_that_takes_nothing_is_refused(status: str, client: TestClient, customer: Customer) -> None:
+def test_after_a_failed_validation_nothing_is_approved_until_one_passes(client: TestClient, customer: Customer) -> None:
     export_id, target = prepared(client), make_target(customer)
-    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
-    answer = approve(client, customer, export_id, {"target_id": target.id})
-    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/target_id", "target_not_active"),))
+    targets.record_validation(target.id, None, Validation("connect_refused"), utc_now(), "worker")
+    body = {"target_id": target.id}
+
+    refused = approve(client, customer, export_id, body, key="k")
+    assert_is_error(refused, 422, "VALIDATION_FAILED", (FieldRefusal("/target_id", "target_unavailable"),))
+    expected = ("failed (connect_refused)", "nothing listens on its port", "Start the receiver", "`target validate`")
+    assert [text for text in expected if text not in field_message(refused)] == []
+    assert queries.get(export_id).status == "prepared"
+
+    targets.record_validation(target.id, None, Validation(EXPIRES_SOON), utc_now(), "worker")
+    # A refusal is not stored under the key.
+    assert approve(client, customer, export_id, body, key="k").status_code == 202
+
+
+def test_a_url_that_the_policy_of_now_refuses_blocks_its_target(
+    client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
+) -> None:
+    """The target was created while TARGET_ALLOWED_PORTS had this port."""
+    export_id, target = prepared(client), make_target(customer, "https://tracker.example.com:9443/hook")
+    for _ in range(2):
+        answer = approve(client, customer, export_id, {"target_id": target.id}, key="k")
+        assert_is_error(answer, 422, "VALIDATION_FAILED", (NOT_ACTIVE,))
+        assert "is blocked (port_not_allowed)" in field_message(answer)
+
+    now = targets.get(target.id, None)
+    assert (now.status, now.status_reason) == ("blocked", "port_not_allowed")
+    assert (now.validation_status, now.validation_reason) == ("failed", "port_not_allowed")
+    assert now.validated_at is not None
+    assert (queries.get(export_id).status, wake_ups.notifications) == ("prepared", 0)
+    actor = f"user:{customer.user_id}"
+    entries = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))
+    assert entries[1:] == [(actor, "validate_target", "port_not_allowed"), (actor, "target_blocked", "port_not_allowed")]
+
+
+def test_another_accounts_target_is_not_blocked_by_an_approval(client: TestClient, customer: Customer) -> None:
+    export_id, theirs = prepared(client), make_target(make_customer(), "https://tracker.example.com:9443/hook")
+    answer = approve(client, customer, export_id, {"target_id": theirs.id})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/target_id", "unknown_target"),))
+    assert targets.get(theirs.id, None).status == "active"
 
 
 def test_a_preview_that_is_not_safe_is_not_approved(client: TestClient, customer: Customer) -> None:

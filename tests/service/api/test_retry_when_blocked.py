@@ -14,9 +14,10 @@ from storage.exports import queries, transitions
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, Call, assert_is_error, everything_stored
+from tests.support.raw_http import EXPORTS, Call, FieldRefusal, assert_is_error, everything_stored, field_message
 
 HOST: Final = "tracker.example.com"
+NOT_ACTIVE: Final = FieldRefusal("/target_id", "target_not_active")
 
 
 @pytest.fixture
@@ -81,8 +82,8 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
     resolver.table[HOST] = leads_to
     before = everything_stored()
     answer = retry(client, customer, export_id)
-    assert_is_error(answer, 409, "CONFLICT")
-    assert f"stays blocked: {reason};" in answer.json["error"]["message"]
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (NOT_ACTIVE,))
+    assert f"This target is blocked ({reason})." in field_message(answer)
     for address in ("10.0.0.7", "127.0.0.1", HOST):
         assert address not in answer.text
     assert everything_stored() == before
@@ -96,7 +97,11 @@ def test_only_a_blocked_target_is_looked_at(
     [export_id] = make_failed(customer, target.id)
     turn_to(target, status)
     answer = retry(client, customer, export_id)
-    assert answer.status_code == (202 if status in {"active", "paused"} else 409)
+    if status == "active":
+        assert answer.status_code == 202
+    else:
+        assert_is_error(answer, 422, "VALIDATION_FAILED", (NOT_ACTIVE,))
+        assert f"This target is {status} (address_private)." in field_message(answer)
     assert (resolver.asked, targets.get(target.id, None).status) == ([], status)
 
 
@@ -168,7 +173,7 @@ def test_a_keyed_repeat_looks_at_nothing(
 
 
 # what becomes of the target while its name is looked up, what becomes of the retry
-MEANWHILE: Final = [("disabled", 409), ("paused", 202), ("active", 202)]
+MEANWHILE: Final = [("disabled", 422), ("paused", 422), ("active", 202)]
 
 
 @pytest.mark.parametrize(("status", "answered"), MEANWHILE)
@@ -186,4 +191,4 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), Meanwhile({HOST: ["93.184.215.14"]})))
     assert retry(client, customer, export_id).status_code == answered
     assert targets.get(target.id, None).status == status
-    assert queries.get(export_id).status == ("failed" if answered == 409 else "approved")
+    assert queries.get(export_id).status == ("failed" if answered == 422 else "approved")

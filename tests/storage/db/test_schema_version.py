@@ -85,6 +85,7 @@ ALL_MIGRATIONS: Final = [
     "0003_throttle_state_and_workers",
     "0004_key_check_and_erasure_log",
     "0005_console_sessions_and_charts",
+    "0006_target_revalidation",
     "0007_rights_and_request_bodies",
 ]
 

@@ -18,7 +18,16 @@ from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.exports import claims_sql, queries, transitions
 from storage.targets import throttle_state_sql
-from tests.support.factories import NOW, claim_due, completed_attempt, make_customer, make_target, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    NOW,
+    claim_due,
+    completed_attempt,
+    make_customer,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.plausible_rows import column_names, content, fill, tables
 from tests.support.servers import PostgresServer
 
@@ -31,6 +40,12 @@ CHANGES: Final[dict[tuple[str, str, str], Callable[[Row], Any]]] = {
     # Shops are compared in lower case, and were stored as they were typed.
     ("0002_uploads_emails_compliance", "projects", "shop_domain"): lambda row: (
         row["shop_domain"] and row["shop_domain"].lower()
+    ),
+    # A failed validation forbids approvals: it is repeated at once, unless a worker or a request waits for it already.
+    ("0006_target_revalidation", "targets", "validation_due_at"): lambda row: (
+        1
+        if row["validation_status"] == "failed" and row["validation_lease"] is row["validation_asked_at"] is None
+        else row["validation_due_at"]
     ),
 }
 
@@ -93,7 +108,7 @@ def test_an_upgraded_database_works(old: str) -> None:
     form: Any = PostbackForm()
     [prepared] = record_postback(form.read(postback()), customer.project_id, NOW).ticket_exports
     target = make_target(customer)
-    transitions.approve(prepared, customer.account_id, Approval(target.id, None), NOW, "user:test")
+    transitions.approve(prepared, customer.account_id, Approval(target.id, None), NOW, "user:test", LOOPBACK_POLICY)
     assert target.id in {turn.target_id for turn in throttle_state_sql.due("", 100, NOW)}
     [claim] = claim_due(100, NOW, 30, "worker")
     assert claim.export_id == prepared

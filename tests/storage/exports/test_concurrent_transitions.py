@@ -13,12 +13,15 @@ from typing import Final
 
 import psycopg
 
-from schemas.base.errors import Conflict
+from schemas.base.errors import Conflict, ValidationFailed
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
-from storage.db.engine import close_database, connection, execute, open_database, rows
+from schemas.targets.validations import Validation
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.exports import claims_sql, queries, transitions
+from storage.targets import targets
 from tests.support.factories import (
+    LOOPBACK_POLICY,
     NOW,
     Customer,
     claim_due,
@@ -124,12 +127,54 @@ def test_of_eight_approvals_for_one_target_all_are_answered_and_one_moves(custom
         with connection():
             start.wait()
             approval = Approval(target_id, None)
-            export = transitions.approve(export_id, customer.account_id, approval, LATER, f"user:{number}")
+            export = transitions.approve(export_id, customer.account_id, approval, LATER, f"user:{number}", LOOPBACK_POLICY)
             return export.status, export.version
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(approve, range(8))) == {(ExportStatus.APPROVED, 2)}
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(1,)]
+
+
+def test_approvals_beside_validations_and_deliveries_are_made_or_refused_and_nothing_else(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    export_ids = make_exports(customer, 24)
+    start = threading.Barrier(8)
+
+    def approve(number: int) -> list[str]:
+        """Approve a quarter of the exports, each once more if it is refused."""
+        reported = []
+        with connection():
+            start.wait()
+            for export_id in [each for each in export_ids[number::4] for _ in range(2)]:
+                try:
+                    approval = Approval(target_id, None)
+                    transitions.approve(export_id, customer.account_id, approval, LATER, "user:1", LOOPBACK_POLICY)
+                except ValidationFailed as refused:
+                    reported += [each.code for each in refused.problems]
+        return reported
+
+    def validate(number: int) -> list[str]:
+        """Fail and pass the target, as a request's and a worker's validations and a delivery do."""
+        with connection():
+            start.wait()
+            for _ in range(20):
+                if number == 0:
+                    targets.record_validation(target_id, None, Validation("connect_refused"), LATER, "worker:1")
+                elif number == 1:
+                    targets.record_validation(target_id, None, Validation(), LATER, "user:1")
+                else:
+                    with transaction():
+                        targets.pass_validation(target_id, LATER, "worker:2")
+        return []
+
+    with ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(approve, number) for number in range(4)]
+        done += [pool.submit(validate, number) for number in range(4)]
+        refusals = [code for each in done for code in each.result()]
+    assert {*refusals} <= {"target_unavailable"}
+    approved = {export_id for export_id in export_ids if queries.get(export_id).status is ExportStatus.APPROVED}
+    assert len(refusals) >= 24 - len(approved)
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(len(approved),)]
 
 
 def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest_conflict(customer: Customer) -> None:
@@ -143,7 +188,8 @@ def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest
             try:
                 if number < len(target_ids):
                     approval = Approval(target_ids[number], None)
-                    return transitions.approve(export_id, customer.account_id, approval, LATER, "user:1").target_id or ""
+                    export = transitions.approve(export_id, customer.account_id, approval, LATER, "user:1", LOOPBACK_POLICY)
+                    return export.target_id or ""
                 return transitions.dismiss(export_id, customer.account_id, LATER, "user:1").status.value
             except Conflict:
                 return "conflict"

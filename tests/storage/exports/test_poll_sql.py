@@ -22,7 +22,17 @@ from storage.db.columns import JsonField
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.exports import poll_sql, queries, transitions
 from storage.exports.rows import export_from
-from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, make_target, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    NOW,
+    Customer,
+    issue,
+    make_customer,
+    make_exports,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.many_rows import many_targets
 from tests.support.query_plans import plan_of, read_whole, statements
 
@@ -46,7 +56,9 @@ def tag_of(customer: Customer, export_id: str, now: datetime = NOW) -> str:
 
 def approved(customer: Customer) -> str:
     [export_id] = make_exports(customer, 1)
-    transitions.approve(export_id, customer.account_id, Approval(make_target(customer).id, None), NOW, "user:1")
+    transitions.approve(
+        export_id, customer.account_id, Approval(make_target(customer).id, None), NOW, "user:1", LOOPBACK_POLICY
+    )
     return export_id
 
 

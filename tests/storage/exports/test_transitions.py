@@ -17,10 +17,12 @@ from schemas.exports.delivery import Claim
 from schemas.exports.record import Approval, Export, Preparation, PreparationForm, as_shown
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, Transition
 from schemas.targets.target import TargetStatus
+from schemas.targets.validations import Validation
 from storage.db.engine import execute, rows, transaction
 from storage.exports import claims_sql, queries, transitions
 from storage.targets import targets
 from tests.support.factories import (
+    LOOPBACK_POLICY,
     NOW,
     Customer,
     claim_due,
@@ -51,7 +53,7 @@ def attempts_of(export_id: str) -> list[tuple[Any, ...]]:
 
 
 def approve(customer: Customer, export_id: str, target_id: str, digest: str | None = None, now: datetime = NOW) -> Export:
-    return transitions.approve(export_id, customer.account_id, Approval(target_id, digest), now, "user:1")
+    return transitions.approve(export_id, customer.account_id, Approval(target_id, digest), now, "user:1", LOOPBACK_POLICY)
 
 
 def claim(now: datetime = NOW, limit: int = 10) -> list[Claim]:
@@ -276,7 +278,7 @@ def test_a_dismissed_export_cannot_be_approved(customer: Customer) -> None:
         approve(customer, export_id, make_target(customer).id)
 
 
-@pytest.mark.parametrize("status", ["inactive", "disabled", "blocked"])
+@pytest.mark.parametrize("status", ["inactive", "paused", "disabled", "blocked"])
 def test_a_target_that_takes_nothing_is_refused(customer: Customer, status: str) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
@@ -295,10 +297,10 @@ def test_an_unknown_target_and_one_of_another_account_are_refused_alike(customer
         assert refused_fields(refused) == [("/target_id", "unknown_target")]
 
 
-def test_a_paused_target_can_be_approved_for_and_its_exports_wait(customer: Customer) -> None:
+def test_the_exports_of_a_target_that_is_paused_wait(customer: Customer) -> None:
     target = make_target(customer)
-    targets.change_status(target.id, "pause", NOW, "operator")
     export_id = make_approved(customer, target.id)
+    targets.change_status(target.id, "pause", NOW, "operator")
     assert not queries.count_due(at(10), 1)
     assert claim(at(10)) == []
     targets.change_status(target.id, "resume", NOW, "operator")
@@ -341,7 +343,7 @@ def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, transitio
     assert again.body == held.body
 
 
-@pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", True), ("blocked", False), ("disabled", False)])
+@pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", False), ("blocked", False), ("disabled", False)])
 def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: str, may: bool) -> None:
     held = claimed(customer)
     record(held, Transition.FAIL)
@@ -350,9 +352,17 @@ def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: s
     if may:
         assert transitions.retry(held.export_id, customer.account_id, at(1), "user:1").status is ExportStatus.APPROVED
         return
-    with pytest.raises(Conflict, match=f"Target {held.target_id} is {status}"):
+    with pytest.raises(ValidationFailed) as refused:
         transitions.retry(held.export_id, customer.account_id, at(1), "user:1")
+    assert refused_fields(refused) == [("/target_id", "target_not_active")]
     assert queries.get(held.export_id) == before
+
+
+def test_a_target_whose_last_validation_failed_is_tried_by_a_retry(customer: Customer) -> None:
+    held = claimed(customer)
+    record(held, Transition.FAIL)
+    targets.record_validation(held.target_id, None, Validation("connect_refused"), at(1), "worker")
+    assert transitions.retry(held.export_id, customer.account_id, at(1), "user:1").status is ExportStatus.APPROVED
 
 
 @pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])

@@ -35,6 +35,7 @@ from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE
 from storage.secrets.vault import Vault
 from storage.targets import pings
 from tests.support.factories import (
+    LOOPBACK_POLICY,
     NOW,
     Customer,
     capture,
@@ -196,7 +197,7 @@ def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Targ
 
 def test_an_upload_stays_as_long_as_its_export(customer: Customer, target: Target) -> None:
     waiting = uploaded(customer)
-    transitions.approve(waiting, customer.account_id, Approval(target.id, None), NOW, "user:1")
+    transitions.approve(waiting, customer.account_id, Approval(target.id, None), NOW, "user:1", LOOPBACK_POLICY)
     assert prune() == {}
     assert (left(), count("handoffs"), count("evidence_captures")) == ({waiting}, 1, 1)
 
@@ -459,7 +460,7 @@ def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer,
 
     def transition() -> None:
         transitions.retry(retried, None, LATER, "user:1")
-        transitions.approve(approved, customer.account_id, Approval(target.id, None), LATER, "user:1")
+        transitions.approve(approved, customer.account_id, Approval(target.id, None), LATER, "user:1", LOOPBACK_POLICY)
         recoveries.begin(other.id, NOW, LATER, "operator")
         with transaction():
             # Over still, but what was archived of it is not what it says now.

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from schemas.base.errors import TargetNotFound
-from schemas.base.timestamps import to_ms
+from schemas.base.timestamps import from_ms, to_ms
 from schemas.targets.target import Target, TargetRequest
 from schemas.targets.validations import EXPIRES_SOON, Validation
 from storage.db import schema_version
@@ -95,6 +95,38 @@ def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None
 def test_a_success_of_a_day_ago_counts_no_more(target: Target) -> None:
     received_at(target, NOW)
     assert claimed(NOW + DAY).target_id == target.id
+
+
+#: How long after each failed validation in a row the next one is due.
+AFTER_FAILURES: Final = [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+def test_a_target_that_failed_is_validated_again_soon_and_then_later_each_time(target: Target) -> None:
+    at = NOW + DAY
+    for seconds in AFTER_FAILURES:
+        assert validations.finish(claimed(at), Validation("connect_refused"), at, "worker")
+        due_at = at + timedelta(seconds=seconds)
+        assert claim(due_at - MOMENT) is None
+        at = due_at
+    assert validations.finish(claimed(at), Validation(), at, "worker")
+    assert claim(at + DAY - MOMENT) is None
+    assert validations.finish(claimed(at + DAY), Validation("tls_failed"), at + DAY, "worker")
+    assert claimed(at + DAY + timedelta(seconds=30)).target_id == target.id
+
+
+def test_a_success_from_before_the_failure_postpones_no_validation(target: Target) -> None:
+    received_at(target, NOW + DAY - MOMENT)
+    targets.record_validation(target.id, None, Validation("tls_failed"), NOW + DAY, "user:test")
+    assert claimed(NOW + DAY + timedelta(seconds=30)).target_id == target.id
+
+
+@pytest.mark.parametrize("status", ["inactive", "blocked", "disabled"])
+def test_a_failed_target_that_is_turned_on_again_is_validated_within_an_hour(target: Target, status: str) -> None:
+    targets.record_validation(target.id, None, Validation("tls_failed"), NOW, "user:test")
+    execute("UPDATE targets SET status = ?", (status,))
+    assert claim(NOW + timedelta(minutes=1)) is None
+    execute("UPDATE targets SET status = 'active'")
+    assert claimed(NOW + timedelta(minutes=61)).target_id == target.id
 
 
 # a status, whether such a target is looked at by itself
@@ -228,6 +260,23 @@ def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
     assert not validations.withdraw(target.id, asked_at, LATER, "user:test")
 
 
+@pytest.mark.parametrize("reason", ["connect_refused", "tls_certificate", "certificate_expired", "deadline_exceeded"])
+def test_what_is_taken_back_passes_no_failure_of_the_connection(target: Target, reason: str) -> None:
+    targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
+    asked_at = ask(target)
+    assert validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert validations.get(target.id, asked_at, LATER).is_over
+    assert state(target)[:3] == ("failed", reason, NOW)
+    assert claimed(LATER).target_id == target.id
+
+
+@pytest.mark.parametrize("reason", ["dns_not_found", "address_private", "port_not_allowed"])
+def test_what_is_taken_back_passes_a_failure_of_the_address(target: Target, reason: str) -> None:
+    targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
+    assert validations.withdraw(target.id, ask(target), LATER, "user:test")
+    assert state(target)[:3] == ("passed", None, LATER)
+
+
 def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
     asked_at = ask(target)
     look = claimed(NOW)
@@ -285,7 +334,8 @@ def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer
         assert all(pool.map(act, range(120)))
     left = rows("SELECT COUNT(*) FROM targets WHERE validation_asked_at IS NOT NULL OR validation_lease IS NOT NULL")
     assert left == [(0,)]
-    assert rows("SELECT COUNT(*) FROM targets WHERE validation_due_at = ?", (to_ms(LATER + DAY),)) == [(3,)]
+    due_at = {LATER, LATER + DAY, *(LATER + timedelta(seconds=seconds) for seconds in AFTER_FAILURES)}
+    assert {from_ms(due) for (due,) in rows("SELECT validation_due_at FROM targets")} <= due_at
 
 
 @pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", "theirs"])
@@ -355,17 +405,24 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("empty")
 def test_targets_from_before_are_looked_at_a_day_after_they_were_last() -> None:
-    first, second, third = (
-        import_module(f"storage.db.migrations.{path.stem}")
-        for path in sorted(schema_version.MIGRATIONS.glob("000[123]_*.py"))
-    )
-    first.up(None, database.obj)
-    second.up(None, database.obj)
+    def migrate(*names: str) -> None:
+        for name in names:
+            import_module(f"storage.db.migrations.{name}").up(None, database.obj)
+
+    known = schema_version.known()
+    migrate(*known[:2])
     with transaction():
         execute("INSERT INTO accounts VALUES (1, 'A', (1 = 1), 0)")
         execute(OLD, ("tgt_validated", to_ms(NOW), to_ms(NOW - DAY)))
         execute(OLD, ("tgt_never", None, to_ms(NOW + DAY)))
-        third.up(None, database.obj)
+        execute(OLD, ("tgt_failed", to_ms(NOW), to_ms(NOW - DAY)))
+        migrate(*known[2:5])
+        execute("UPDATE targets SET validation_status = 'failed' WHERE id = 'tgt_failed'")
+        migrate(*known[5:])
+    # A failed validation forbids approvals from now on.
+    assert claimed(NOW).target_id == "tgt_failed"
+    assert rows("SELECT validation_failures FROM targets ORDER BY id") == [(1,), (0,), (0,)]
+    execute("UPDATE targets SET validation_due_at = NULL WHERE id = 'tgt_failed'")
     assert claim(NOW + DAY - MOMENT) is None
     assert claimed(NOW + DAY).target_id == "tgt_validated"
     assert claim(NOW + DAY) is None

@@ -13,9 +13,10 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import CompletedAttempt, TargetEffect, TargetHealth
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
+from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
-from storage.targets import targets, throttle_state_sql
+from storage.targets import targets, throttle_state_sql, validations
 from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_target
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
@@ -80,7 +81,7 @@ def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
     assert held.held_reason == BREAKER_OPEN
     record(target_id, effect)
     # The throttle state stays the same, and the target is turned off.
-    assert replace(state_of(target_id), status=held.status) == held
+    assert replace(state_of(target_id), status=held.status, validation_status=held.validation_status) == held
     assert status_of(target_id) == (status, effect.reason)
 
 
@@ -99,8 +100,59 @@ def test_a_refused_address_blocks_the_target_with_its_reason(customer: Customer)
     target = make_target(customer)
     record(target.id, BLOCKED)
     assert status_of(target.id) == ("blocked", "address_private")
+    entries = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 2")
+    refused = ("worker", "validate_target", "address_private")
+    assert entries == [("worker", "target_blocked", "address_private"), refused]
+
+
+def validation_of(target_id: str) -> tuple[str | None, str | None, datetime | None]:
+    target = targets.get(target_id, None)
+    return target.validation_status, target.validation_reason, target.validated_at
+
+
+@pytest.mark.parametrize("status", ["active", "paused"])
+def test_a_refused_address_is_a_failed_validation(customer: Customer, status: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?", (status,))
+    record(target.id, BLOCKED)
+    assert validation_of(target.id) == ("failed", "address_private", LATER)
+
+
+@pytest.mark.parametrize("effect", [UNHEALTHY, GONE, LIMITED])
+def test_a_delivery_that_fails_is_no_validation(customer: Customer, effect: TargetEffect) -> None:
+    target = make_target(customer)
+    record(target.id, effect)
+    assert validation_of(target.id) == ("passed", None, NOW)
+
+
+def test_a_delivery_passes_a_failed_validation(customer: Customer) -> None:
+    target = make_target(customer)
+    # A target that is at rest: without the failed validation a success would write nothing.
+    execute("UPDATE targets SET ramp = 16, connected_status = 'connected', last_success_at = ?", (to_ms(LATER),))
+    targets.record_validation(target.id, None, Validation("connect_refused"), NOW, "worker")
+    execute("UPDATE targets SET connected_status = 'connected'")
+    record(target.id, UNHEALTHY)
+    assert validation_of(target.id) == ("failed", "connect_refused", NOW)
+    record(target.id, HEALTHY, HEALTHY)
+    assert validation_of(target.id) == ("passed", None, LATER)
     [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
-    assert entry == ("worker", "target_blocked", "address_private")
+    assert entry == ("worker", "validate_target", "delivered")
+    assert rows("SELECT validation_failures, validation_due_at FROM targets") == [(0, to_ms(LATER + timedelta(days=1)))]
+    record(target.id, HEALTHY, now=LATER + timedelta(seconds=5))
+    assert validation_of(target.id) == ("passed", None, LATER)
+
+
+def test_a_delivery_leaves_a_validation_that_is_requested_or_under_way(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.record_validation(target.id, None, Validation("connect_refused"), NOW, "worker")
+    validations.request(target.id, None, NOW, "user:test")
+    record(target.id, HEALTHY)
+    assert validation_of(target.id) == ("passed", None, LATER)
+    job = validations.claim_next(LATER, 30)
+    assert job is not None
+    record(target.id, HEALTHY)
+    assert validations.finish(job, Validation("tls_failed"), LATER, "worker")
+    assert validation_of(target.id) == ("failed", "tls_failed", LATER)
 
 
 def test_the_last_word_about_a_target_that_is_turned_off_twice_stands(customer: Customer) -> None:

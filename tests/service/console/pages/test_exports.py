@@ -17,6 +17,7 @@ from schemas.exports.record import Approval, PreparationForm
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import Ticket
 from schemas.targets.target import TargetStatus
+from schemas.targets.validations import Validation
 from service.app import create_app
 from service.console.pages.export import MOST_ENTRIES, AttemptPhase, phases_of
 from service.console.pages.exports import MOST_TARGETS
@@ -27,6 +28,7 @@ from storage.exports.rows import Draft
 from storage.targets import targets
 from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import (
+    LOOPBACK_POLICY,
     Customer,
     claim_due,
     completed_attempt,
@@ -306,7 +308,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: ConsoleB
     link = 'href="https://shop.example/cart" rel="noreferrer noopener nofollow" target="_blank">Open shop.example</a>'
     assert link in before.text
     assert '"target_id": "(the selected target)"' in unescape(before.text)
-    transitions.approve(export_id, customer.account_id, Approval(target.id, None), utc_now(), "user:1")
+    transitions.approve(export_id, customer.account_id, Approval(target.id, None), utc_now(), "user:1", LOOPBACK_POLICY)
     after = unescape(person.get(f"/exports/{export_id}").text)
     assert f'"target_id": "{target.id}"' in after
     assert "Request body, " in after
@@ -433,7 +435,7 @@ def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: ConsoleBrowser, cus
 
 
 @on_sqlite
-@pytest.mark.parametrize("status", ["disabled", "inactive"])
+@pytest.mark.parametrize("status", ["disabled", "inactive", "paused"])
 def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
     status: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
@@ -441,7 +443,7 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     page = person.get(f"/exports/{export_id}")
-    assert "when its target is active again" in page.text
+    assert f"when its target is active again. This target is {status}." in page.text
     assert buttons(page) == set()
 
 
@@ -473,7 +475,35 @@ def test_an_approval_is_offered_for_targets_that_take_it(person: ConsoleBrowser,
     ids = {status: make_target(customer).id for status in TargetStatus}
     for status, target_id in ids.items():
         execute("UPDATE targets SET status = ? WHERE id = ?", (status.value, target_id))
-    assert {*offered(person.get(f"/exports/{prepared(customer)}"))} == {ids[TargetStatus.ACTIVE], ids[TargetStatus.PAUSED]}
+    page = person.get(f"/exports/{prepared(customer)}")
+    assert offered(page) == [ids[TargetStatus.ACTIVE]]
+    for status in (TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.INACTIVE):
+        assert f"This target is {status}." in page.text
+        assert f'href="/console/targets/{ids[status]}"' in page.text
+    assert ids[TargetStatus.DISABLED] not in page.text
+
+
+@on_sqlite
+def test_a_target_that_failed_its_validation_is_named_with_the_reason(person: ConsoleBrowser, customer: Customer) -> None:
+    export_id, target = prepared(customer), make_target(customer)
+    targets.record_validation(target.id, None, Validation("connect_refused"), utc_now(), "worker")
+    page = person.get(f"/exports/{export_id}")
+    assert (offered(page), buttons(page)) == ([], {"Dismiss"})
+    assert "The last validation of this target failed (connect_refused)." in page.text
+    # The page is older than the failure.
+    seen = {"target_id": target.id, "ticket_digest": queries.get(export_id).ticket_digest}
+    refused = person.post(f"/exports/{export_id}/approve", **seen)
+    assert (refused.status_code, "target_unavailable" in refused.text) == (422, True)
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+@on_sqlite
+def test_an_approval_for_a_url_that_is_refused_now_blocks_the_target(person: ConsoleBrowser, customer: Customer) -> None:
+    export_id, target = prepared(customer), make_target(customer, "https://tracker.example.com:9443/hook")
+    seen = {"target_id": target.id, "ticket_digest": queries.get(export_id).ticket_digest}
+    refused = person.post(f"/exports/{export_id}/approve", **seen)
+    assert (refused.status_code, "port_not_allowed" in refused.text) == (422, True)
+    assert targets.get(target.id, None).status is TargetStatus.BLOCKED
 
 
 @on_sqlite
@@ -492,7 +522,7 @@ def test_without_a_target_the_page_says_how_to_make_one(person: ConsoleBrowser, 
     make_target(make_customer())
     page = person.get(f"/exports/{prepared(customer)}")
     assert buttons(page) == {"Dismiss"}
-    assert "no active or paused target" in page.text
+    assert "no active target" in page.text
 
 
 @on_sqlite
@@ -518,8 +548,8 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
     export_id = prepared(customer)
     wake_ups.look = lambda: queries.get(export_id).status.value
     page = person.get(f"/exports/{export_id}")
-    assert re.findall(r'<option value="([^"]*)"', page.text) == ["", paused.id, target.id]
-    assert "Waits (tracker.example.com), paused" in page.text
+    assert re.findall(r'<option value="([^"]*)"', page.text) == [target.id]
+    assert "Waits</a> (tracker.example.com): This target is paused (operator)." in page.text
     seen = {"target_id": target.id, "ticket_digest": hidden(page, "ticket_digest")}
     went = person.post(f"/exports/{export_id}/approve", **seen)
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
@@ -579,7 +609,7 @@ def test_what_failed_is_retried_once(person: ConsoleBrowser, customer: Customer,
 
 
 @on_sqlite
-@pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 409)])
+@pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 422)])
 def test_a_blocked_targets_address_is_looked_at_before_a_retry(
     addresses: list[str], status: int, person: ConsoleBrowser, customer: Customer, resolver: FakeResolver
 ) -> None:

@@ -1,4 +1,4 @@
-"""Explanations of error codes for the console: the cause and the fix. docs/error-codes.md has the details.
+"""Explanations of error codes for people: the cause and the fix. docs/error-codes.md has the details.
 
 All codes of the address policy share one explanation.
 """

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from service.console.error_help import help_for
+from schemas.targets.error_help import help_for
 
 ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
 #: What speaks of something other than an address; the codes of addresses share what is said of them.

@@ -1,0 +1,20 @@
+"""Targets whose validation failed are validated again by themselves, later with each failure in a row."""
+
+from typing import Any
+
+from peewee import Database
+
+STATEMENTS = (
+    "ALTER TABLE targets ADD COLUMN validation_failures INTEGER NOT NULL DEFAULT 0",
+    # From now on a failed validation forbids approvals: those of before are repeated at once. Those that a worker or a
+    # request waits for have a due time of their own.
+    "UPDATE targets SET validation_failures = 1 WHERE validation_status = 'failed'",
+    """UPDATE targets SET validation_due_at = 1
+    WHERE validation_status = 'failed' AND validation_lease IS NULL AND validation_asked_at IS NULL""",
+)
+
+
+def up(_migrator: Any, db: Database) -> None:
+    """Add the column, and repeat the failed validations."""
+    for statement in STATEMENTS:
+        db.execute_sql(statement)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out
