@@ -389,7 +389,10 @@ class TargetResponse(ResponseSchema):
 
     id = identifier("tgt", "The target.")
     provider_key = one_of(PROVIDER_KEYS, "The kind of receiver.")
-    base_url = text("The URL that deliveries are posted to.")
+    base_url = text(
+        "The URL that deliveries are posted to. A credential in the query of an older target is shown as `***`.",
+        attribute="shown_url",
+    )
     deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.")
     name = text("The name.")
     status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")

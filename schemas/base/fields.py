@@ -59,6 +59,10 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_project": "No project has this id.",
     "no_project": "No recipient address names a project, and no DEFAULT_PROJECT_ID is set.",
     "invalid_address": "This value contains no email address.",
+    "credential_in_query": (
+        "A parameter of this URL is named like a credential, such as token or key; URLs are shown and logged. Remove it: "
+        "deliveries are signed with the target's secret, which `secret set target` sets and the receiver verifies."
+    ),
     "unknown_target": "No target has this id.",
     "target_not_active": "This target is not active; the message names its status and the fix.",
     "target_unavailable": "The last validation of this target failed; the message names the reason and the fix.",

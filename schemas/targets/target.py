@@ -10,6 +10,7 @@ from marshmallow import post_load
 
 from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
 from schemas.settings.definitions import DeploymentMode
+from schemas.url_policy.credentials import masked
 
 PROVIDER_KEYS: Final = ("generic_webhook",)
 
@@ -83,6 +84,14 @@ class Target:
     concurrency: int
     failures_in_row: int
     max_per_minute: int | None
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for display: values of parameters that are named like credentials are masked.
+
+        Registration refuses such parameters; targets of earlier versions may have them.
+        """
+        return masked(self.base_url)
 
     @property
     def has_secret(self) -> bool:

@@ -44,8 +44,8 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Create a target",
         description="The address is checked at once: https, a public address, an allowed port. An address that is not "
-        "allowed, or does not resolve, is rejected on `/base_url` with the reason. The operator sets the signing secret; "
-        "without one the target is `inactive`.",
+        "allowed, does not resolve or has a parameter named like a credential is rejected on `/base_url` with the reason. "
+        "The operator sets the signing secret; without one the target is `inactive`.",
         responses=(SuccessResponse(201, "The target is created.", TargetResponse, TARGET, ("Location",), _NEXT),),
         examples={
             "A target": {

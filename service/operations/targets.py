@@ -11,11 +11,13 @@ from typing import Final
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import Conflict
+from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.fields import problem
 from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
+from schemas.url_policy.credentials import has_credential
 from service.operations.address_check import AddressCheck
 from storage.db import engine
 from storage.targets import pings, targets, validations
@@ -53,6 +55,8 @@ class TargetOperations:
 
     def require_safe(self, url: str) -> None:
         """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
+        if has_credential(url):
+            raise ValidationFailed(problem("/base_url", "credential_in_query"))
         self._check.require_safe(url)
 
     def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:

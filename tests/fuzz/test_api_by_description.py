@@ -45,6 +45,7 @@ MEANT: Final = frozenset(
         "not_the_headers_shop",
         "other_topic",
         "unknown_target",
+        "credential_in_query",
         "target_not_active",
         "target_unavailable",
         "preview_not_safe",

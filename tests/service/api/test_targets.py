@@ -13,9 +13,18 @@ from schemas.base.timestamps import rfc3339, to_ms
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
-from tests.support.factories import Customer, make_customer, make_settings
+from tests.support.factories import Customer, claim_due, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored, target_request
+from tests.support.raw_http import (
+    JSON,
+    TARGETS,
+    Call,
+    FieldRefusal,
+    assert_is_error,
+    everything_stored,
+    field_message,
+    target_request,
+)
 
 NAMES = {
     "tracker.example.com": ["93.184.215.14"],
@@ -86,6 +95,34 @@ def test_an_unsafe_address_is_refused_by_name(base_url: str, reason: str, client
     assert everything_stored() == before
     for hidden in ("10.20.30.40", "169.254.169.254", "93.184", "example.com", base_url):
         assert hidden not in answer.text
+
+
+#: The values have no shape of a credential, which the rules of forbidden content would find.
+@pytest.mark.parametrize("query", ["token=hidden", "a=1&API-Key=hidden", "t%6Fken=hidden", "sig=hidden", "auth", "key="])
+def test_a_url_with_a_parameter_for_a_credential_is_refused(
+    query: str, client: TestClient, customer: Customer, resolver: FakeResolver
+) -> None:
+    before = everything_stored()
+    answer = register(client, customer, base_url=f"https://tracker.example.com/hook?{query}")
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/base_url", "credential_in_query"),))
+    assert "`secret set target`" in field_message(answer)
+    assert "hidden" not in answer.text
+    assert (everything_stored(), resolver.asked) == (before, [])
+
+
+def test_a_url_with_a_credential_of_before_is_masked_and_keeps_working(client: TestClient, customer: Customer) -> None:
+    target = make_target(customer, "https://tracker.example.com/hook?team=7&token=s3cr3t")
+    shown = Call("GET", f"{TARGETS}/{target.id}", tuple(customer.bearer.items())).send(client)
+    assert shown.json["base_url"] == "https://tracker.example.com/hook?team=7&token=***"
+    listed = Call("GET", TARGETS, tuple(customer.bearer.items())).send(client)
+    assert listed.json["items"] == [shown.json]
+    for verb in ("pause", "resume"):
+        changed = Call("POST", f"{TARGETS}/{target.id}/{verb}", tuple(customer.bearer.items())).send(client)
+        assert changed.status_code == 200
+        assert "s3cr3t" not in changed.text
+    make_approved(customer, target.id)
+    [claim] = claim_due(1, utc_now(), 6, "worker")
+    assert claim.base_url == target.base_url
 
 
 @pytest.mark.parametrize("host", ["tracker.example.com", "two.example.com", "93.184.215.14", "[2606:2800:21f:cb07::1]"])

@@ -149,6 +149,13 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
         assert (refused.status_code, code in refused.text) == (422, True)
 
 
+def test_a_credential_in_a_url_is_masked(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer, "https://tracker.example.com/hook?token=s3cr3t")
+    for page in (person.get(f"/targets/{target.id}"), person.get("/targets")):
+        assert "s3cr3t" not in page.text
+    assert "https://tracker.example.com/hook?token=***" in person.get(f"/targets/{target.id}").text
+
+
 def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) -> None:
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))

@@ -1,0 +1,47 @@
+"""Credentials in the query of a target's URL, recognized by the names of their parameters.
+
+A URL is shown to users and written to the logs of proxies and receivers, so it must not contain a credential. A name is read
+as a receiver would read it: decoded, in any case, with `_`, `-` or camelCase between its words.
+"""
+
+import re
+from typing import Final
+from unicodedata import normalize
+from urllib.parse import unquote_plus
+
+MASK: Final = "***"
+
+#: What a name ends with, its words joined: `access_token`, `X-Amz-Signature`, `clientSecret`.
+_ENDINGS: Final = (
+    *("token", "secret", "password", "passwd", "passphrase", "passcode", "signature", "credential", "credentials"),
+    *("apikey", "accesskey", "authkey", "privatekey", "secretkey", "signingkey", "sharedkey", "subscriptionkey"),
+    *("authorization", "sessionid"),
+)
+#: The last word of a name: `webhook_sig`, not `design`.
+_LAST_WORDS: Final = frozenset({"auth", "oauth", "bearer", "hmac", "jwt", "pass", "pwd", "sig"})
+#: A name that is a credential's only alone: `sort_key` names a column.
+_ALONE: Final = "key"
+
+_PARAMETER: Final = re.compile(r"([?&;])([^=&;?]*)(?:=([^&;]*))?")
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def has_credential(url: str) -> bool:
+    """Return whether a parameter of `url` is named like a credential, at any place in its path or query."""
+    return any(_is_credential(found) for found in _PARAMETER.finditer(url))
+
+
+def masked(url: str) -> str:
+    """Return `url` with `***` in place of the values of such parameters."""
+    return _PARAMETER.sub(lambda found: f"{found[1]}{found[2]}={MASK}" if _is_credential(found) else found[0], url)
+
+
+def _is_credential(parameter: re.Match[str]) -> bool:
+    # The value may be an encoded URL with parameters of its own.
+    return _names_credential(parameter[2]) or has_credential(unquote_plus(parameter[3] or ""))
+
+
+def _names_credential(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(normalize("NFKC", unquote_plus(unquote_plus(name))))]
+    whole = "".join(words)
+    return whole == _ALONE or whole.endswith(_ENDINGS) or (bool(words) and words[-1] in _LAST_WORDS)

@@ -1,0 +1,56 @@
+"""Query parameters that are named like credentials are found however they are written, and their values are masked."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.url_policy.credentials import has_credential, masked
+
+HOOK = "https://tracker.example.com/hook"
+
+NAMES = [
+    *("token", "key", "api_key", "apikey", "auth", "sig", "signature", "secret", "password", "access_token"),
+    *("TOKEN", "Api-Key", "apiKey", "APIKey", "api.key", "api_key_2", "accessToken", "ACCESS_TOKEN", "client-secret"),
+    *("X-Amz-Signature", "X-Amz-Credential", "webhook_sig", "hook[token]", "jwt", "pwd", "user_pass", "subscription-key"),
+    *("t%6Fken", "%74%6f%6b%65%6e", "t%256Fken", "api%5Fkey", "api+key", "%EF%BD%94oken"),
+]
+
+HARMLESS = [
+    *("", "?", "?project=7&page=2", "?monkey=1", "?keyword=a", "?sort_key=name", "?ticket_key=SHOP", "?design=new"),
+    *("?signal=1", "?assignee=jane", "?author=jane", "?authority=a", "?tokenizer=a", "?compass=n", "?passage=1"),
+    *("?secretary=b", "?v=token", "?kind=password", "/token/secret", "/api-key/abc", "?=token", "?a=1;b=2"),
+    "?next=https%3A%2F%2Fa.example%2F",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameter_that_is_named_like_a_credential_is_found_and_masked(name: str) -> None:
+    for before in ("?", "?a=1&", "?a=1;", ";"):
+        url = f"{HOOK}{before}{name}=s3cr3t-value&z=1"
+        assert has_credential(url), url
+        assert "s3cr3t-value" not in masked(url)
+        assert masked(url).startswith(f"{HOOK}{before}")
+        assert masked(url).endswith(f"{name}=***&z=1")
+
+
+@pytest.mark.parametrize("query", HARMLESS)
+def test_what_is_named_alike_and_is_no_credential_passes(query: str) -> None:
+    assert not has_credential(HOOK + query)
+    assert masked(HOOK + query) == HOOK + query
+
+
+@pytest.mark.parametrize("query", ["?token", "?token=", "?a=1&token"])
+def test_a_credential_without_a_value_is_found_by_its_name(query: str) -> None:
+    assert has_credential(HOOK + query)
+
+
+@pytest.mark.parametrize("query", ["?next=https://a.example/?token=abc", "?next=https%3A%2F%2Fa.example%2F%3Ftoken%3Dabc"])
+def test_a_credential_in_a_url_within_the_url_is_found_and_masked(query: str) -> None:
+    assert has_credential(HOOK + query)
+    assert "abc" not in masked(HOOK + query)
+
+
+@given(st.text("?&;=%+tokenkey_-.A0", max_size=60))
+def test_nothing_is_left_to_find_once_values_are_masked(query: str) -> None:
+    once = masked(f"{HOOK}?{query}")
+    assert masked(once) == once
