@@ -1,6 +1,8 @@
 """`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
 import sys
+from dataclasses import asdict
+from datetime import datetime
 
 import click
 
@@ -9,11 +11,15 @@ from bin.cli.records import json_option, print_record, print_records
 from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.responses import dump_target
+from schemas.base.timestamps import rfc3339_or_none
+from schemas.intake.sources import Rejection, connected_status
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
 from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
 from schemas.targets.target import Target
-from storage.secrets.integrations import Integration, SharedSecrets
+from storage.intake import rejections
+from storage.secrets import integrations
+from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets
@@ -68,20 +74,43 @@ for each in Integration:
 @secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_secrets(as_json: bool) -> None:
-    """List secrets as fingerprints, with connected status and last validation."""
+    """List secrets as fingerprints, with connected status, last validation, last accepted and last refused request.
+
+    An integration is `connected` if the newest known request was accepted, and `failing` if it was refused.
+    """
     with opened() as settings:
         records = [*_integrations(settings), *_targets(settings)]
-        columns = ("name", "configured", "source", "fingerprint", "connected", "last_validation")
+        columns = (
+            "name",
+            "configured",
+            "source",
+            "fingerprint",
+            "connected",
+            "last_validation",
+            "last_accepted_at",
+            "last_refused_at",
+        )
         print_records(records, as_json, columns, "There are no secrets.")
 
 
 def _integrations(settings: Settings) -> list[dict[str, object]]:
     states = SharedSecrets(settings, Vault(settings.encryption_keys)).states()
-    empty = {"connected": None, "last_validation": None}
+    accepted, refused = integrations.last_accepted(), rejections.last()
+    sources = [SOURCES[Integration(state.name)] for state in states]
     return [
-        {"name": s.name, "configured": s.configured, "source": s.source, "fingerprint": s.fingerprint, **empty}
-        for s in states
+        _integration(state, accepted[source], refused.get(source)) for state, source in zip(states, sources, strict=True)
     ]
+
+
+def _integration(state: SecretState, accepted_at: datetime | None, rejection: Rejection | None) -> dict[str, object]:
+    return {
+        **asdict(state),
+        "connected": connected_status(accepted_at, rejection),
+        "last_validation": None,
+        "last_accepted_at": rfc3339_or_none(accepted_at),
+        "last_refused_at": rfc3339_or_none(rejection.at if rejection else None),
+        "last_refusal": rejection.code if rejection else None,
+    }
 
 
 def _targets(settings: Settings) -> list[dict[str, object]]:
@@ -99,6 +128,9 @@ def _target(target: Target) -> dict[str, object]:
         "source": source if target.secret_fingerprint else None,
         "connected": target.connected_status,
         "last_validation": target.validation_status,
+        "last_accepted_at": rfc3339_or_none(target.last_success_at),
+        "last_refused_at": None,
+        "last_refusal": None,
     }
 
 

@@ -49,6 +49,13 @@ class Rejection:
     request_id: str
 
 
+def connected_status(accepted_at: datetime | None, rejection: Rejection | None) -> str:
+    """Return `connected` if a source's newest known request was accepted, `failing` if it was rejected, else `unknown`."""
+    if rejection is not None and (accepted_at is None or rejection.at > accepted_at):
+        return "failing"
+    return "unknown" if accepted_at is None else "connected"
+
+
 def rejected_fields(problems: tuple[FieldProblem, ...]) -> tuple[RejectedField, ...]:
     """Return the part of a body's problems that is stored."""
     return tuple(RejectedField(each.path, each.code) for each in problems)

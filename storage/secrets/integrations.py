@@ -46,6 +46,14 @@ class Integration(StrEnum):
     STOREFRONT = "storefront"
 
 
+#: The source that authenticates with the secret.
+SOURCES: Final[Mapping[Integration, InboundSource]] = {
+    Integration.SCANNER: InboundSource.SCANNER,
+    Integration.EMAIL: InboundSource.EMAIL,
+    Integration.STOREFRONT: InboundSource.COMPLIANCE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SecretState:
     """A secret without its text: whether it is configured, where, and its fingerprint."""

@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from bin.__main__ import _print_bug
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
+from schemas.intake.sources import InboundSource, Rejection
 from storage.db import migrations, schema_version
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.exports import transitions
+from storage.intake import rejections
 from storage.targets import targets
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_customer, make_target, postback, record_postback
 from tests.support.servers import PostgresServer
@@ -247,15 +250,40 @@ def test_secrets_are_listed_as_fingerprints(shell: Shell, target_id: str) -> Non
         "configured": False,
         "source": None,
         "fingerprint": None,
-        "connected": None,
+        "connected": "unknown",
         "last_validation": None,
+        "last_accepted_at": None,
+        "last_refused_at": None,
+        "last_refusal": None,
     }
+    assert listed[target_id].keys() == listed["storefront"].keys()
     assert listed[target_id]["source"] == "database"
     assert listed[target_id]["connected"] == "unknown"
     assert listed[target_id]["last_validation"] == "passed"
     printed = shell.type("secret", "list").output
     for secret in ("from-the-operator", "of-the-target", str(shell.environment["SCANNER_SHARED_SECRET"])):
         assert secret not in printed
+
+
+def test_an_integration_shows_when_it_was_last_accepted_and_last_refused(shell: Shell, customer_id: Customer) -> None:
+    def scanner() -> dict[str, Any]:
+        [record] = [record for record in shell.json("secret", "list") if record["name"] == "scanner"]
+        return {name: value for name, value in record.items() if name.startswith(("last_", "connected"))}
+
+    def refused(at: datetime) -> None:
+        with shell.database():
+            rejections.record([Rejection(InboundSource.SCANNER, at, 401, "UNAUTHORIZED", (), "req_of_the_log")])
+
+    refused(NOW - timedelta(days=1))
+    expected = {"last_validation": None, "last_refused_at": "2026-02-28T12:00:00.000Z", "last_refusal": "UNAUTHORIZED"}
+    assert scanner() == {**expected, "connected": "failing", "last_accepted_at": None}
+    with shell.database():
+        form: Any = PostbackForm()
+        record_postback(form.read(postback()), customer_id.project_id, NOW)
+    expected["last_accepted_at"] = "2026-03-01T12:00:00.000Z"
+    assert scanner() == {**expected, "connected": "connected"}
+    refused(NOW + timedelta(minutes=1))
+    assert scanner() == {**expected, "connected": "failing", "last_refused_at": "2026-03-01T12:01:00.000Z"}
 
 
 def test_a_target_that_nothing_signs_for_has_no_source_of_its_secret(shell: Shell, target_id: str) -> None:

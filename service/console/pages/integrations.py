@@ -9,7 +9,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.intake.sources import InboundSource, Rejection
+from schemas.intake.sources import InboundSource, Rejection, connected_status
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
@@ -70,6 +70,7 @@ class IntegrationCard:
     ability: Ability | None
     tokens: int
     commands: Sequence[str]
+    connected: str
     accepted_at: datetime | None
     rejection: Rejection | None
     sample: str | None
@@ -120,6 +121,7 @@ class IntegrationsPage(ConsolePage):
         tokens = found.tokens.get(ability, 0) if ability else 0
         commands = _token_commands(email, ability, found.sample_ids) if ability and not tokens else ()
         secret = found.secrets[kind.integration.value] if kind.integration else None
+        accepted_at, rejection = found.accepted[resource.source], found.refused.get(resource.source)
         can_be_tried = is_served and (secret is None or secret.configured)
         return IntegrationCard(
             kind.name,
@@ -130,8 +132,9 @@ class IntegrationsPage(ConsolePage):
             ability,
             tokens,
             commands,
-            found.accepted[resource.source],
-            found.refused.get(resource.source),
+            connected_status(accepted_at, rejection),
+            accepted_at,
+            rejection,
             _sample(kind, values, secret, commands) if values and can_be_tried else None,
         )
 

@@ -154,6 +154,8 @@ def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_pa
     shown = sections(person.get("/integrations").text)
     assert '<time datetime="2023-11-14T22:13:20Z"' in shown[InboundSource.BROWSER_EXTENSION]
     assert "<dt>Last accepted</dt><dd><time" in shown[InboundSource.SCANNER]
+    assert ">connected<" in shown[InboundSource.SCANNER]
+    assert ">unknown<" in shown[InboundSource.CMS_PLUGIN]
     assert "None yet" in shown[InboundSource.CMS_PLUGIN]
 
 
@@ -165,6 +167,7 @@ def test_the_last_rejection_is_explained(customer: Customer, tmp_path: Path, fau
         field = RejectedField(f"/{header}", fault.value)
         rejections.record([Rejection(source, NOW, 401, "UNAUTHORIZED", (field,), "req_of_the_log")])
         shown = section(person, source)
+        assert ">failing<" in shown
         assert "<code>401 UNAUTHORIZED</code>" in shown
         assert "<code>req_of_the_log</code>" in shown
         why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", shown)
