@@ -16,7 +16,6 @@ from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute
 from storage.exports import claims_sql, queries, transitions
-from storage.targets import targets
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,
@@ -44,6 +43,7 @@ from tests.support.raw_http import (
     assert_is_polite,
     base64url,
     everything_stored,
+    field_message,
     prepared,
 )
 
@@ -466,24 +466,16 @@ def test_a_move_from_any_other_state_is_a_conflict(
     assert wake_ups.notifications == 0
 
 
-@pytest.mark.parametrize("status", ["disabled", "inactive"])
-def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
+@pytest.mark.parametrize("status", ["disabled", "inactive", "paused"])
+def test_a_retry_for_a_target_that_is_not_active_is_refused(
     status: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer)
-    target_id = queries.get(export_id).target_id
-    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target_id))
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, queries.get(export_id).target_id))
     answer = transition(customer, export_id, "retry").send(client)
-    assert_is_error(answer, 409, "CONFLICT")
-    assert f"Target {target_id} is {status}" in answer.json["error"]["message"]
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/target_id", "target_not_active"),))
+    assert f"This target is {status}." in field_message(answer)
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
-
-
-def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Customer) -> None:
-    export_id = failed(customer)
-    targets.change_status(str(queries.get(export_id).target_id), "pause", utc_now(), "operator")
-    assert transition(customer, export_id, "retry").send(client).status_code == 202
-    assert not queries.count_due(utc_now(), 1)
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
