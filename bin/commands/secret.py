@@ -74,9 +74,10 @@ for each in Integration:
 @secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_secrets(as_json: bool) -> None:
-    """List secrets as fingerprints, with connected status, last validation, last accepted and last refused request.
+    """List secrets as fingerprints, with connected status and last validation.
 
-    An integration is `connected` if the newest known request was accepted, and `failing` if it was refused.
+    Also shows when requests of each integration were last accepted and last refused: it is `connected` if the newest one was
+    accepted, and `failing` if it was refused.
     """
     with opened() as settings:
         records = [*_integrations(settings), *_targets(settings)]
