@@ -6,14 +6,16 @@ from typing import Final
 import click
 
 from bin.cli.installation import Refused, opened
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.principal import OPERATOR
 from schemas.targets.target import MAX_PER_MINUTE
+from schemas.targets.validations import Validation
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
-from storage.targets import targets
+from storage.targets import pings, targets
 
 _COLUMNS: Final = ("id", "name", "status", "status_reason", "base_url")
 
@@ -83,7 +85,7 @@ disable = _status_command("disable", "Disable a target: it accepts no approvals 
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """Resume deliveries, and clear holds that the receiver or failures caused.
 
-    The target's address is checked again; the target is resumed only if the target policy allows it.
+    The target is resumed only if the settings of this command allow its address; a worker validates it afterwards.
     """
     if is_all == (target_id is not None):
         raise click.UsageError("Use either a target id or --all.")
@@ -124,14 +126,25 @@ def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
-    """Check a target's URL, DNS, connection and certificate without sending a request."""
-    with opened() as settings:
-        # Imported here: only the commands that connect to targets need it, and the import is slow.
-        from worker.composition import compose_client  # noqa: PLC0415 - see above
+    """Check a target's URL, DNS, connection and certificate without sending a request.
 
+    A running worker checks it, by its settings, and the result is stored. Without one, this command checks it by its own
+    settings, prints the result as `checked`, and stores nothing.
+    """
+    with opened() as settings:
         operations = build_operations(settings).targets
-        found = operations.inspect(target_id, OPERATOR, compose_client(settings, 1).inspect)
-        _print(target_id, operations, as_json)
+        is_by_worker = operations.validate_by_worker(target_id, OPERATOR)
+        target = operations.get(target_id, OPERATOR)
+        found = Validation(target.validation_reason)
+        if not is_by_worker:
+            # Imported here: only the commands that connect to targets need it, and the import is slow.
+            from worker.composition import compose_client  # noqa: PLC0415 - see above
+
+            _report_no_worker()
+            found = compose_client(settings, 1).inspect(target.base_url)
+        by, status = "worker" if is_by_worker else "command", "passed" if found.has_passed else "failed"
+        checked = {"by": by, "status": status, "reason": found.reason}
+        print_record({**dump_target(target, utc_now()), "checked": checked}, as_json)
     if not found.has_passed:
         raise SystemExit(1)
 
@@ -143,15 +156,27 @@ def validate(target_id: str, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def ping(target_id: str, as_json: bool) -> None:
-    """Send one signed test event to a target and print the result; no worker is needed."""
-    with opened() as settings:
-        from worker.composition import compose_ping_task  # noqa: PLC0415 - as in `validate`
+    """Send one signed test event to a target and print the result.
 
-        run_once = compose_ping_task(settings, 1).run_once
-        result = build_operations(settings).targets.ping(target_id, OPERATOR, run_once=run_once)
+    A running worker sends it, by its settings. Without one, this command sends it by its own settings and stores nothing.
+    """
+    with opened() as settings:
+        operations = build_operations(settings).targets
+        if operations.has_worker():
+            result = operations.ping(target_id, OPERATOR)
+        else:
+            from worker.composition import compose_ping_task  # noqa: PLC0415 - as in `validate`
+
+            order = pings.draft(target_id, utc_now())
+            _report_no_worker()
+            result = compose_ping_task(settings, 1).send_unrecorded(order)
         print_record(dump(PingOutcomeResponse, result), as_json)
     if not result.delivered:
         raise SystemExit(1)
+
+
+def _report_no_worker() -> None:
+    echo("riskrelay: no worker answered; this command uses its own settings and stores nothing.", err=True)
 
 
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from schemas.targets.validations import Validation
 from schemas.url_policy.credentials import has_credential
 from service.operations.address_check import AddressCheck
 from storage.db import engine
+from storage.exports import worker_heartbeats
 from storage.targets import pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
@@ -110,10 +111,14 @@ class TargetOperations:
         self.change_status(target_id, "resume", actor)
 
     def check_and_resume(self, target_id: str, actor: OperatorPrincipal) -> None:
-        """Check the address, and resume the target in one transaction. Raises Conflict."""
-        validation = self.check_before_resuming(target_id, actor)
+        """Resume the target if its address is allowed here, and let a worker validate it. Raises Conflict.
+
+        The check here is not recorded: the settings of a shell may differ from those of the workers.
+        """
+        self.check_before_resuming(target_id, actor)
         with engine.transaction():
-            self.resume(target_id, actor, validation)
+            self.resume(target_id, actor, None)
+            validations.make_due(target_id)
 
     def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[Conflict]]:
         """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""
@@ -149,39 +154,48 @@ class TargetOperations:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
 
-    def inspect(self, target_id: str, actor: Actor, inspect: Callable[[str], Validation]) -> Validation:
-        """Validate a target in this process, by `inspect` of its URL, and record the result."""
-        url = self.get(target_id, actor).base_url
+    def validate_by_worker(self, target_id: str, actor: Actor) -> bool:
+        """Have a running worker validate the target, by its settings; return whether one did.
+
+        Without a worker's result nothing is recorded: the settings of a shell may differ from those of the workers.
+        """
+        self.get(target_id, actor)
+        if not self.has_worker():
+            return False
+        asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         engine.release()
-        found = inspect(url)
-        targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
-        return found
+        self._wake_ups.notify()
+        cancelled: list[bool] = []
 
-    def ping(
-        self,
-        target_id: str,
-        actor: Actor,
-        request_sha256: str | None = None,
-        run_once: Callable[[], bool] | None = None,
-    ) -> PingResult:
-        """Have a signed test event sent to the target, and return its result.
+        def cancel() -> None:
+            cancelled.append(validations.cancel(target_id, asked_at))
 
-        A worker sends it; with `run_once`, which sends one waiting ping and returns False if there is none, this process
-        does. A request with the digest of an earlier keyed request gets the earlier ping. Raises Conflict.
+        _wait(lambda: _stage(validations.get(target_id, asked_at, utc_now())), cancel, cancel, self._end_within_s)
+        engine.release()
+        return not any(cancelled)
+
+    def has_worker(self) -> bool:
+        """Return whether a worker had a heartbeat recently."""
+        count = worker_heartbeats.count_alive(utc_now())
+        engine.release()
+        return count > 0
+
+    def ping(self, target_id: str, actor: Actor, request_sha256: str | None = None) -> PingResult:
+        """Have a worker send a signed test event to the target, and return its result.
+
+        A request with the digest of an earlier keyed request gets the earlier ping. Raises Conflict.
         """
         account_id = actor.account_id
         if account_id is None:
             account_id = self.get(target_id, actor).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
         engine.release()
-        if run_once is None:
-            self._wake_ups.notify()
+        self._wake_ups.notify()
         _wait(
             lambda: _stage(pings.get(ping_id)),
             lambda: pings.withdraw(ping_id, utc_now()),
             lambda: pings.give_up(ping_id, utc_now()),
             self._end_within_s,
-            run_once,
         )
         result = pings.get(ping_id).result
         engine.release()
@@ -220,17 +234,14 @@ def _wait(
     withdraw: Callable[[], object],
     give_up: Callable[[], object],
     end_within_s: float,
-    run_once: Callable[[], bool] | None = None,
 ) -> None:
     """Wait until the job is over; end it if no worker begins it in time, or the worker does not finish in time.
 
-    With `run_once` this process does the job itself, unless a worker was quicker. No connection is held meanwhile.
+    No connection is held meanwhile.
     """
     began_at = asked_at = time.monotonic()
     while (reached := stage()) is not _JobStage.OVER:
         engine.release()
-        if run_once is not None and run_once():
-            continue
         now = time.monotonic()
         if reached is _JobStage.WAITING:
             began_at = now

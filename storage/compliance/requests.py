@@ -72,9 +72,7 @@ class ComplianceLease:
     received_at: datetime
 
 
-def receive(
-    order: ComplianceOrder, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str
-) -> str | None:
+def receive(order: ComplianceOrder, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
     """Store a request and return its id; None if the same one is stored already.
 
     Raises ValidationFailed for a body that was accepted under another topic. For a request about a person, raises

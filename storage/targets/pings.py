@@ -36,9 +36,7 @@ def request(target_id: str, account_id: int, now: datetime, actor: str, request_
     """
     ping_id = identifiers.new_id(identifiers.PING, now)
     with transaction():
-        target = targets.get(target_id, None, account_id)
-        if target.status not in PINGABLE:
-            raise Conflict(f"Target {target_id} is {target.status}; ping needs {' or '.join(sorted(PINGABLE))}.")
+        _require_pingable(target_id, account_id)
         same_request = PingRow.request_sha256 == request_sha256
         if request_sha256 is not None:
             PingRow.update(request_sha256=None).where(same_request, PingRow.requested_at < now - _SHARED_FOR).execute()
@@ -47,6 +45,13 @@ def request(target_id: str, account_id: int, now: datetime, actor: str, request_
             return str(PingRow.get(same_request).id)
         append(now, actor, "ping_target", target_id)
     return ping_id
+
+
+def draft(target_id: str, now: datetime) -> PingOrder:
+    """Return a ping that is not stored, so that no worker sends it. Raises TargetNotFound, Conflict as `request` does."""
+    _require_pingable(target_id, None)
+    row = TargetRow.get_by_id(target_id)
+    return PingOrder(identifiers.new_id(identifiers.PING, now), now, row.id, row.name, row.base_url, row.secret_sealed)
 
 
 def get(ping_id: str) -> Ping:
@@ -107,6 +112,12 @@ def claim_next(now: datetime) -> PingOrder | None:
 def finish(ping_id: str, result: PingResult, now: datetime) -> bool:
     """Store the result of a ping; False where one is stored already."""
     return _end(ping_id, result, now, _IS_UNFINISHED)
+
+
+def _require_pingable(target_id: str, account_id: int | None) -> None:
+    status = targets.get(target_id, None, account_id).status
+    if status not in PINGABLE:
+        raise Conflict(f"Target {target_id} is {status}; ping needs {' or '.join(sorted(PINGABLE))}.")
 
 
 def _result(row: PingRow) -> PingResult:

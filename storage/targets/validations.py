@@ -80,6 +80,19 @@ def give_up(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bo
     return _take_back(target_id, asked_at, now, actor)
 
 
+def cancel(target_id: str, asked_at: datetime) -> bool:
+    """Stop waiting for a validation and record nothing; return whether it was not over. A worker may still do it."""
+    with transaction():
+        is_same = TargetRow.validation_asked_at == asked_at
+        return compare_and_swap(TargetRow, target_id, is_same, validation_asked_at=None)
+
+
+def make_due(target_id: str) -> None:
+    """Let a worker validate a target now, unless one does so already."""
+    with transaction():
+        compare_and_swap(TargetRow, target_id, TargetRow.validation_lease.is_null(), validation_due_at=_AT_ONCE)
+
+
 def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
     """Claim the target whose validation is due longest, requested ones first; None where none is due.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.exports.delivery import DELIVERED, Outcome
+from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.targets.pings import PingOrder, PingResult, ping_body
 from storage.db.engine import connection, transaction
 from storage.targets import pings
@@ -44,16 +44,25 @@ class PingTask:
         self._record(order, outcome, at)
         return True
 
+    def send_unrecorded(self, order: PingOrder) -> PingResult:
+        """Send a ping that is not stored, and return its result; it has no effect on the target."""
+        at = self._now()
+        return _result(self._signed_post.send(_message(order, at)), at, self._now())[1]
+
     def _record(self, order: PingOrder, outcome: Outcome, began_at: datetime) -> None:
         now = self._now()
-        verdict = decide_outcome(outcome, 1, began_at, now, 0.0, _ONE_RETRY_LEFT)
-        delivered = verdict.outcome == DELIVERED
-        result = PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
+        verdict, result = _result(outcome, began_at, now)
         with connection(), transaction():
             is_recorded = pings.finish(order.id, result, now)
             effects = {order.target_id: [verdict.effect]} if is_recorded else {}
             written = write_effects(effects, now, self._worker)
         log_events(written.events)
+
+
+def _result(outcome: Outcome, began_at: datetime, now: datetime) -> tuple[Verdict, PingResult]:
+    verdict = decide_outcome(outcome, 1, began_at, now, 0.0, _ONE_RETRY_LEFT)
+    delivered = verdict.outcome == DELIVERED
+    return verdict, PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
 
 
 def _message(order: PingOrder, at: datetime) -> Message:

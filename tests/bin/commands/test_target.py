@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -12,11 +12,13 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import MAX_PER_MINUTE
 from storage.db.engine import close_database, execute, rows
+from storage.exports import worker_heartbeats
 from storage.targets import pings, targets
 from tests.support.factories import LOOPBACK, NOW, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
+from tests.support.servers import RedisServer
 from tests.support.shell import Shell
-from tests.support.workers import wait_until
+from tests.support.workers import WorkerProcess, wait_until
 
 
 class TargetShell(Shell):
@@ -24,8 +26,13 @@ class TargetShell(Shell):
 
     verb = ("target",)
 
-    def __init__(self, folder: Path, url: str) -> None:
-        super().__init__(folder, url, DELIVERY_TIMEOUT_S="1.5", **LOOPBACK)
+    def __init__(self, folder: Path, url: str, **settings: str) -> None:
+        super().__init__(folder, url, **{"DELIVERY_TIMEOUT_S": "1.5", **LOOPBACK, **settings})
+
+    def stored(self) -> list[tuple[Any, ...]]:
+        """Return every row of the targets and of the audit log."""
+        with self.database():
+            return [*rows("SELECT * FROM targets ORDER BY id"), *rows("SELECT * FROM audit_entries ORDER BY id")]
 
     def make_targets(self, *urls: str) -> list[str]:
         """Store targets of one account, the oldest first; return their ids."""
@@ -57,32 +64,66 @@ def silent(peer: Peer) -> None:
 # ---- validate
 
 
-def test_a_validation_looks_and_sends_nothing(shell: TargetShell) -> None:
+def test_without_a_worker_a_validation_looks_reports_and_changes_nothing(shell: TargetShell) -> None:
     requests = []
+    with LoopbackServer(silent) as gone:
+        refusing = gone.url()
     with LoopbackServer(lambda peer: requests.append(peer.read())) as server:
-        [target_id] = shell.make_targets(server.url())
-        record = shell.json("validate", target_id)
-        assert (record["id"], record["last_validation"]["status"]) == (target_id, "passed")
-        assert record["last_validation"]["checked_at"] > "2026-03-01T12:00:00.000Z"
+        urls = (server.url(), refusing, "http://10.20.30.40/hook")
+        up, down, unsafe = shell.make_targets(*urls)
+        before = shell.stored()
+        for target_id, reason in ((up, None), (down, "connect_refused"), (unsafe, "address_private")):
+            record = shell.json("validate", target_id, exit_code=0 if reason is None else 1)
+            status = "passed" if reason is None else "failed"
+            assert record["checked"] == {"by": "command", "status": status, "reason": reason}
+            assert (record["status"], record["connected"]["status"]) == ("active", "unknown")
         # The server counts in a thread of its own.
         wait_until(lambda: server.connections == 1)
-    assert requests in ([], [None])
-    with shell.database():
-        [entry] = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
-    assert entry == ("operator", "passed")
-
-
-def test_a_validation_that_fails_tells_why_with_exit_code_1(shell: TargetShell) -> None:
-    with LoopbackServer(silent) as gone:
-        url = gone.url()
-    down, unsafe = shell.make_targets(url, "http://10.20.30.40/hook")
-    record = shell.json("validate", down, exit_code=1)
-    assert (record["status"], record["connected"]["status"]) == ("active", "failing")
-    assert (record["last_validation"]["status"], record["last_validation"]["reason"]) == ("failed", "connect_refused")
-    record = shell.json("validate", unsafe, exit_code=1)
-    assert (record["status"], record["status_reason"]) == ("blocked", "address_private")
-    reported = shell.type("validate", unsafe)
+        reported = shell.type("validate", unsafe)
     assert (reported.exit_code, "address_private" in reported.stdout) == (1, True)
+    assert "no worker answered" in reported.stderr
+    assert requests in ([], [None])
+    assert shell.stored() == before
+
+
+STRICT: Final = {"TARGET_ALLOW_HTTP": "false", "TARGET_ALLOWED_NETWORKS": "", "TARGET_ALLOWED_PORTS": "443"}
+
+
+@pytest.mark.parametrize("is_strict_shell", [True, False], ids=["strict shell", "strict worker"])
+def test_a_running_worker_validates_by_its_settings_and_not_by_those_of_the_shell(
+    tmp_path: Path, database_url: str, redis: RedisServer, is_strict_shell: bool
+) -> None:
+    shell = TargetShell(tmp_path, database_url, REDIS_URL=redis.url, **(STRICT if is_strict_shell else {}))
+    with (
+        LoopbackServer(answering(200)) as server,
+        WorkerProcess(tmp_path / "worker", database_url, redis.url, **({} if is_strict_shell else STRICT)) as worker,
+    ):
+        [target_id] = shell.make_targets(server.url())
+        record = shell.json("validate", target_id, exit_code=0 if is_strict_shell else 1)
+        ping = shell.type("ping", target_id)
+        assert worker.process.poll() is None
+    reason = None if is_strict_shell else "scheme_not_allowed"
+    status = "passed" if is_strict_shell else "failed"
+    assert record["checked"] == {"by": "worker", "status": status, "reason": reason}
+    assert record["status"] == ("active" if is_strict_shell else "blocked")
+    assert ping.exit_code == (0 if is_strict_shell else 1)
+    with shell.database():
+        found = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
+    assert [(actor.partition(":")[0], why) for actor, why in found] == [("worker", reason or "passed")]
+
+
+def test_a_worker_that_does_not_answer_is_waited_for_and_nothing_is_recorded(shell: TargetShell) -> None:
+    with LoopbackServer(answering(200)) as server:
+        [target_id] = shell.make_targets(server.url())
+        with shell.database():
+            worker_heartbeats.beat("worker:elsewhere:1:0", utc_now() + timedelta(seconds=5))
+        before = shell.json("show", target_id)
+        record = shell.json("validate", target_id)
+        assert record["checked"] == {"by": "command", "status": "passed", "reason": None}
+        assert shell.json("show", target_id) == before
+    with shell.database():
+        assert rows("SELECT validation_asked_at FROM targets") == [(None,)]
+        assert rows("SELECT action FROM audit_entries WHERE action = 'validate_target'") == []
 
 
 # ---- ping
@@ -106,7 +147,10 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
     assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
     assert (printed["delivered"], printed["response_status"], printed["error_code"]) == reported
     assert printed["duration_ms"] >= 0
-    assert shell.json("show", target_id)["connected"]["status"] == ("connected" if reported[0] else "failing")
+    # Nothing is recorded of a ping that no worker sent.
+    assert shell.json("show", target_id)["connected"]["status"] == "unknown"
+    with shell.database():
+        assert rows("SELECT COUNT(*) FROM pings") == [(0,)]
 
 
 def test_a_ping_that_a_worker_has_taken_is_waited_for(
@@ -117,21 +161,21 @@ def test_a_ping_that_a_worker_has_taken_is_waited_for(
     shell = TargetShell(tmp_path, sqlite_url)
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     with shell.database():
+        worker_heartbeats.beat("worker:here:1:0", utc_now())
         execute("CREATE TRIGGER taken AFTER INSERT ON pings BEGIN UPDATE pings SET started_at = 1; END")
     printed = shell.json("ping", target_id, exit_code=1)
     assert printed == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
-def test_a_ping_of_somebody_else_that_waits_is_no_obstacle(shell: TargetShell) -> None:
+def test_a_ping_of_somebody_else_that_waits_is_left_to_a_worker(shell: TargetShell) -> None:
     with LoopbackServer(answering(503)) as theirs, LoopbackServer(answering(200)) as ours:
         other, own = shell.make_targets(theirs.url(), ours.url())
         with shell.database():
             ping_id = pings.request(other, targets.get(other, None).account_id, utc_now(), "user:1")
         assert shell.json("ping", own)["response_status"] == 200
         with shell.database():
-            result = pings.get(ping_id).result
-        assert result is not None
-        assert result.error_code == "receiver_unavailable"
+            assert pings.get(ping_id).has_begun is False
+        assert theirs.connections == 0
 
 
 def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
@@ -190,6 +234,17 @@ def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
     else:
         assert reported in shell.refused("resume", target_id)
         assert shell.json("show", target_id)["status"] == status
+
+
+def test_a_resumption_records_no_verdict_of_the_shell_and_lets_a_worker_validate(shell: TargetShell) -> None:
+    [target_id] = shell.make_targets("http://127.0.0.1:9/hook")
+    with shell.database():
+        execute("UPDATE targets SET status = 'blocked', validation_status = 'failed', validation_reason = 'address_private'")
+    record = shell.json("resume", target_id)
+    assert (record["status"], record["last_validation"]["reason"]) == ("active", "address_private")
+    with shell.database():
+        assert rows("SELECT validation_due_at FROM targets") == [(0,)]
+        assert rows("SELECT action FROM audit_entries WHERE action = 'validate_target'") == []
 
 
 def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShell) -> None:
