@@ -21,11 +21,21 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "migrate": Summary("Run pending database migrations in order, under a lock."),
     "account": Summary(
         "Manage accounts, which own projects, targets and exports.",
-        {"add": Summary("Create an account."), "list": Summary("List accounts.")},
+        {
+            "add": Summary("Create an account."),
+            "list": Summary("List accounts."),
+            "set": Summary("Allow or forbid an account's generic_webhook targets, from the next request on."),
+        },
     ),
     "user": Summary(
         "Manage the users of an account.",
-        {"add": Summary("Create a user in an account."), "list": Summary("List users.")},
+        {
+            "add": Summary("Create a user in an account."),
+            "list": Summary("List users."),
+            "disable": Summary("Refuse a user's tokens and end the user's console sessions, from the next request on."),
+            "enable": Summary("Accept a disabled user's tokens again; the user signs in to the console anew."),
+            "remove": Summary("Remove a user for good: erase the address, revoke tokens, end sessions, delete grants."),
+        },
     ),
     "project": Summary(
         "Manage projects, the websites of an account.",
@@ -41,7 +51,11 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     ),
     "grant": Summary(
         "Manage grants, which allow a user to manage a project or one report.",
-        {"add": Summary("Allow a user to manage a project, or one report of it.")},
+        {
+            "add": Summary("Allow a user to manage a project, or one report of it."),
+            "list": Summary("List grants."),
+            "remove": Summary("Withdraw a grant, from the next upload on."),
+        },
     ),
     "token": Summary(
         "Manage API tokens of clients and platform apps.",

@@ -3,8 +3,11 @@
 import click
 
 from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
+from schemas.base.principal import OPERATOR
+from service.operations import accounts as operations
 from storage.accounts import accounts
 from storage.accounts.accounts import Account
 
@@ -31,6 +34,24 @@ def list_accounts(as_json: bool) -> None:
     with opened():
         records = [_record(each) for each in accounts.list_accounts()]
         print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; create one with `account add`.")
+
+
+@account.command(
+    "set",
+    epilog="Example: riskrelay account set 2 --webhooks off\n\nExit codes: 0 changed, 1 no such account, 2 wrong usage.",
+)
+@click.argument("account_id", type=ROW_ID)
+@click.option(
+    "--webhooks",
+    type=click.Choice(["on", "off"]),
+    required=True,
+    help="off blocks the account's targets and what waits for them; after on, resume each target.",
+)
+@json_option
+def set_account(account_id: int, webhooks: str, as_json: bool) -> None:
+    """Allow or forbid an account's generic_webhook targets, from the next request on."""
+    with opened():
+        print_record(_record(operations.set_webhooks(account_id, webhooks == "on", OPERATOR)), as_json)
 
 
 def _record(row: Account) -> dict[str, object]:

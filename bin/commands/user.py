@@ -1,7 +1,5 @@
 """`user`: manage the users of an account."""
 
-from dataclasses import asdict
-
 import click
 
 from bin.cli.installation import opened
@@ -9,6 +7,8 @@ from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
+from schemas.base.principal import OPERATOR
+from service.operations import accounts as operations
 from storage.accounts import accounts
 from storage.accounts.accounts import User
 
@@ -42,8 +42,46 @@ def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
         records = [_record(each) for each in accounts.list_users()]
-        print_records(records, as_json, ("id", "email", "account_id"), "There are no users; create one with `user add`.")
+        columns = ("id", "email", "account_id", "state")
+        print_records(records, as_json, columns, "There are no users; create one with `user add`.")
+
+
+@user.command(
+    epilog="Example: riskrelay user disable ada@example.com\n\nExit codes: 0 disabled, 1 no such user, 2 wrong usage."
+)
+@click.argument("email")
+@json_option
+def disable(email: str, as_json: bool) -> None:
+    """Refuse a user's tokens and end the user's console sessions, from the next request on."""
+    with opened():
+        print_record(_record(operations.disable_user(email, OPERATOR)), as_json)
+
+
+@user.command(
+    epilog="Example: riskrelay user enable ada@example.com\n\nExit codes: 0 enabled, 1 no such user, 2 wrong usage."
+)
+@click.argument("email")
+@json_option
+def enable(email: str, as_json: bool) -> None:
+    """Accept a disabled user's tokens again; the user signs in to the console anew."""
+    with opened():
+        print_record(_record(operations.enable_user(email, OPERATOR)), as_json)
+
+
+@user.command(
+    epilog="Example: riskrelay user remove ada@example.com\n\nExit codes: 0 removed, 1 no such user, 2 wrong usage."
+)
+@click.argument("email")
+@json_option
+def remove(email: str, as_json: bool) -> None:
+    """Remove a user for good: erase the address, revoke tokens, end sessions, delete grants.
+
+    Uploads and the audit log keep the user's id.
+    """
+    with opened():
+        print_record(_record(operations.remove_user(email, OPERATOR)), as_json)
 
 
 def _record(row: User) -> dict[str, object]:
-    return asdict(row)
+    email = None if row.removed_at else row.email
+    return {"id": row.id, "email": email, "account_id": row.account_id, "state": row.state}

@@ -96,13 +96,18 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "All scheduled delivery attempts failed.", "Fix the cause of the last failure, then retry."
     ),
     "target_blocked": ErrorHelp(
-        "The target's address is not allowed.", "Fix the address or its DNS record, resume the target, then retry."
+        "The target is blocked: its address or the account's webhooks are not allowed.",
+        "Fix the reason that the target shows, resume the target, then retry.",
     ),
     "target_disabled": ErrorHelp("The target was disabled.", "Resume the target, then retry."),
     "target_paused": ErrorHelp("The target is paused.", "Resume the target. The export is sent then."),
     "target_inactive": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page."),
     "redacted": ErrorHelp(
         "The ticket content was erased for a compliance request.", "Nothing to do: the export cannot be sent again."
+    ),
+    "webhooks_not_allowed": ErrorHelp(
+        "The operator has withdrawn the account's right to use webhooks.",
+        "Ask the operator for `account set ID --webhooks on`, resume the target, then retry.",
     ),
     "operator": ErrorHelp("The operator stopped the target with a command.", "Resume the target when it may receive again."),
     "client": ErrorHelp(

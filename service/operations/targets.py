@@ -11,7 +11,7 @@ from typing import Final
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.errors import Conflict, RiskRelayError, ValidationFailed, WebhooksForbidden
 from schemas.base.fields import problem
 from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
@@ -19,6 +19,7 @@ from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatu
 from schemas.targets.validations import Validation
 from schemas.url_policy.credentials import has_credential
 from service.operations.address_check import AddressCheck
+from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import worker_heartbeats
 from storage.targets import pings, targets, validations
@@ -104,8 +105,10 @@ class TargetOperations:
     def resume(self, target_id: str, actor: Actor, validation: Validation | None) -> None:
         """Resume deliveries; `validation` is what `check_before_resuming` returned.
 
-        Call `wake_workers` once the transaction is committed. Raises Conflict.
+        Call `wake_workers` once the transaction is committed. Raises Conflict, WebhooksForbidden.
         """
+        # Before the target's lock, in the order of a withdrawal of the right.
+        require_webhooks(self.get(target_id, actor).account_id)
         if validation is not None and validation.has_passed:
             targets.record_validation(target_id, actor.account_id, validation, utc_now(), actor.key)
         self.change_status(target_id, "resume", actor)
@@ -120,16 +123,16 @@ class TargetOperations:
             self.resume(target_id, actor, None)
             validations.make_due(target_id)
 
-    def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[Conflict]]:
+    def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[RiskRelayError]]:
         """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""
-        resumed, refusals = [], []
+        resumed, refusals = list[str](), list[RiskRelayError]()
         for target in targets.list_all(self.default_secret_fingerprint):
             if target.status is TargetStatus.PAUSED:
                 try:
                     self.check_and_resume(target.id, actor)
                     resumed.append(target.id)
-                except Conflict as conflict:
-                    refusals.append(conflict)
+                except (Conflict, WebhooksForbidden) as refused:
+                    refusals.append(refused)
         return resumed, refusals
 
     def limit(self, target_id: str, max_per_minute: int | None, actor: OperatorPrincipal) -> None:

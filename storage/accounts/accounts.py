@@ -6,11 +6,12 @@ from datetime import datetime
 
 from peewee import IntegrityError, fn
 
-from schemas.base.errors import Conflict, NotFound
+from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
+from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import tuples
+from storage.db.queries import for_update, tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,20 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person of an account."""
+    """A person of an account; the address of a removed user is erased."""
 
     id: int
     email: str
     account_id: int
+    disabled_at: datetime | None = None
+    removed_at: datetime | None = None
+
+    @property
+    def state(self) -> str:
+        """`active`, `disabled` or `removed`."""
+        if self.removed_at is not None:
+            return "removed"
+        return "active" if self.disabled_at is None else "disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,26 @@ def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> A
 def list_accounts() -> list[Account]:
     """Return every account, the oldest first."""
     return read(Account, AccountRow.select(*columns(Account, AccountRow)).order_by(AccountRow.id))
+
+
+def set_webhooks(account_id: int, is_allowed: bool, now: datetime, actor: str) -> Account:
+    """Allow an account to use webhook targets, or forbid it. Raises NotFound."""
+    with transaction():
+        require_account(account_id)
+        changed = AccountRow.update(may_use_webhooks=is_allowed).where(
+            AccountRow.id == account_id, AccountRow.may_use_webhooks != is_allowed
+        )
+        if changed.execute():
+            append(now, actor, "set_webhooks", f"account:{account_id}", "on" if is_allowed else "off")
+        [account] = read(Account, AccountRow.select(*columns(Account, AccountRow)).where(AccountRow.id == account_id))
+        return account
+
+
+def require_webhooks(account_id: int) -> None:
+    """Raise WebhooksForbidden unless the account may use webhook targets until the caller's transaction ends."""
+    allowed = AccountRow.select(AccountRow.id).where(AccountRow.id == account_id, AccountRow.may_use_webhooks)
+    if not tuples(for_update(allowed, "FOR SHARE")):
+        raise WebhooksForbidden
 
 
 def add_user(email: str, account_id: int, now: datetime) -> User:
@@ -92,17 +122,25 @@ def are_several() -> bool:
 
 
 def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
-    """Return the emails of users by user id."""
+    """Return the emails of users by user id, without those of removed users."""
     if not user_ids:
         return {}
-    return dict(tuples(UserRow.select(UserRow.id, UserRow.email).where(UserRow.id.in_(user_ids))))
+    is_known = UserRow.id.in_(user_ids) & UserRow.removed_at.is_null()
+    return dict(tuples(UserRow.select(UserRow.id, UserRow.email).where(is_known)))
 
 
 def user_by_email(email: str) -> User:
     """Return the user with this email. Raises NotFound."""
-    user = read_first(User, UserRow.select(*columns(User, UserRow)).where(UserRow.email == email))
+    is_theirs = (UserRow.email == email) & UserRow.removed_at.is_null()
+    user = read_first(User, UserRow.select(*columns(User, UserRow)).where(is_theirs))
     if user is None:
         raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
+    return user
+
+
+def get_user(user_id: int) -> User:
+    """Return a user that exists."""
+    [user] = read(User, UserRow.select(*columns(User, UserRow)).where(UserRow.id == user_id))
     return user
 
 

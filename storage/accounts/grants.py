@@ -1,17 +1,21 @@
-"""Checks that a token's user may submit data for a project or a report: by a grant for the project or that report.
+"""Grants: checks that a token's user may submit data for a project or a report: by a grant for the project or that report.
 
 A project that does not exist, belongs to another account or is not granted gives the same error; so does any report that is
 not one of the project.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from peewee import fn
+from peewee import ModelSelect, fn
 
-from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.errors import Forbidden, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import TokenPrincipal
-from storage.db.models import GrantRow, ProjectRow, ReportRow
+from storage.accounts.audit_log import append
+from storage.db.columns import columns, read, read_first
+from storage.db.engine import transaction
+from storage.db.models import GrantRow, ProjectRow, ReportRow, UserRow
 from storage.db.queries import tuples
 
 
@@ -22,6 +26,18 @@ class ManagedProject:
     id: int
     account_id: int
     shop_domain: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserGrant:
+    """A grant with the email of its user: exactly one of `project_id` and `report_id` is set."""
+
+    id: int
+    user_id: int
+    user: str
+    is_disabled: bool
+    project_id: int | None
+    report_id: int | None
 
 
 def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None) -> ManagedProject:
@@ -53,6 +69,28 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
     if not (has_project or has_report):
         raise _forbidden()
     return ManagedProject(project_id, principal.account_id, shop_domain)
+
+
+def list_all(email: str | None = None) -> list[UserGrant]:
+    """Return every grant, or those of one user, the oldest first."""
+    query = _grants().order_by(GrantRow.id)
+    return read(UserGrant, query if email is None else query.where(UserRow.email == email))
+
+
+def remove(grant_id: int, now: datetime, actor: str) -> UserGrant:
+    """Withdraw a grant and return it as it was. Raises NotFound."""
+    with transaction():
+        grant = read_first(UserGrant, _grants().where(GrantRow.id == grant_id))
+        if grant is None or not GrantRow.delete().where(GrantRow.id == grant_id).execute():
+            raise NotFound(f"There is no grant {grant_id}; see `bin/riskrelay grant list`.")
+        scope = f"report:{grant.report_id}" if grant.project_id is None else f"project:{grant.project_id}"
+        append(now, actor, "remove_grant", f"user:{grant.user_id}", scope)
+    return grant
+
+
+def _grants() -> "ModelSelect[GrantRow]":
+    own = {"user": UserRow.email, "is_disabled": UserRow.disabled_at.is_null(False).converter(bool).alias("is_disabled")}
+    return GrantRow.select(*columns(UserGrant, GrantRow, **own)).join(UserRow)
 
 
 def _forbidden() -> Forbidden:

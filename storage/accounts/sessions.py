@@ -1,7 +1,7 @@
 """Console sessions: each stands for one API token; the browser holds a random secret, the table its digest.
 
-A session is over after 12 idle hours, after 7 days, when it was ended, when its token was revoked, has expired or lost the
-ability, or when another browser brings its cookie.
+A session is over after 12 idle hours, after 7 days, when it was ended, when its user was disabled, when its token was
+revoked, has expired or lost the ability, or when another browser brings its cookie.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
             .order_by(ConsoleSessionRow.id.desc())
             .offset(MAX_LIVE - 1)
         )
-        _end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, principal.key)
+        end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, principal.key)
     return secret
 
 
@@ -111,16 +111,16 @@ def end(session_id: str, reason: Ended, now: datetime, actor: str, account_id: i
     with transaction():
         if account_id not in {None, _get(session_id).principal.account_id}:
             raise _missing()
-        _end_where(ConsoleSessionRow.id == session_id, reason, now, actor)
+        end_where(ConsoleSessionRow.id == session_id, reason, now, actor)
         return _get(session_id)
 
 
 def end_all(reason: Ended, now: datetime, actor: str) -> None:
     """End every session that has not ended, in the caller's transaction."""
-    _end_where(ConsoleSessionRow.ended_at.is_null(), reason, now, actor)
+    end_where(ConsoleSessionRow.ended_at.is_null(), reason, now, actor)
 
 
-def _end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> None:
+def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> None:
     """End the sessions that match, in the caller's transaction."""
     # A concurrent end may have won; it stays.
     ended = (
@@ -136,7 +136,7 @@ def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ende
     session, over = _session(row), _why_over(row, browser, now)
     if over is Ended.ANOTHER_BROWSER:
         with transaction():
-            _end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
+            end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
     if over is not None:
         return over
     if now - session.seen_at >= _SEEN_EVERY:
@@ -187,6 +187,7 @@ def _is_live(now: datetime) -> Expression:
         & (ConsoleSessionRow.seen_at <= now + IDLE_FOR)
         & (ConsoleSessionRow.created_at > now - LASTS_FOR)
         & TokenRow.revoked_at.is_null()
+        & UserRow.disabled_at.is_null()
         & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
         & has_ability(Ability.CONSOLE)
     )
@@ -216,7 +217,7 @@ def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | No
     if row.ended_reason is not None:
         return Ended(row.ended_reason)
     is_live = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
-    if not is_live or Ability.CONSOLE not in token.abilities:
+    if not is_live or token.user.disabled_at is not None or Ability.CONSOLE not in token.abilities:
         return Ended.TOKEN_OVER
     if now - row.created_at >= LASTS_FOR:
         return Ended.TOO_OLD

@@ -55,15 +55,18 @@ def create(
 ) -> tuple[Token, str]:
     """Create a token for a user and return it with its text, which is not stored.
 
-    Raises NotFound for the user, Conflict for an ability that this kind cannot have.
+    Raises NotFound for the user, Conflict for a disabled user or an ability that this kind cannot have.
     """
     foreign = [ability.value for ability in abilities if ability not in ABILITIES[kind]]
     if foreign:
         raise Conflict(f"A token of kind {kind} cannot have: {', '.join(foreign)}.")
     text = _new_text()
     with transaction():
+        user = user_by_email(email)
+        if user.disabled_at is not None:
+            raise Conflict("This user is disabled; run `bin/riskrelay user enable EMAIL` first.")
         row = TokenRow.create(
-            user=user_by_email(email).id,
+            user=user.id,
             kind=kind.value,
             name=name,
             abilities=[ability.value for ability in abilities or DEFAULT_ABILITIES[kind]],

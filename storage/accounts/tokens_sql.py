@@ -16,10 +16,13 @@ from storage.db.models import AccountRow, TokenRow, UserRow
 
 _json: Final = JsonField()
 
-#: The columns that `principal_from` reads, their tables, and the condition: the digest's token, unless revoked or expired.
+#: The columns that `principal_from` reads, their tables, and the condition: the digest's token, unless revoked, expired or
+#: of a disabled user.
 COLUMNS: Final = select_list(TokenPrincipal, {"k": TokenRow, "u": UserRow, "a": AccountRow}, token_id="k.id")  # noqa: S106 - a column
 HOLDERS: Final = "tokens k JOIN users u ON u.id = k.user_id JOIN accounts a ON a.id = u.account_id"
-IS_LIVE: Final = "k.token_sha256 = ? AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)"
+IS_LIVE: Final = (
+    "k.token_sha256 = ? AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?) AND u.disabled_at IS NULL"
+)
 
 _FIND: Final = f"SELECT {COLUMNS} FROM {HOLDERS} WHERE {IS_LIVE}"  # noqa: S608 - our own names
 #: Tokens share their lists of abilities; to parse one anew costs 3 µs of each request.

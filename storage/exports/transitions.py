@@ -21,6 +21,7 @@ from schemas.targets.approval import ApprovalState, not_active, require_approvab
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
@@ -102,7 +103,7 @@ def retry(
 
     A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed; without a default
     secret (WEBHOOK_SECRET) it needs one of its own. A target whose last validation failed is tried. Raises ExportNotFound,
-    Conflict, ValidationFailed for a target that is not active.
+    Conflict, WebhooksForbidden, ValidationFailed for a target that is not active.
     """
     with transaction():
         export = _locked(export_id, account_id)
@@ -110,6 +111,8 @@ def retry(
         if ExportRow.select().where(ExportRow.id == export.id, ExportRow.redacted_at.is_null(False)).exists():
             raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
         if validation is not None:
+            # Before the target's lock, in the order of a withdrawal.
+            require_webhooks(export.account_id)
             _unblock(export, validation, now, actor, has_default_secret)
         # A target that is not active would let the export wait for a person.
         state = _state_of_target(export)

@@ -9,13 +9,15 @@ from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
-from storage.accounts.audit_log import append
+from storage.accounts.accounts import require_webhooks
+from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import lock_row
 from storage.db.columns import LAST_ULID
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
+from storage.db.queries import for_update, tuples
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
 
@@ -25,6 +27,9 @@ _CHANGES: Final = {
     "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
+_OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
+#: `status_reason` of targets whose account may no longer use webhooks.
+NO_WEBHOOKS: Final = "webhooks_not_allowed"
 _AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
@@ -42,6 +47,8 @@ def create(
     """
     status = TargetStatus.ACTIVE if default_secret_fingerprint else TargetStatus.INACTIVE
     with transaction():
+        # The right may have been withdrawn since the request was authenticated.
+        require_webhooks(account_id)
         row = TargetRow.create(
             id=identifiers.new_id(identifiers.TARGET, now),
             account=account_id,
@@ -123,10 +130,14 @@ def change_status(
     """Pause, resume or disable a target, of one account where `account_id` is given; no change if it is so already.
 
     `reason` says who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
-    resumed. Raises TargetNotFound, Conflict when its state does not allow that.
+    resumed; nor is a target whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict when its
+    state does not allow that.
     """
     sources, status = _CHANGES[verb]
     with transaction():
+        if verb == "resume":
+            # Before the target's lock, in the order of a withdrawal.
+            require_webhooks(_account_id(_row(target_id, account_id)))
         row = _locked(target_id, account_id)
         if verb == "resume":
             # A resumed target is tried now, whatever its receiver or its breaker asked for.
@@ -207,6 +218,20 @@ def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: da
     if turned:
         append(now, actor, f"target_{status.value}", target_id, reason)
     return turned
+
+
+def block_all(account_id: int, now: datetime, actor: str) -> None:
+    """Block every target of an account that may no longer use webhooks, in the caller's transaction.
+
+    A target that is blocked or disabled keeps its reason.
+    """
+    is_on = TargetRow.status.in_([status.value for status in TargetStatus if status not in _OFF])
+    on = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_on).order_by(TargetRow.id)
+    # Locked in the order of workers, which write several targets at once.
+    ids = [row[0] for row in tuples(for_update(on, "FOR NO KEY UPDATE"))]
+    blocked = TargetRow.update(status=TargetStatus.BLOCKED.value, status_reason=NO_WEBHOOKS, updated_at=now)
+    blocked.where(TargetRow.id.in_(ids)).execute()
+    append_all([AuditEntry(to_ms(now), actor, "target_blocked", target_id, reason=NO_WEBHOOKS) for target_id in ids])
 
 
 def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:

@@ -71,7 +71,7 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     account = shell.json("account", "add", "Example Ltd")
     assert account == {"id": 1, "name": "Example Ltd", "webhooks": True}
     user = shell.json("user", "add", "ada@example.com", "--account", "1")
-    assert user == {"id": 1, "email": "ada@example.com", "account_id": 1}
+    assert user == {"id": 1, "email": "ada@example.com", "account_id": 1, "state": "active"}
     project = shell.json("project", "add", "Shop", "--account", "1", "--shop-domain", "shop.example")
     assert project == {"id": 1, "name": "Shop", "account_id": 1, "shop_domain": "shop.example"}
     assert shell.json("report", "add", "Spring", "--project", "1") == {"id": 1, "title": "Spring", "project_id": 1}
@@ -104,6 +104,50 @@ def test_a_user_has_an_email_address(shell: Shell, customer_id: Customer, wrong:
 
 def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
     assert shell.json("account", "add", "Careful", "--no-webhooks")["webhooks"] is False
+
+
+def test_an_account_loses_webhooks_and_gets_them_back(shell: Shell) -> None:
+    shell.json("account", "add", "Example Ltd")
+    assert shell.json("account", "set", "1", "--webhooks", "off") == {"id": 1, "name": "Example Ltd", "webhooks": False}
+    assert shell.json("account", "set", "1", "--webhooks", "on")["webhooks"] is True
+    assert "no account 2" in shell.refused("account", "set", "2", "--webhooks", "off")
+    for words in (("1",), ("1", "--webhooks", "maybe"), ("x", "--webhooks", "on")):
+        assert shell.type("account", "set", *words).exit_code == 2
+
+
+def test_a_user_is_disabled_enabled_and_removed(shell: Shell, customer_id: Customer) -> None:
+    email = customer_id.email
+    for command, state in (("disable", "disabled"), ("enable", "active")):
+        assert shell.json("user", command, email)["state"] == state
+    assert [user["state"] for user in shell.json("user", "list")] == ["active"]
+    removed = shell.json("user", "remove", email)
+    expected = {"id": customer_id.user_id, "email": None, "account_id": customer_id.account_id, "state": "removed"}
+    assert (removed, shell.json("user", "list"), shell.json("grant", "list")) == (expected, [expected], [])
+    for command in ("disable", "enable", "remove"):
+        refused = shell.refused("user", command, email)
+        assert "There is no user with this email" in refused
+        assert email not in refused
+
+
+def test_grants_are_listed_and_withdrawn(shell: Shell, customer_id: Customer) -> None:
+    email, project = customer_id.email, str(customer_id.project_id)
+    shell.json("report", "add", "Spring", "--project", project)
+    shell.json("grant", "add", "--user", email, "--report", "1")
+    shell.json("user", "disable", email)
+    [of_project, of_report] = shell.json("grant", "list", "--user", email)
+    shown = {"user": email, "user_state": "disabled"}
+    assert of_project == {"id": 1, **shown, "project_id": customer_id.project_id, "report_id": None}
+    assert of_report == {"id": 2, **shown, "project_id": None, "report_id": 1}
+    assert shell.json("grant", "remove", "--user", email, "--report", "1") == of_report
+    assert "no such grant" in shell.refused("grant", "remove", "--user", email, "--report", "1")
+    assert shell.json("grant", "remove", "1") == of_project
+    assert "no grant 1" in shell.refused("grant", "remove", "1")
+    assert shell.json("grant", "list") == []
+    for words in ((), ("1", "--user", email, "--project", project), ("--user", email), ("1", "--project", project)):
+        assert shell.type("grant", "remove", *words).exit_code == 2
+    nobody = ("--user", "nobody@example.com")
+    assert "no user with this email" in shell.refused("grant", "list", *nobody)
+    assert "no user with this email" in shell.refused("grant", "remove", "--project", "1", *nobody)
 
 
 @pytest.mark.parametrize(

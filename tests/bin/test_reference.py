@@ -22,8 +22,10 @@ WITHOUT_JSON: Final = {("init",), ("run",), ("serve",), ("work",), ("completion"
 #: Public commands and options that must not disappear.
 PROMISED: Final = """
     init, run, serve, work, migrate --check,
-    account add --no-webhooks, user add --account, project add --account --shop-domain, report add --project,
-    scan-run add --project --id, grant add --user --project --report,
+    account add --no-webhooks, account set --webhooks, user add --account, user list,
+    user disable, user enable, user remove, project add --account --shop-domain, report add --project,
+    scan-run add --project --id, grant add --user --project --report, grant list,
+    grant remove --user --project --report,
     token create --user --kind --ability --name --expires-days, token list, token revoke --user,
     secret set scanner, secret set email, secret set storefront, secret set target, secret list,
     target list, target show, target validate, target ping, target pause, target resume --all, target disable,

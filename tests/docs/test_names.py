@@ -27,6 +27,7 @@ from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
 from service.http.error_responses import STATUS
 from service.operations.targets import BY_CLIENT
+from storage.targets.targets import NO_WEBHOOKS
 from tests.docs.names import (
     command_lines,
     error_in_command,
@@ -309,7 +310,7 @@ def test_the_documented_reasons_are_those_in_the_code() -> None:
     assert 'reason = f"target_{off.value}"' in statements
     waiting = {next_attempt("approved", 0, status, None, 0).reason for status in TargetStatus} - {None}
     assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
-    constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT}
+    constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT, NO_WEBHOOKS}
     assert {"no_secret", "operator"} <= {*re.findall(r'"([a-z_]+)"', statements)}
     assert rows_under("Of targets") == constants | {"no_secret", "operator", "receiver_gone"}
 

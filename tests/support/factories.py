@@ -81,6 +81,11 @@ def make_customer(*, may_use_webhooks: bool = True, abilities: tuple[Ability, ..
     return Customer(account.id, user.id, email, project.id, token)
 
 
+def forbid_webhooks(customer: Customer) -> None:
+    """Withdraw the right of a customer's account to use webhook targets; its targets stay as they are."""
+    execute("UPDATE accounts SET may_use_webhooks = (1 = 0) WHERE id = ?", (customer.account_id,))
+
+
 def make_colleague(customer: Customer) -> Customer:
     """Store another user of the customer's account, who was granted nothing yet, with an API token."""
     email = f"user{next(_numbers)}@example.com"

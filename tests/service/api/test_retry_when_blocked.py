@@ -12,7 +12,7 @@ from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.exports import queries, transitions
 from storage.targets import targets
-from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
+from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_failed, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call, FieldRefusal, assert_is_error, everything_stored, field_message
 
@@ -136,7 +136,7 @@ def test_an_account_that_may_use_webhooks_no_more_resumes_nothing(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
-    execute("UPDATE accounts SET may_use_webhooks = (1 = 0) WHERE id = ?", (customer.account_id,))
+    forbid_webhooks(customer)
     assert_is_error(retry(client, customer, export_id), 403, "FORBIDDEN")
     assert (resolver.asked, targets.get(target.id, None).status) == ([], "blocked")
 

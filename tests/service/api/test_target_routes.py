@@ -19,7 +19,7 @@ from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
-from tests.support.factories import NOW, Customer, make_customer, make_settings, make_target
+from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
@@ -234,8 +234,9 @@ def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: 
 def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
     client: TestClient, customer: Customer, resolver: FakeResolver, wake_ups: FakeWakeUpQueue
 ) -> None:
-    poor = make_customer(may_use_webhooks=False)
+    poor = make_customer()
     target = make_target(poor)
+    forbid_webhooks(poor)
     for verb in VERBS:
         turn_to(target, "active")
         answer = act(client, poor, target.id, verb)

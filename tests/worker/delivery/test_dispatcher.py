@@ -14,8 +14,10 @@ import psycopg
 import pytest
 
 from runtime.clock import utc_now
+from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, Outcome
+from service.operations.accounts import set_webhooks
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, release, rows
 from storage.exports import queries
@@ -292,6 +294,17 @@ def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
     assert set(rows("SELECT status, status_reason FROM exports")) == {first, others}
     assert sum(post.sent.values()) == 1
     assert rows("SELECT count(*) FROM audit_entries WHERE reason = ? AND actor LIKE ?", (others[1], "worker:%")) == [(19,)]
+
+
+def test_what_waits_for_an_account_that_may_no_longer_use_webhooks_ends_blocked_and_unsent(customer: Customer) -> None:
+    approved(customer, 3)
+    execute("UPDATE exports SET due_at = due_at + 3600000 WHERE id = (SELECT MAX(id) FROM exports)")
+    stranger = approved(make_customer(), 1, "https://other.example.com/hook")
+    set_webhooks(customer.account_id, False, OPERATOR)
+    post = FakePost()
+    with running_dispatcher(post, sweep_s=0.05):
+        wait_until(lambda: statuses() == {"blocked": 3, "exported": 1})
+    assert post.sent == {stranger[0]: 1}
 
 
 # ---------------------------------------------------------------- stopping

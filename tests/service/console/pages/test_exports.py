@@ -32,6 +32,7 @@ from tests.support.factories import (
     Customer,
     claim_due,
     completed_attempt,
+    forbid_webhooks,
     make_approved,
     make_customer,
     make_exports,
@@ -626,8 +627,9 @@ def test_a_blocked_targets_address_is_looked_at_before_a_retry(
 def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
     client: TestClient, customer: Customer
 ) -> None:
-    barred = make_customer(may_use_webhooks=False)
+    barred = make_customer()
     target = make_target(barred)
+    forbid_webhooks(barred)
     [export_id] = make_failed(barred, target.id, status="blocked")
     execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
     somebody = ConsoleBrowser(client)

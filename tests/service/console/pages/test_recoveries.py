@@ -15,7 +15,7 @@ from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
 from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
-from tests.support.factories import Customer, make_customer, make_failed, make_target
+from tests.support.factories import Customer, forbid_webhooks, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import RecoveryTask
 
@@ -174,8 +174,9 @@ def test_another_accounts_recovery_is_not_there(person: ConsoleBrowser) -> None:
 
 
 def test_an_account_without_webhooks_sees_a_recovery_and_cancels_none(client: TestClient, customer: Customer) -> None:
-    poor = make_customer(may_use_webhooks=False)
+    poor = make_customer()
     ordered = recoveries.request(make_target(poor).id, poor.account_id, utc_now(), utc_now(), "user:9").id
+    forbid_webhooks(poor)
     person = ConsoleBrowser(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/recoveries/{ordered}")

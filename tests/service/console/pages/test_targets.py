@@ -31,6 +31,7 @@ from tests.support.factories import (
     Customer,
     claim_due,
     completed_attempt,
+    forbid_webhooks,
     make_approved,
     make_customer,
     make_failed,
@@ -369,8 +370,9 @@ def test_another_accounts_target_is_not_there(person: ConsoleBrowser, verb: str)
 
 @on_sqlite
 def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClient, customer: Customer) -> None:
-    poor = make_customer(may_use_webhooks=False)
+    poor = make_customer()
     target = make_target(poor)
+    forbid_webhooks(poor)
     person = ConsoleBrowser(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/targets/{target.id}").text

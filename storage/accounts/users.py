@@ -1,0 +1,52 @@
+"""Withdraws a user's rights: disable for a while, or remove for good. Both take effect on the next request."""
+
+from datetime import datetime
+
+from schemas.base.console_session import Ended
+from storage.accounts import sessions, tokens
+from storage.accounts.accounts import User, get_user, user_by_email
+from storage.accounts.audit_log import append
+from storage.db.engine import transaction
+from storage.db.models import ConsoleSessionRow, GrantRow, IdempotencyKeyRow, TokenRow, UserRow
+
+
+def disable(email: str, now: datetime, actor: str) -> User:
+    """Refuse a user's tokens and end the user's console sessions; a disabled user stays as it is. Raises NotFound."""
+    with transaction():
+        user = user_by_email(email)
+        if UserRow.update(disabled_at=now).where(UserRow.id == user.id, UserRow.disabled_at.is_null()).execute():
+            _end_sessions(user, now, actor)
+            append(now, actor, "disable_user", f"user:{user.id}")
+        return get_user(user.id)
+
+
+def enable(email: str, now: datetime, actor: str) -> User:
+    """Accept a user's tokens again; the console needs a new sign-in. Raises NotFound, also for a removed user."""
+    with transaction():
+        user = user_by_email(email)
+        if UserRow.update(disabled_at=None).where(UserRow.id == user.id, UserRow.disabled_at.is_null(False)).execute():
+            append(now, actor, "enable_user", f"user:{user.id}")
+        return get_user(user.id)
+
+
+def remove(email: str, now: datetime, actor: str) -> User:
+    """Disable a user for good and erase the address; tokens are revoked, grants and stored responses are deleted.
+
+    The row stays for what the user submitted and for the audit log, which name the user by id. Raises NotFound.
+    """
+    with transaction():
+        user = user_by_email(email)
+        # First, so that it waits for tokens and grants that are being created: their foreign keys lock the row.
+        UserRow.update(email=f"removed:{user.id}", disabled_at=now, removed_at=now).where(UserRow.id == user.id).execute()
+        _end_sessions(user, now, actor)
+        tokens.revoke_where(TokenRow.user == user.id, now, actor)
+        TokenRow.update(name="").where(TokenRow.user == user.id).execute()
+        GrantRow.delete().where(GrantRow.user == user.id).execute()
+        IdempotencyKeyRow.delete().where(IdempotencyKeyRow.principal == f"user:{user.id}").execute()
+        append(now, actor, "remove_user", f"user:{user.id}")
+        return get_user(user.id)
+
+
+def _end_sessions(user: User, now: datetime, actor: str) -> None:
+    of_user = ConsoleSessionRow.token.in_(TokenRow.select(TokenRow.id).where(TokenRow.user == user.id))
+    sessions.end_where(of_user, Ended.REVOKED, now, actor)
