@@ -7,6 +7,7 @@ worker; when killed, a worker takes over once the lease expires.
 import json
 import signal
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from types import FrameType
 from typing import Any, BinaryIO, Self
@@ -16,6 +17,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
+from bin.cli.value_lists import ValueList, several_of
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
@@ -23,17 +25,27 @@ from schemas.base.principal import OPERATOR
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.exports.record import Approval, export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
 from storage.exports import attempts, queries, recoveries
+from storage.exports.queries import ExportFilter
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
+#: A count ends here, so that a list of many millions is shown at once.
+MOST_COUNTED = 10_000
+
+
+def _either(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
 
 
 @click.group()
@@ -42,21 +54,46 @@ def export() -> None:
 
 
 @export.command(
-    "list", epilog="Example: riskrelay export list --account 1 --json\n\nExit codes: 0 listed, 2 wrong settings."
+    "list",
+    epilog="Example: riskrelay export list --status failed,blocked --severity high,critical\n\n"
+    "Exit codes: 0 listed, 2 wrong usage or settings.",
 )
 @click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
+@click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
+@click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
+@click.option("--project", "project_ids", type=ValueList(ROW_ID), default=(), help="Only exports of these projects.")
+@click.option("--target", "target_ids", type=ValueList(click.STRING), default=(), help="Only exports for these targets.")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
+@click.option("--all", "is_all", is_flag=True, help="List every export in the table, too.")
 @json_option
-def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
-    """List exports, newest first."""
+def list_exports(limit: int | None, is_all: bool, as_json: bool, **given: Any) -> None:
+    """List exports, newest first.
+
+    --status, --severity, --project and --target take several values, separated by commas.
+    """
+    if limit is not None and is_all:
+        raise click.UsageError("Use either --limit or --all.")
+    wanted = ExportFilter(**given)
     with opened():
         now = utc_now()
-        shown = limit or (None if as_json else SHOWN)
-        records = [export_record(each, now) for each in queries.list_page(account_id, shown)]
-        if not as_json:
-            records = [{**record, "title": record["ticket"]["title"]} for record in records]
-        columns = ("id", "status", "status_reason", "attempts", "title")
-        print_records(records, as_json, columns, "There are no exports.")
+        shown = limit or (None if as_json or is_all else SHOWN)
+        records = [export_record(each, now) for each in queries.list_matching(wanted, shown)]
+        if as_json:
+            print_records(records, as_json, (), "")
+            return
+        rows = [{**record, **{name: record["ticket"][name] for name in ("severity", "title")}} for record in records]
+        columns = ("id", "status", "status_reason", "attempts", "severity", "title")
+        print_records(rows, as_json, columns, "No exports match." if any(given.values()) else "There are no exports.")
+        if shown is not None and len(rows) == shown:
+            _print_rest(wanted, shown)
+
+
+def _print_rest(wanted: ExportFilter, shown: int) -> None:
+    """Print how many exports there are beyond those shown, and the option that lists them."""
+    total = queries.count_matching(wanted, MOST_COUNTED + 1)
+    if total > shown:
+        number = f"more than {MOST_COUNTED:,}" if total > MOST_COUNTED else f"{total:,}"
+        click.echo(f"Showing the newest {shown:,} of {number}. To list more: --limit N or --all.")
 
 
 @export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")

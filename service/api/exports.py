@@ -3,6 +3,8 @@
 `service.api.export_actions` serves approval, retry and dismissal.
 """
 
+import re
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 import falcon
@@ -16,15 +18,17 @@ from schemas.exports.polled_record import PolledExport, entity_tag, record_json,
 from schemas.exports.record import PreparationForm, export_record
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_page, send_page
+from service.http.paging import MAX_IDS, read_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports import attempts, queries
+from storage.exports.queries import ExportFilter
 
 EXPORTS: Final = "/api/ticket-exports"
 
@@ -36,7 +40,24 @@ class _OneOrMore(frozenset[str]):
         return self.issuperset(str(text).split(","))
 
 
-_FILTERS: Final = {"status": _OneOrMore(ExportStatus), "source": SOURCE_TYPES}
+class _Ids:
+    """The values of a filter by ids: one, or up to MAX_IDS separated by commas."""
+
+    def __init__(self, is_id: Callable[[str], bool]) -> None:
+        self._is_id = is_id
+
+    def __contains__(self, text: object) -> bool:
+        ids = str(text).split(",")
+        return len(ids) <= MAX_IDS and all(map(self._is_id, ids))
+
+
+_FILTERS: Final[Mapping[str, Container[str]]] = {
+    "status": _OneOrMore(ExportStatus),
+    "source": SOURCE_TYPES,
+    "severity": _OneOrMore(SEVERITIES),
+    "project_id": _Ids(lambda text: re.fullmatch(r"[1-9][0-9]{0,8}", text) is not None),
+    "target_id": _Ids(lambda text: identifiers.is_id(identifiers.TARGET, text)),
+}
 
 
 def export_url(public_base_url: str, export_id: str) -> str:
@@ -61,9 +82,16 @@ class TicketExportsResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's exports, newest first."""
         page = read_page(req, identifiers.EXPORT, _FILTERS)
-        statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
-        account_id, source_type = req.context.principal.account_id, page.filters.get("source")
-        found = queries.list_page(account_id, page.fetch_limit, page.before, statuses, source_type)
+        given = {name: frozenset(text.split(",")) for name, text in page.filters.items()}
+        wanted = ExportFilter(
+            req.context.principal.account_id,
+            given.get("status", ()),
+            page.filters.get("source"),
+            given.get("severity", ()),
+            frozenset(map(int, given.get("project_id", ()))),
+            given.get("target_id", ()),
+        )
+        found = queries.list_matching(wanted, page.fetch_limit, page.before)
         now = utc_now()
         send_page(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
 

@@ -7,7 +7,7 @@ next page starts after that id, whatever was added or removed meanwhile. Invalid
 import base64
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -21,6 +21,9 @@ from storage.db import identifiers
 DEFAULT_LIMIT: Final = 50
 #: A page of exports is a few hundred kilobytes then.
 MAX_LIMIT: Final = 200
+
+#: Ids in one filter: each is a part of the query.
+MAX_IDS: Final = 20
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
@@ -45,7 +48,7 @@ class PageRequest:
         return self.limit + 1
 
 
-def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection[str]] | None = None) -> PageRequest:
+def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Container[str]] | None = None) -> PageRequest:
     """Read the requested page of a list of `prefix` ids.
 
     `filters` names further parameters and their allowed values. Raises ValidationFailed with every problem, on `/limit`,
@@ -59,7 +62,7 @@ def read_numbered_page(req: falcon.Request) -> PageRequest:
     return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
 
 
-def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Collection[str]] | None) -> PageRequest:
+def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Container[str]] | None) -> PageRequest:
     problems: list[FieldProblem] = []
     limit = _limit(req, problems)
     before = _before(req, is_id, problems)
@@ -112,7 +115,7 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
     return last_id
 
 
-def _choice(req: falcon.Request, name: str, allowed: Collection[str], problems: list[FieldProblem]) -> str | None:
+def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: list[FieldProblem]) -> str | None:
     text = _text(req, name)
     if text is not None and text not in allowed:
         problems.append(problem(f"/{name}", "not_allowed"))

@@ -97,7 +97,7 @@ OPERATIONS: Final[Operations] = {
         summary="List exports",
         description="The exports of the token's account, newest first.",
         responses=(listed("exports", ExportListResponse, WAITING),),
-        parameters=("ExportStatuses", "SourceType", *PAGING),
+        parameters=("ExportStatuses", "SourceType", "Severities", "ProjectIds", "TargetIds", *PAGING),
     ),
     ("GET", TicketExportResource.path): OperationDescription(
         id="readTicketExport",

@@ -12,8 +12,9 @@ from marshmallow import Schema
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
-from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
+from service.http.paging import DEFAULT_LIMIT, MAX_IDS, MAX_LIMIT
 from service.openapi.docs_page import FILES
 
 #: Ids and instants of the examples.
@@ -135,6 +136,27 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "status",
         "Only exports with one of these statuses, separated by commas.",
         _one_or_more(ExportStatus),
+        style="form",
+        explode=False,
+    ),
+    "Severities": _query(
+        "severity",
+        "Only exports with one of these severities, separated by commas.",
+        _one_or_more(SEVERITIES),
+        style="form",
+        explode=False,
+    ),
+    "ProjectIds": _query(
+        "project_id",
+        "Only exports of these projects, separated by commas.",
+        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": {"type": "integer", "minimum": 1}},
+        style="form",
+        explode=False,
+    ),
+    "TargetIds": _query(
+        "target_id",
+        "Only exports for these targets, separated by commas.",
+        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": {"type": "string"}},
         style="form",
         explode=False,
     ),

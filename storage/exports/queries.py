@@ -16,6 +16,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
+from storage.db.engine import is_sqlite
 from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports.poll_sql import read_export
@@ -42,6 +43,18 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     return export_from(found)
 
 
+@dataclass(frozen=True, slots=True)
+class ExportFilter:
+    """Which exports a list has: those with any of the values of each member; an empty member has no effect."""
+
+    account_id: int | None = None
+    statuses: Collection[str] = ()
+    source_type: str | None = None
+    severities: Collection[str] = ()
+    project_ids: Collection[int] = ()
+    target_ids: Collection[str] = ()
+
+
 def list_page(
     account_id: int | None = None,
     limit: int | None = None,
@@ -53,13 +66,19 @@ def list_page(
 
     Of one account or of all, in any of `statuses` or in every one, from one type of source or from all.
     """
-    wanted = [
-        *_equal((ExportRow.account, account_id), (ExportRow.source_type, source_type)),
-        ExportRow.id < (before or _AFTER_ALL),
-    ]
-    # One part for each status, since an index gives the newest of one status in order, not of several.
-    parts = [[*wanted, ExportRow.status == status] for status in statuses] or [wanted]
+    return list_matching(ExportFilter(account_id, statuses, source_type), limit, before)
+
+
+def list_matching(wanted: ExportFilter, limit: int | None = None, before: str | None = None) -> list[Export]:
+    """Return up to `limit` of the exports that a filter has, the newest first, or those that follow the id `before`."""
+    parts = _parts(wanted, ExportRow.id < (before or _AFTER_ALL))
     return _page([_ids(part).order_by(ExportRow.id.desc()) for part in parts], limit)
+
+
+def count_matching(wanted: ExportFilter, limit: int) -> int:
+    """Return how many exports a filter has, counting no further than `limit`."""
+    parts = [_ids(part).limit(limit) for part in _parts(wanted, ExportRow.id < _AFTER_ALL)]
+    return min(limit, sum(int(part.count()) for part in parts))
 
 
 def list_undelivered(
@@ -166,6 +185,41 @@ def _find(query: Any, export_id: str) -> tuple[Any, ...] | None:
 
 def _equal(*given: tuple[Any, Any]) -> list[Any]:
     return [column == value for column, value in given if value is not None]
+
+
+def _parts(wanted: ExportFilter, bound: Any) -> list[list[Any]]:
+    """Return the conditions of each part of a list: an index has the newest of one value in order, not of several."""
+    shared = [*_equal((ExportRow.account, wanted.account_id), (ExportRow.source_type, wanted.source_type)), bound]
+    if wanted.severities:
+        shared.append(_severity().in_(tuple(wanted.severities)))
+    given: list[tuple[Any, Collection[Any]]] = [
+        (each, values)
+        for each, values in (
+            (ExportRow.target, wanted.target_ids),
+            (ExportRow.project, wanted.project_ids),
+            (ExportRow.status, wanted.statuses),
+        )
+        if values
+    ]
+    if not given:
+        return [shared]
+    (first, values), *others = given
+    shared += [column.in_(tuple(allowed)) for column, allowed in others]
+    if first is ExportRow.target:
+        # The index of an account's targets; a target belongs to one account.
+        return [[*shared, first == value, ExportRow.account == _account_of(value)] for value in values]
+    return [[*shared, first == value] for value in values]
+
+
+def _account_of(target_id: str) -> Any:
+    return TargetRow.select(TargetRow.account).where(TargetRow.id == target_id)
+
+
+def _severity() -> Any:
+    """Return the severity in the ticket; the parts narrow the list by indexes, and this is read of what is left."""
+    if is_sqlite():
+        return fn.json_extract(ExportRow.ticket, "$.severity")
+    return fn.json_extract_path_text(ExportRow.ticket.cast("json"), "severity")
 
 
 def _ids(wanted: Sequence[Any]) -> Any:

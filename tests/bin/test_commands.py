@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from bin.__main__ import _print_bug
+from bin.commands.export import SHOWN
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
@@ -20,7 +21,16 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.exports import transitions
 from storage.intake import rejections
 from storage.targets import targets
-from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_customer, make_target, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    NOW,
+    Customer,
+    make_customer,
+    make_exports,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.servers import PostgresServer
 from tests.support.shell import Shell
 
@@ -384,6 +394,42 @@ def test_exports_of_every_account_are_listed_unless_one_is_named(shell: Shell, e
     assert set(shell.json("export", "list")[0]) == set(shell.json("export", "show", export_id))
 
 
+def test_a_list_of_exports_says_how_many_there_are_and_how_to_list_the_rest(
+    shell: Shell, customer_id: Customer, export_id: str
+) -> None:
+    with shell.database():
+        ids = make_exports(customer_id, SHOWN)
+    shown = shell.type("export", "list").stdout.splitlines()
+    assert (len(shown), shown[-1]) == (SHOWN + 2, "Showing the newest 50 of 51. To list more: --limit N or --all.")
+    assert len(shell.type("export", "list", "--all").stdout.splitlines()) == SHOWN + 2
+    assert len(shell.type("export", "list", "--limit", "51").stdout.splitlines()) == SHOWN + 2
+    assert shell.type("export", "list", "--limit", "2", "--status", "prepared").stdout.endswith(
+        "Showing the newest 2 of 51. To list more: --limit N or --all.\n"
+    )
+    assert [record["id"] for record in shell.json("export", "list")] == [*reversed(ids), export_id]
+    assert shell.type("export", "list", "--all", "--limit", "1").exit_code == 2
+
+
+def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, export_id: str, target_id: str) -> None:
+    def listed(*options: str) -> int:
+        return len(shell.json("export", "list", *options))
+
+    record = shell.json("export", "approve", export_id, "--target", target_id)
+    severity = record["ticket"]["severity"]
+    every = ("--status", "prepared,approved", "--severity", f"info, {severity}", "--project", "1", "--target", target_id)
+    assert listed(*every) == 1
+    for options in (
+        ("--status", "failed"),
+        ("--project", "2,3"),
+        ("--target", f"{target_id[:-1]}Z"),
+        ("--severity", "low"),
+    ):
+        assert listed(*every, *options) == 0
+    assert shell.type("export", "list", "--status", "failed").stdout == "No exports match.\n"
+    wrong = shell.type("export", "list", "--status", "failed,lost")
+    assert (wrong.exit_code, "'lost' is not one of 'prepared', 'approved'" in wrong.stderr) == (2, True)
+
+
 def test_a_prepared_export_is_dismissed_for_good(shell: Shell, export_id: str, target_id: str) -> None:
     assert shell.json("export", "dismiss", export_id)["status"] == "dismissed"
     assert "dismissed" in shell.refused("export", "approve", export_id, "--target", target_id)
@@ -402,7 +448,7 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
         record_postback(form.read(postback(issues=[issue])), customer_id.project_id, NOW)
     close_database()
     printed = shell.type("export", "list").stdout
-    assert printed.splitlines()[0].split() == ["id", "status", "status_reason", "attempts", "title"]
+    assert printed.splitlines()[0].split() == ["id", "status", "status_reason", "attempts", "severity", "title"]
     assert "\x1b" not in printed
     assert "\x07" not in printed
 

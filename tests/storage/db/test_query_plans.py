@@ -27,7 +27,7 @@ LEASE_S = 6.0
 #: Every index of the exports that a question of a worker might take.
 OF_EXPORTS = {
     "exports_waiting",
-    "exports_target",
+    "exports_account_target",
     "exports_account",
     "exports_account_status",
     "exports_account_source",

@@ -87,6 +87,7 @@ ALL_MIGRATIONS: Final = [
     "0005_console_sessions_and_charts",
     "0006_target_revalidation",
     "0007_rights_and_request_bodies",
+    "0012_export_lists",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

@@ -11,6 +11,7 @@ from storage.accounts import audit_log
 from storage.db.engine import database as bound
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import attempts, queries, transitions
+from storage.exports.queries import ExportFilter
 from storage.intake import findings
 from storage.targets import summaries
 from tests.support.factories import (
@@ -112,6 +113,22 @@ def test_what_failed_at_a_target_is_read_from_its_own_index(
     statement = asked(queries.list_undelivered, target_id, customer.account_id, 51, *rest)
     assert "exports_recoverable" in indexes_read(statement)
     require_no_scan(statement)
+
+
+@pytest.mark.parametrize("before", [None, "exp_00000001000000000000001500"])
+def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
+    before: str | None, crowded: tuple[Customer, str]
+) -> None:
+    customer, target_id = crowded
+    for wanted, indexes in (
+        (ExportFilter(target_ids=[target_id]), {"exports_account_target"}),
+        (ExportFilter(target_ids=[target_id], statuses=["exported"], severities=["high"]), {"exports_account_target"}),
+        (ExportFilter(project_ids=[customer.project_id]), {"exports_project"}),
+        (ExportFilter(customer.account_id, statuses=["failed", "blocked"]), {"exports_account_status"}),
+    ):
+        statement = asked(queries.list_matching, wanted, 51, before)
+        assert indexes <= indexes_read(statement), wanted
+        require_no_scan(statement)
 
 
 @pytest.mark.parametrize("severity", [None, "low", "high", "critical"])
