@@ -33,6 +33,8 @@ TARGETS: Final = "/api/ticket-export-targets"
 _OK: Final = frozenset({200})
 CREATED: Final = frozenset({201})
 ACCEPTED: Final = frozenset({202})
+#: 422: the target is paused at this moment, or its last validation failed.
+APPROVED_OR_REFUSED: Final = frozenset({202, 422})
 _POLLED: Final = frozenset({200, 304})
 
 #: Shares of prepared exports that are dismissed and left as they are; the rest is approved.
@@ -56,6 +58,11 @@ class ClientAccess:
     shop_project_id: int
     shop_domain: str
     targets: Sequence[str]
+
+    @property
+    def paused_at_times(self) -> Sequence[str]:
+        """The targets that the operator pauses; never a reliable one, where lateness is measured."""
+        return self.targets[1::3]
 
 
 class Pace:
@@ -172,8 +179,8 @@ class SoakClient(threading.Thread):
         self.events.note("approving", export=export_id, target=target_id)
         body = {"target_id": target_id, "ticket_digest": digest}
         headers = self.keyed(f"approve-{export_id}")
-        answer = self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
-        if answer is None:
+        answer = self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, APPROVED_OR_REFUSED)
+        if answer is None or answer.status not in ACCEPTED:
             return False
         self.shared.counts["approved"] += 1
         self.events.note("approved", export=export_id, target=target_id, digest=digest)

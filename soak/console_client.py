@@ -72,7 +72,9 @@ class ConsoleClient(SoakClient):
             page = self._look(f"/exports/{export_id}")
             if page is None or not self.shared.pace.wait():
                 return
-            target_id, digest = self.chance.choice(self.known.targets), _field(page, "ticket_digest")
+            # The response of the form does not say which approval was refused: no target that may be paused.
+            steady = [each for each in self.known.targets if each not in self.known.paused_at_times]
+            target_id, digest = self.chance.choice(steady), _field(page, "ticket_digest")
             self.events.note("approving", export=export_id, target=target_id)
             fields = {"csrf": _field(page, "csrf"), "target_id": target_id, "ticket_digest": digest}
             if self._send(f"/exports/{export_id}/approve", fields, _DECIDED) is not None:

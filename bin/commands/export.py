@@ -28,6 +28,7 @@ from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
+from schemas.targets.approval import TargetUrlRefused
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
@@ -132,8 +133,14 @@ def approve(export_id: str, target_id: str, as_json: bool) -> None:
     """Approve a prepared export for a target; a worker delivers it."""
     with opened() as settings:
         exports = build_operations(settings).exports
-        with exports.blocking_refused_target(OPERATOR):
+        try:
             record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
+        except TargetUrlRefused as refused:
+            # These settings may differ from those of the service and the workers: the target is not blocked by them.
+            raise Refused(
+                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
+                "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
+            ) from None
         exports.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
 

@@ -40,7 +40,8 @@ class ExportOperations:
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        Run it, and the transaction around it, in `blocking_refused_target`; call `wake_workers` after the commit.
+        The service runs it, and the transaction around it, in `blocking_refused_target`. Call `wake_workers` after the
+        commit.
         """
         account_id = actor.account_id
         if account_id is None:
@@ -49,7 +50,10 @@ class ExportOperations:
 
     @contextmanager
     def blocking_refused_target(self, actor: Actor) -> Iterator[None]:
-        """Block the target if the policy refuses its URL in an approval inside: that approval has rolled back by then."""
+        """Block the target if the policy refuses its URL in an approval inside: that approval has rolled back by then.
+
+        Only for the service, whose settings are those of the installation.
+        """
         try:
             yield
         except TargetUrlRefused as refused:
