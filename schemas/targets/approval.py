@@ -13,8 +13,8 @@ from schemas.url_policy.policy import TargetPolicy, UrlRefusal
 from schemas.url_policy.target_url import check_url
 
 _PATH: Final = "/target_id"
-NOT_ACTIVE: Final = "target_not_active"
-UNAVAILABLE: Final = "target_unavailable"
+_NOT_ACTIVE: Final = "target_not_active"
+_UNAVAILABLE: Final = "target_unavailable"
 
 _RESUME: Final = "To resume it: `target resume`, the console, or POST to its `/resume`."
 _UNSIGNED: Final = "To set its secret: `secret set target`, or the console."
@@ -37,7 +37,7 @@ class ApprovalState(NamedTuple):
         if self.status != TargetStatus.ACTIVE:
             return not_active(self.status, self.status_reason)
         if self.validation_status == FAILED:
-            return _problem(UNAVAILABLE, "The last validation of this target failed", self.validation_reason, _VALIDATE)
+            return _problem(_UNAVAILABLE, "The last validation of this target failed", self.validation_reason, _VALIDATE)
         return None
 
 
@@ -54,7 +54,7 @@ class TargetUrlRefused(ValidationFailed):
 def not_active(status: str, reason: str | None) -> FieldProblem:
     """Return the problem of a target that is not active: its status, the cause and the fix."""
     remedy = _UNSIGNED if status == TargetStatus.INACTIVE else _RESUME
-    return _problem(NOT_ACTIVE, f"This target is {status}", reason, remedy)
+    return _problem(_NOT_ACTIVE, f"This target is {status}", reason, remedy)
 
 
 def require_approvable(target_id: str, base_url: str, state: ApprovalState, policy: TargetPolicy) -> None:

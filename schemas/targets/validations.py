@@ -16,10 +16,10 @@ EXPIRES_SOON_DAYS: Final = 14
 #: A target that was heard from within this time, by a success or a validation, is not looked at by itself.
 VALID_FOR: Final = timedelta(days=1)
 
-
-#: A target that failed is validated again after this time, then twice as late each time, up to the second one.
-RETRY_AFTER: Final = timedelta(seconds=30)
-RETRY_AT_MOST: Final = timedelta(hours=1)
+#: After the first failed validation the next one comes in this time, then in twice the time of the one before.
+REVALIDATE_AFTER: Final = timedelta(seconds=30)
+REVALIDATE_AT_MOST: Final = timedelta(hours=1)
+#: More than reach the hour.
 _MOST_DOUBLINGS: Final = 7
 
 
@@ -50,4 +50,4 @@ def next_validation_in(failures: int) -> timedelta:
     """Return the time until a target is validated by itself, after `failures` failed validations in a row."""
     if failures == 0:
         return VALID_FOR
-    return min(RETRY_AFTER * (1 << min(failures - 1, _MOST_DOUBLINGS)), RETRY_AT_MOST)
+    return min(REVALIDATE_AFTER * (1 << min(failures - 1, _MOST_DOUBLINGS)), REVALIDATE_AT_MOST)

@@ -13,7 +13,7 @@ from peewee import Case, fn
 
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import ENABLED
-from schemas.targets.validations import FAILED, RETRY_AT_MOST, VALID_FOR, Validation
+from schemas.targets.validations import FAILED, REVALIDATE_AT_MOST, VALID_FOR, Validation
 from storage.accounts.audit_log import append
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
@@ -124,7 +124,7 @@ def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
     """Return until when a target needs no validation by itself; None where it is to be validated now."""
     has_failed = row.validation_status == FAILED
     if row.status not in ENABLED:
-        return now + (RETRY_AT_MOST if has_failed else VALID_FOR)
+        return now + (REVALIDATE_AT_MOST if has_failed else VALID_FOR)
     if has_failed:
         return None
     valid_until = None if row.last_success_at is None else row.last_success_at + VALID_FOR

@@ -7,7 +7,7 @@ import pytest
 from schemas.base.errors import ValidationFailed
 from schemas.targets.approval import ApprovalState, TargetUrlRefused, require_approvable
 from schemas.targets.target import TargetStatus
-from schemas.targets.validations import RETRY_AT_MOST, VALID_FOR, is_about_address, next_validation_in
+from schemas.targets.validations import REVALIDATE_AT_MOST, VALID_FOR, is_about_address, next_validation_in
 from schemas.url_policy.policy import RefusalReason, TargetPolicy
 
 ACTIVE = ApprovalState(TargetStatus.ACTIVE, None, "passed", None)
@@ -74,7 +74,7 @@ def test_failed_targets_are_validated_again_later_each_time_and_at_least_once_an
     assert next_validation_in(0) == VALID_FOR
     waits = [next_validation_in(failures) for failures in range(1, 40)]
     assert waits[:7] == [timedelta(seconds=seconds) for seconds in (30, 60, 120, 240, 480, 960, 1920)]
-    assert set(waits[7:]) == {RETRY_AT_MOST}
+    assert set(waits[7:]) == {REVALIDATE_AT_MOST}
 
 
 def test_only_failures_of_the_url_and_its_name_are_about_the_address() -> None:
