@@ -164,6 +164,7 @@ def service_environment(folder: Path, **settings: str) -> dict[str, str]:
         folder,
         **LOOPBACK,
         DEPLOYMENT_MODE="cloud",
+        OPERATOR_ACCOUNT_ID="1",
         WEB_PROCESSES=str(PROCESSES),
         DEFAULT_PROJECT_ID="1",
         RATE_LIMIT_PER_MINUTE=_UNLIMITED,

@@ -31,6 +31,7 @@ class SeededApplication:
                 "DATABASE_URL": url,
                 "REDIS_URL": redis.url,
                 "DEPLOYMENT_MODE": "cloud",
+                "OPERATOR_ACCOUNT_ID": "1",
                 "DEFAULT_PROJECT_ID": str(self.seeded.customer.project_id),
             },
         )

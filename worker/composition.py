@@ -13,6 +13,7 @@ from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.maintenance.retention import Cutoffs, cutoffs
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker.background import compliance, pings, recoveries, retention, validations
 from worker.background.tasks import BackgroundTask
@@ -52,8 +53,8 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
 def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClient, attempts: Attempts) -> Dispatcher:
     """Return a dispatcher that keeps `clock` right and counts `attempts`; the database is open."""
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
-    options = AttemptOptions(settings.webhook_secret, schedule, clock.now)
-    runner = AttemptRunner(client.post, Vault(settings.encryption_keys), options)
+    vault = Vault(settings.encryption_keys)
+    runner = AttemptRunner(client.post, vault, AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now))
     dispatcher_options = DispatcherOptions(
         worker_name(),
         settings.worker_concurrency,
@@ -97,7 +98,8 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
 def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:
     """Return the task that sends pings, for `at_once` threads."""
     client = compose_client(settings, at_once)
-    signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
+    vault = Vault(settings.encryption_keys)
+    signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
     return pings.PingTask(signed_post, worker_name(), now)
 
 

@@ -133,7 +133,7 @@ def deliveries(figures: MetricsSnapshot) -> CheckResult:
     return ok("deliveries", f"{figures.waiting:,} exports are waiting; none is late.")
 
 
-def targets(figures: MetricsSnapshot) -> Iterator[CheckResult]:
+def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResult]:
     """Check for targets that receive nothing until somebody acts."""
     restored, by_hand = figures.paused.get(RESTORED, 0), figures.paused.get(PAUSED_BY_HAND, 0)
     blocked, inactive = figures.targets.get(TargetStatus.BLOCKED, 0), figures.targets.get(TargetStatus.INACTIVE, 0)
@@ -148,7 +148,10 @@ def targets(figures: MetricsSnapshot) -> Iterator[CheckResult]:
         fix = "see bin/riskrelay target list; correct the target or TARGET_ALLOWED_…, then: bin/riskrelay target resume ID"
         yield warning("targets", f"{blocked} blocked: the address policy refuses their address.", fix)
     if inactive:
-        fix = "bin/riskrelay secret set target ID, or set WEBHOOK_SECRET"
+        in_cloud = settings.deployment_mode is DeploymentMode.CLOUD
+        # There, the default secret serves the operator's account alone.
+        fix = "OPERATOR_ACCOUNT_ID, for that account's targets," if in_cloud else "WEBHOOK_SECRET"
+        fix = f"bin/riskrelay secret set target ID, or set {fix} and restart"
         yield warning("targets", f"{inactive} inactive: they have no signing secret.", fix)
     if not (restored or by_hand or blocked or inactive):
         active, disabled = figures.targets.get(TargetStatus.ACTIVE, 0), figures.targets.get(TargetStatus.DISABLED, 0)
@@ -175,7 +178,10 @@ def operator(settings: Settings) -> Iterator[CheckResult]:
     if named is not None and not accounts.exists(named):
         yield warning("operator", f"OPERATOR_ACCOUNT_ID names account {named}, which does not exist.", fix)
     elif named is None and settings.deployment_mode is DeploymentMode.CLOUD and accounts.are_several():
-        message = "OPERATOR_ACCOUNT_ID is not set: no account sees settings, audit, compliance and queue in the console."
+        message = (
+            "OPERATOR_ACCOUNT_ID is not set: no account sees settings, audit, compliance and queue in the console, and "
+            "WEBHOOK_SECRET signs for no target."
+        )
         yield warning("operator", message, fix)
 
 

@@ -43,7 +43,7 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
     "secrets": lambda settings, *_: stores.secrets(settings),
     "workers": lambda _, figures, now: stores.heartbeat(figures, now),
     "deliveries": lambda _, figures, __: stores.deliveries(figures),
-    "targets": lambda _, figures, __: stores.targets(figures),
+    "targets": lambda settings, figures, _: stores.targets(settings, figures),
     "operator": lambda settings, *_: stores.operator(settings),
     "compliance": lambda _, figures, __: stores.compliance(figures),
 }

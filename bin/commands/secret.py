@@ -19,6 +19,7 @@ from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
 from schemas.targets.target import Target
 from storage.intake import rejections
 from storage.secrets import integrations
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -115,8 +116,7 @@ def _integration(state: SecretState, accepted_at: datetime | None, rejection: Re
 
 
 def _targets(settings: Settings) -> list[dict[str, object]]:
-    vault = Vault(settings.encryption_keys)
-    default = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    default = DefaultSecret.of(settings, Vault(settings.encryption_keys))
     return [_target(each) for each in targets.list_all(default)]
 
 

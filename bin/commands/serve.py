@@ -12,13 +12,16 @@ import click
 from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_unknown_names
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.base.principal import OPERATOR
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings, find_env_file
 from storage.accounts import accounts
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import restore as restoring
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
+from storage.targets import targets
 
 _log: Final = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ def warn_of_redis_away(settings: Settings) -> None:
 def require_startable(settings: Settings, *, needs_account: bool = True) -> None:
     """Raise Refused if a daemon could not work; a database that is unavailable only logs a warning, it may come back.
 
-    With `needs_account`, a database without accounts logs a warning, too.
+    With `needs_account`, a database without accounts logs a warning, too. Applies the default secret to the targets.
     """
     require_keys(settings)
     open_database(settings.database_url)
@@ -80,7 +83,9 @@ def require_startable(settings: Settings, *, needs_account: bool = True) -> None
         # Before anything is encrypted or decrypted: one line at start instead of one per delivery.
         with connection():
             _require_restored()
-            check_keys(Vault(settings.encryption_keys), utc_now())
+            vault = Vault(settings.encryption_keys)
+            check_keys(vault, utc_now())
+            targets.apply_default_secret(DefaultSecret.of(settings, vault), utc_now(), OPERATOR.key)
             if needs_account and accounts.first_id() is None:
                 _log.warning("the database has no account, so that no request is accepted; run: bin/riskrelay init")
     except OUTAGES as away:

@@ -35,8 +35,8 @@ def target() -> None:
 def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
     with opened() as settings:
-        fingerprint = build_operations(settings).targets.default_secret_fingerprint
-        records = [dump_target(each, utc_now()) for each in targets.list_all(fingerprint)]
+        default_secret = build_operations(settings).targets.default_secret
+        records = [dump_target(each, utc_now()) for each in targets.list_all(default_secret)]
         print_records(records, as_json, _COLUMNS, "There are no targets.")
 
 

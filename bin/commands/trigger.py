@@ -44,6 +44,7 @@ from schemas.exports.ticket import Source, Ticket, delivery_body
 from schemas.settings.definitions import Settings
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.http.client import HttpClient
@@ -163,7 +164,7 @@ def _secret(settings: Settings, from_stdin: bool) -> str:
 
 def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bool) -> bool:
     """Send one sample ticket; return whether it was accepted."""
-    sent = SignedPost(client.http.post, Vault(()), secret).send(message)
+    sent = SignedPost(client.http.post, Vault(()), DefaultSecret(secret)).send(message)
     verdict = client.verdict(sent, message.at)
     print_record(_record(message.url, message.key, message.at, sent, verdict), as_json)
     return verdict.outcome == DELIVERED

@@ -322,7 +322,7 @@ def _delivery(ticket: Ticket | None = None) -> bytes:
 
 
 def _ping() -> bytes:
-    return ping_body(PingOrder(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, "Vectors", "", None))
+    return ping_body(PingOrder(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, 1, "Vectors", "", None))
 
 
 def _reversed_fields(body: bytes) -> bytes:

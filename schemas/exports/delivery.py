@@ -33,6 +33,7 @@ class Claim(NamedTuple):
     body: bytes
     schedule_began_at: datetime
     claimed_at: datetime
+    account_id: int
 
 
 @dataclass(frozen=True, slots=True)

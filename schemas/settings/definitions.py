@@ -187,7 +187,7 @@ SETTINGS: Final = (
         "webhook_secret",
         values.secret,
         None,
-        "signs deliveries to targets without their own secret",
+        "signs deliveries to targets without their own secret; in `cloud` mode only those of `OPERATOR_ACCOUNT_ID`",
         shown="generated",
         is_secret=True,
     ),
@@ -296,7 +296,8 @@ SETTINGS: Final = (
         "operator_account_id",
         values.whole(1),
         None,
-        "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue",
+        "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue; in "
+        "`cloud` mode the only one that `WEBHOOK_SECRET` serves",
         shown="the first account; none in `cloud` mode",
     ),
     Setting(

@@ -80,7 +80,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "The receiver reports that the ticket violates its validation rules.",
         "Check the receiver's response, adjust its rules, then retry.",
     ),
-    "no_secret": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page, or set WEBHOOK_SECRET."),
+    "no_secret": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page."),
     "secret_unreadable": ErrorHelp(
         "The worker's ENCRYPTION_KEYS cannot decrypt the target's secret.",
         "Add the missing key to ENCRYPTION_KEYS, then restart the worker.",

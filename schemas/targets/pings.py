@@ -28,6 +28,7 @@ class PingOrder:
     id: str
     requested_at: datetime
     target_id: str
+    account_id: int
     target_name: str
     base_url: str
     secret_sealed: bytes | None

@@ -43,8 +43,8 @@ class TargetsResource:
         """Return a page of the account's targets, newest first, with the `?status=` that is asked for."""
         page = read_page(req, identifiers.TARGET, {"status": _STATUSES})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
-        account_id, fingerprint, now = req.context.principal.account_id, self._targets.default_secret_fingerprint, utc_now()
-        found = targets.list_page(account_id, fingerprint, page.fetch_limit, now, page.before, status)
+        account_id, default, now = req.context.principal.account_id, self._targets.default_secret, utc_now()
+        found = targets.list_page(account_id, default, page.fetch_limit, now, page.before, status)
         send_page(resp, self._url, page, [dump_target(target, now) for target in found])
 
     on_head = on_get

@@ -19,6 +19,7 @@ from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.db import engine
 from storage.exports import queries, transitions
+from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
 
@@ -26,12 +27,12 @@ class ExportOperations:
     """Changes one export of the caller's account. Every method but `prepare` raises ExportNotFound and Conflict."""
 
     def __init__(
-        self, check: AddressCheck, wake_ups: WakeUpQueue, policy: TargetPolicy, *, has_default_secret: bool
+        self, check: AddressCheck, wake_ups: WakeUpQueue, policy: TargetPolicy, default_secret: DefaultSecret
     ) -> None:
         self._check = check
         self._policy = policy
         self._wake_ups = wake_ups
-        self._has_default_secret = has_default_secret
+        self._default_secret = default_secret
 
     def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
         """Store a ticket as a prepared export of the account. Raises ValidationFailed for a project of another account."""
@@ -85,7 +86,7 @@ class ExportOperations:
             utc_now(),
             actor.key,
             validation,
-            has_default_secret=self._has_default_secret,
+            self._default_secret,
         )
 
     def dismiss(self, export_id: str, actor: Actor) -> Export:

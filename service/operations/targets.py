@@ -22,6 +22,7 @@ from service.operations.address_check import AddressCheck
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import worker_heartbeats
+from storage.secrets.default_secret import DefaultSecret
 from storage.targets import pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
@@ -41,11 +42,11 @@ class TargetOperations:
         self,
         check: AddressCheck,
         wake_ups: WakeUpQueue,
-        default_secret_fingerprint: str | None,
+        default_secret: DefaultSecret,
         deployment_mode: str,
         delivery_timeout_s: float,
     ) -> None:
-        self.default_secret_fingerprint = default_secret_fingerprint
+        self.default_secret = default_secret
         self._check = check
         self._wake_ups = wake_ups
         self._deployment_mode = deployment_mode
@@ -53,7 +54,7 @@ class TargetOperations:
 
     def get(self, target_id: str, actor: Actor) -> Target:
         """Return the target as it is now."""
-        return targets.get(target_id, self.default_secret_fingerprint, actor.account_id)
+        return targets.get(target_id, self.default_secret, actor.account_id)
 
     def require_safe(self, url: str) -> None:
         """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
@@ -67,7 +68,7 @@ class TargetOperations:
             request,
             principal.account_id,
             self._deployment_mode,
-            self.default_secret_fingerprint,
+            self.default_secret,
             utc_now(),
             principal.key,
         )
@@ -80,7 +81,7 @@ class TargetOperations:
             utc_now(),
             actor.key,
             BY_CLIENT if isinstance(actor, TokenPrincipal) else actor.key,
-            has_default_secret=self.default_secret_fingerprint is not None,
+            default=self.default_secret,
             account_id=actor.account_id,
         )
 
@@ -126,7 +127,7 @@ class TargetOperations:
     def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[RiskRelayError]]:
         """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""
         resumed, refusals = list[str](), list[RiskRelayError]()
-        for target in targets.list_all(self.default_secret_fingerprint):
+        for target in targets.list_all(self.default_secret):
             if target.status is TargetStatus.PAUSED:
                 try:
                     self.check_and_resume(target.id, actor)

@@ -11,6 +11,7 @@ from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
 from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 
 
@@ -31,11 +32,13 @@ def build_operations(
     """Return the use cases; `wake_ups` and `resolver` stand in for Redis and DNS."""
     vault = Vault(settings.encryption_keys)
     wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
-    fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    default_secret = DefaultSecret.of(settings, vault)
     check = AddressCheck(settings, resolver or DnsResolver())
     return Operations(
-        exports=ExportOperations(check, wake_ups, settings.target_policy, has_default_secret=fingerprint is not None),
-        targets=TargetOperations(check, wake_ups, fingerprint, settings.deployment_mode.value, settings.delivery_timeout_s),
+        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret),
+        targets=TargetOperations(
+            check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s
+        ),
         recoveries=RecoveryOperations(wake_ups),
         intake=IntakeOperations(settings.default_project_id),
         compliance=ComplianceOperations(vault, wake_ups),

@@ -31,6 +31,7 @@ class DueExport(NamedTuple):
     secret_sealed: bytes | None
     body: bytes
     schedule_began_at: int
+    account_id: int
 
 
 #: Until when a target is held, or has used up its rate limit: one above 61 is never used up for a second.
@@ -126,6 +127,7 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         body=bytes(due.body),
         schedule_began_at=from_ms(due.schedule_began_at),
         claimed_at=now,
+        account_id=due.account_id,
     )
 
 

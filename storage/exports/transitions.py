@@ -31,6 +31,7 @@ from storage.db.queries import for_update, tuples
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
 from storage.exports.transitions_sql import swap, target_state
+from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
 #: What becomes of the exports that wait for a target that was turned off.
@@ -96,14 +97,13 @@ def retry(
     now: datetime,
     actor: str,
     validation: Validation | None = None,
-    *,
-    has_default_secret: bool = True,
+    default: DefaultSecret | None = None,
 ) -> Export:
     """Make a failed or blocked export due again, with its whole schedule, for a target that is active.
 
-    A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed; without a default
-    secret (WEBHOOK_SECRET) it needs one of its own. A target whose last validation failed is tried. Raises ExportNotFound,
-    Conflict, WebhooksForbidden, ValidationFailed for a target that is not active.
+    A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed and if a secret
+    signs for it: its own or `default`. A target whose last validation failed is tried. Raises ExportNotFound, Conflict,
+    WebhooksForbidden, ValidationFailed for a target that is not active.
     """
     with transaction():
         export = _locked(export_id, account_id)
@@ -113,7 +113,7 @@ def retry(
         if validation is not None:
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(export.account_id)
-            _unblock(export, validation, now, actor, has_default_secret)
+            _unblock(export, validation, now, actor, default)
         # A target that is not active would let the export wait for a person.
         state = _state_of_target(export)
         if state.status != TargetStatus.ACTIVE:
@@ -273,7 +273,7 @@ def _state_of_target(export: Export) -> ApprovalState:
     return found[1]
 
 
-def _unblock(export: Export, validation: Validation, now: datetime, actor: str, has_default_secret: bool) -> None:
+def _unblock(export: Export, validation: Validation, now: datetime, actor: str, default: DefaultSecret | None) -> None:
     """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
     target_id = str(export.target_id)
     if not validation.has_passed:
@@ -281,7 +281,7 @@ def _unblock(export: Export, validation: Validation, now: datetime, actor: str, 
     # It also locks the target until the transaction ends.
     targets.record_validation(target_id, export.account_id, validation, now, actor)
     if _state_of_target(export).status == TargetStatus.BLOCKED:
-        targets.change_status(target_id, "resume", now, actor, Transition.RETRY, has_default_secret=has_default_secret)
+        targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
 
 
 def _transition(export: Export, transition: Transition, now: datetime, actor: str, changes: dict[str, Any]) -> None:

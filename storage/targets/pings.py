@@ -50,8 +50,8 @@ def request(target_id: str, account_id: int, now: datetime, actor: str, request_
 def draft(target_id: str, now: datetime) -> PingOrder:
     """Return a ping that is not stored, so that no worker sends it. Raises TargetNotFound, Conflict as `request` does."""
     _require_pingable(target_id, None)
-    row = TargetRow.get_by_id(target_id)
-    return PingOrder(identifiers.new_id(identifiers.PING, now), now, row.id, row.name, row.base_url, row.secret_sealed)
+    row, ping_id = TargetRow.get_by_id(target_id), identifiers.new_id(identifiers.PING, now)
+    return PingOrder(ping_id, now, row.id, row.account_id, row.name, row.base_url, row.secret_sealed)
 
 
 def get(ping_id: str) -> Ping:
@@ -85,6 +85,7 @@ def claim_next(now: datetime) -> PingOrder | None:
                 PingOrder,
                 PingRow,
                 target_id=TargetRow.id,
+                account_id=TargetRow.account,
                 target_name=TargetRow.name,
                 base_url=TargetRow.base_url,
                 secret_sealed=TargetRow.secret_sealed,

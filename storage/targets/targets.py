@@ -18,6 +18,7 @@ from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
 from storage.db.queries import for_update, tuples
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
 
@@ -30,6 +31,8 @@ _CHANGES: Final = {
 _OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 #: `status_reason` of targets whose account may no longer use webhooks.
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
+#: `status_reason` of an inactive target.
+UNSIGNED: Final = "no_secret"
 _AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
@@ -37,15 +40,16 @@ def create(
     request: TargetRequest,
     account_id: int,
     deployment_mode: str,
-    default_secret_fingerprint: str | None,
+    default: DefaultSecret,
     now: datetime,
     actor: str,
 ) -> Target:
-    """Store a validated target: `active` if a secret signs for it, else `inactive` until it gets one.
+    """Store a validated target: `active` if the default secret serves its account, else `inactive` until it gets its own.
 
-    `deployment_mode` applies where the request names none; `default_secret_fingerprint` is that of WEBHOOK_SECRET.
+    `deployment_mode` applies where the request names none.
     """
-    status = TargetStatus.ACTIVE if default_secret_fingerprint else TargetStatus.INACTIVE
+    is_served = default.serves(account_id)
+    status = TargetStatus.ACTIVE if is_served else TargetStatus.INACTIVE
     with transaction():
         # The right may have been withdrawn since the request was authenticated.
         require_webhooks(account_id)
@@ -57,7 +61,7 @@ def create(
             deployment_mode=request.deployment_mode or deployment_mode,
             name=request.name,
             status=status.value,
-            status_reason=None if default_secret_fingerprint else "no_secret",
+            status_reason=None if is_served else UNSIGNED,
             connected_status="unknown",
             validation_status=PASSED,
             validated_at=now,
@@ -67,22 +71,22 @@ def create(
             max_per_minute=request.max_per_minute,
         )
         append(now, actor, "create_target", row.id)
-    return _target(row, default_secret_fingerprint)
+    return _target(row, default)
 
 
-def get(target_id: str, default_secret_fingerprint: str | None, account_id: int | None = None) -> Target:
+def get(target_id: str, default: DefaultSecret | None, account_id: int | None = None) -> Target:
     """Return a target, of one account where `account_id` is given. Raises TargetNotFound."""
-    return _target(_row(target_id, account_id), default_secret_fingerprint)
+    return _target(_row(target_id, account_id), default)
 
 
-def list_all(default_secret_fingerprint: str | None) -> list[Target]:
+def list_all(default: DefaultSecret | None) -> list[Target]:
     """Return every target, the newest first."""
-    return [_target(row, default_secret_fingerprint) for row in TargetRow.select().order_by(TargetRow.id.desc())]
+    return [_target(row, default) for row in TargetRow.select().order_by(TargetRow.id.desc())]
 
 
 def list_page(
     account_id: int,
-    default_secret_fingerprint: str | None,
+    default: DefaultSecret | None,
     limit: int,
     now: datetime,
     before: str | None = None,
@@ -96,7 +100,7 @@ def list_page(
     if status is not None:
         wanted &= _shows(status, now)
     found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
-    return [_target(row, default_secret_fingerprint) for row in found]
+    return [_target(row, default) for row in found]
 
 
 def set_secret(
@@ -124,14 +128,14 @@ def change_status(
     actor: str,
     reason: str = "operator",
     *,
-    has_default_secret: bool = True,
+    default: DefaultSecret | None = None,
     account_id: int | None = None,
 ) -> None:
     """Pause, resume or disable a target, of one account where `account_id` is given; no change if it is so already.
 
-    `reason` says who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
-    resumed; nor is a target whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict when its
-    state does not allow that.
+    `reason` says who turned it off. A target for which no secret signs, its own or `default`, is not resumed, nor is
+    one whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict when its state does not allow
+    that.
     """
     sources, status = _CHANGES[verb]
     with transaction():
@@ -146,7 +150,7 @@ def change_status(
             return
         if row.status not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
-        if status is TargetStatus.ACTIVE and row.secret_sealed is None and not has_default_secret:
+        if status is TargetStatus.ACTIVE and not _is_signed_for(row, default):
             raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
         status_reason = None if status is TargetStatus.ACTIVE else reason
         _change(target_id, status=status.value, status_reason=status_reason, updated_at=now)
@@ -242,6 +246,28 @@ def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: 
         append(now, actor, "limit_target", target_id, None if max_per_minute is None else f"{max_per_minute}/min")
 
 
+def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> None:
+    """Turn active targets `inactive` for which no secret signs, and targets active that waited for a default secret.
+
+    Settings may have changed since these targets were stored: WEBHOOK_SECRET, OPERATOR_ACCOUNT_ID, the deployment mode.
+    """
+    is_served = TargetRow.account.is_null(False) if default.accounts is None else TargetRow.account.in_(default.accounts)
+    if default.text is None:
+        is_served = TargetRow.account.is_null()
+    is_waiting = (TargetRow.status == TargetStatus.INACTIVE.value) & (TargetRow.status_reason == UNSIGNED)
+    with transaction():
+        for status, reason, wanted in (
+            (TargetStatus.INACTIVE, UNSIGNED, (TargetRow.status == TargetStatus.ACTIVE.value) & ~is_served),
+            (TargetStatus.ACTIVE, None, is_waiting & is_served),
+        ):
+            unsigned = TargetRow.select(TargetRow.id).where(TargetRow.secret_sealed.is_null(), wanted)
+            changes = TargetRow.update(status=status.value, status_reason=reason, updated_at=now)
+            # Locked in the order of their ids, as workers do.
+            found = changes.where(TargetRow.id.in_(for_update(unsigned.order_by(TargetRow.id)))).returning(TargetRow.id)
+            action = f"target_{status.value}"
+            append_all([AuditEntry(to_ms(now), actor, action, row.id, reason=reason) for row in found.execute()])
+
+
 def secret_context(target_id: str) -> str:
     """Return the context that a target's sealed secret is bound to."""
     return TARGET_SECRET.context(target_id)
@@ -284,7 +310,11 @@ def _account_id(row: TargetRow) -> int:
     return int(row.__data__["account"])
 
 
-def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
+def _is_signed_for(row: TargetRow, default: DefaultSecret | None) -> bool:
+    return row.secret_sealed is not None or default is None or default.serves(_account_id(row))
+
+
+def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
     return Target(
         id=row.id,
         account_id=_account_id(row),
@@ -294,7 +324,7 @@ def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
         name=row.name,
         status=TargetStatus(row.status),
         status_reason=row.status_reason,
-        secret_fingerprint=row.secret_fingerprint or default_secret_fingerprint,
+        secret_fingerprint=row.secret_fingerprint or (default.fingerprint_for(_account_id(row)) if default else None),
         has_own_secret=row.secret_fingerprint is not None,
         connected_status=row.connected_status,
         last_success_at=row.last_success_at,

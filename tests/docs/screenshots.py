@@ -42,6 +42,7 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.exports import claims_sql, recoveries, transitions, worker_heartbeats
 from storage.exports.rows import Draft
 from storage.intake import rejections
+from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from tests.support.browsers import PATIENCE_MS, chromium
 from tests.support.factories import (
@@ -251,7 +252,7 @@ def _target(account_id: int, name: str, at: datetime) -> str:
         "generic_webhook", f"https://{name.split(maxsplit=1)[0].lower()}.example/hooks/risks", None, name, None
     )
     with transaction():
-        made = targets.create(request, account_id, "self-hosted", "fp:5b1f0c9e77a2", at, "user:1")
+        made = targets.create(request, account_id, "self-hosted", DefaultSecret("secret", "fp:5b1f0c9e77a2"), at, "user:1")
         execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (made.id,))
     execute(
         "UPDATE targets SET validation_status = 'passed', validated_at = ?, ramp = 16 WHERE id = ?",

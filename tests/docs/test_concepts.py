@@ -14,6 +14,7 @@ from schemas.exports.ticket import SOURCE_TYPES
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
 from storage.maintenance.restore_sql import pausing_statements
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_target
@@ -135,8 +136,13 @@ def restore(_target_id: str) -> None:
         execute(statement)
 
 
+def start_without_default_secret(_target_id: str) -> None:
+    targets.apply_default_secret(DefaultSecret(), NOW, "operator")
+
+
 ACTIONS: Final[Mapping[str, Callable[[str], None]]] = {
     "secret": set_secret,
+    "settings": start_without_default_secret,
     "pause": status_change("pause"),
     "resume": status_change("resume"),
     "disable": status_change("disable"),

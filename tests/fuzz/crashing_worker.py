@@ -13,6 +13,7 @@ from typing import Final
 
 from schemas.exports.delivery import CompletedAttempt, Outcome
 from storage.db.engine import database
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.fuzz.erratic_receiver import ModelClock
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
@@ -73,7 +74,7 @@ class MortalWorker:
         self._awake.set()
         self._lock = threading.Lock()
         self._of_thread = threading.local()
-        options = AttemptOptions(secret, Schedule(RETRIES_S, MAX_AGE), self._senders_now, lambda: 0.0)
+        options = AttemptOptions(DefaultSecret(secret), Schedule(RETRIES_S, MAX_AGE), self._senders_now, lambda: 0.0)
         dispatcher_options = DispatcherOptions(
             name, concurrency, NO_SWEEP_S, self._dispatcher_now, quick_scan_s=NO_SWEEP_S, count=self._count_written
         )

@@ -19,6 +19,7 @@ from runtime.clock import utc_now
 from service.app import create_app
 from service.http.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, Customer, environment, make_exports, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -114,7 +115,7 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
         resolver = FakeResolver({})
         client = HttpClient(policy=policy, resolver=resolver, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
         runner = AttemptRunner(
-            client.post, Vault(()), AttemptOptions("secret", Schedule((60.0,), timedelta(hours=72)), utc_now)
+            client.post, Vault(()), AttemptOptions(DefaultSecret("secret"), Schedule((60.0,), timedelta(hours=72)), utc_now)
         )
         dispatcher = Dispatcher(runner, DispatcherOptions("worker:test:1:00000000", 4, 0.5, utc_now))
         dispatcher.start()

@@ -12,6 +12,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.exports.delivery import Outcome
 from storage.db.engine import execute, rows
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, make_approved, make_target
 from tests.support.workers import wait_until
@@ -134,7 +135,7 @@ def make_dispatcher(
     **options: Any,
 ) -> Dispatcher:
     """Return a dispatcher that was not started."""
-    runner = AttemptRunner(post, Vault(()), AttemptOptions("secret", schedule, now, lambda: 0.0))
+    runner = AttemptRunner(post, Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, now, lambda: 0.0))
     # On a busy machine every scan is a long one: without rests, a wake-up is answered when nothing is due at all.
     return Dispatcher(runner, DispatcherOptions(name(), concurrency, sweep_s, now, **{"quick_scan_s": 600.0, **options}))
 

@@ -28,12 +28,15 @@ from storage.db.engine import execute, rows, transaction, values_list
 from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
 from storage.intake import findings
+from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 SCANNER_SECRET: Final = "scanner-secret-for-tests"
 WEBHOOK_SECRET: Final = "webhook-secret-for-tests"
+#: What signs for the targets of `make_target`.
+DEFAULT_SECRET: Final = DefaultSecret(WEBHOOK_SECRET, "fp:000000000000")
 
 #: What an installation that delivers to loopback is run with.
 LOOPBACK: Final = {
@@ -131,7 +134,7 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
     request = TargetRequest("generic_webhook", base_url, None, name, None)
     # At once, because a worker that is there already would take it in between.
     with transaction():
-        target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+        target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
         execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
     return target
 

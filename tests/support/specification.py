@@ -81,6 +81,7 @@ def everything(customer: Customer) -> dict[str, str]:
     """Return the settings of an installation that serves every route, with every secret set."""
     return {
         "DEPLOYMENT_MODE": "cloud",
+        "OPERATOR_ACCOUNT_ID": str(customer.account_id),
         "DEFAULT_PROJECT_ID": str(customer.project_id),
         "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
         "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,

@@ -44,9 +44,10 @@ SECRET: Final = "storefront-secret-for-tests"
 EMAIL_SECRET: Final = "email-secret-for-tests"
 SHOP: Final = "snow.shops.example"
 WEBHOOKS: Final = "/api/storefront-app/webhooks/compliance"
-#: What an installation that takes these webhooks is run with.
+#: What an installation that takes these webhooks is run with; the first account of a test is the operator's.
 CLOUD: Final = {
     "DEPLOYMENT_MODE": "cloud",
+    "OPERATOR_ACCOUNT_ID": "1",
     "STOREFRONT_WEBHOOK_SECRET": SECRET,
     "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
 }
@@ -107,9 +108,7 @@ def signature(body: bytes, secret: str = SECRET) -> str:
     return base64.b64encode(hmac.digest(secret.encode(), body, hashlib.sha256)).decode()
 
 
-def send_webhook(
-    client: TestClient, topic: str, body: Any, shop: str = SHOP, query: str = "", **headers: str
-) -> Result:
+def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, query: str = "", **headers: str) -> Result:
     """Post a signed webhook; `headers` replace its own, `_` for `-`."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"X-Platform-Hmac-Sha256": signature(raw), "X-Platform-Topic": topic, "X-Platform-Shop-Domain": shop, **_JSON}

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def attempt(export_id: str, outcome: str = "delivered", took_ms: int = 0) -> CompletedAttempt:
-    claim = Claim(export_id, "lease", 1, 1, "tgt_1", "https://tracker.example.com/", None, b"{}", NOW, NOW)
+    claim = Claim(export_id, "lease", 1, 1, "tgt_1", "https://tracker.example.com/", None, b"{}", NOW, NOW, 1)
     made = completed_attempt(claim)
     return made._replace(verdict=Verdict(Transition.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
 

@@ -67,4 +67,5 @@ def _result(outcome: Outcome, began_at: datetime, now: datetime) -> tuple[Verdic
 
 def _message(order: PingOrder, at: datetime) -> Message:
     body = ping_body(order)
-    return Message(order.id, order.id, order.target_id, order.base_url, order.secret_sealed, body, at, new_nonce())
+    sealed, nonce = order.secret_sealed, new_nonce()
+    return Message(order.id, order.id, order.target_id, order.base_url, sealed, body, at, nonce, order.account_id)

@@ -16,6 +16,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from storage.db import identifiers
 from storage.db.engine import OUTAGES, connection
 from storage.exports import claims_sql
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker import outages
 from worker.delivery.outcomes import Schedule, decide_outcome
@@ -40,7 +41,7 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
 class AttemptOptions:
     """How attempts are made; `default_secret` signs for targets that have none of their own."""
 
-    default_secret: str | None
+    default_secret: DefaultSecret
     schedule: Schedule
     now: Callable[[], datetime]
     jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
@@ -93,6 +94,7 @@ class AttemptRunner:
                     claim.body,
                     started_at,
                     nonce,
+                    claim.account_id,
                 )
             )
         now, jitter = self._options.now(), self._options.jitter()

@@ -1,6 +1,7 @@
 """Signs a message with its target's secret and posts it.
 
-A target's own secret takes precedence over the default. A message that cannot be signed is not sent. Every result is an
+A target's own secret takes precedence over the default, which serves certain accounts only. A message that cannot be signed
+is not sent. Every result is an
 outcome, not an exception.
 """
 
@@ -15,6 +16,7 @@ from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import kept_answer, without_secret
 from schemas.settings.parsers import LEAST_SECRET_BYTES
 from schemas.version import VERSION
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
@@ -35,7 +37,7 @@ class Post(Protocol):
 
 
 class Message(NamedTuple):
-    """One request to a target: `key` is the same for every attempt, `id` and `nonce` are unique to this one."""
+    """One request to an account's target: `key` is the same for every attempt, `id` and `nonce` are unique to this one."""
 
     id: str
     key: str
@@ -45,12 +47,13 @@ class Message(NamedTuple):
     body: bytes
     at: datetime
     nonce: str
+    account_id: int | None = None
 
 
 class SignedPost:
     """Signs messages and posts them."""
 
-    def __init__(self, post: Post, vault: Vault, default_secret: str | None) -> None:
+    def __init__(self, post: Post, vault: Vault, default_secret: DefaultSecret) -> None:
         self._post = post
         self._default_secret = default_secret
         self._open = lru_cache(maxsize=_OPEN_SECRETS)(vault.open)
@@ -75,7 +78,7 @@ class SignedPost:
 
     def _secret(self, message: Message) -> str | None:
         if message.secret_sealed is None:
-            return self._default_secret
+            return self._default_secret.text_for(message.account_id)
         return self._open(message.secret_sealed, secret_context(message.target_id))
 
 

@@ -62,8 +62,8 @@ class TargetsPage(ConsolePage):
         """Return one page of the targets."""
         page = read_page(req, identifiers.TARGET, {"status": tuple(TargetStatus)})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
-        now, fingerprint = utc_now(), self._targets.default_secret_fingerprint
-        found = targets.list_page(user.account_id, fingerprint, page.fetch_limit, now, page.before, status)
+        now, default = utc_now(), self._targets.default_secret
+        found = targets.list_page(user.account_id, default, page.fetch_limit, now, page.before, status)
         shown = found[: page.limit]
         return {
             **list_content(page, found),

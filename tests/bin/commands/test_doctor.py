@@ -272,6 +272,11 @@ def a_target_is(status: TargetStatus, reason: str | None) -> Callable[[Patient],
     return turn
 
 
+def a_target_is_inactive_in_the_cloud(patient: Patient) -> None:
+    a_target_is(TargetStatus.INACTIVE, "no_secret")(patient)
+    patient.environment["DEPLOYMENT_MODE"] = "cloud"
+
+
 def a_request_is_overdue(patient: Patient) -> None:
     with patient.database():
         receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
@@ -351,6 +356,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (a_target_is(TargetStatus.PAUSED, RESTORED), "targets", "warning", "restored", "target resume --all"),
     (a_target_is(TargetStatus.BLOCKED, "address_private"), "targets", "warning", "1 blocked", "or TARGET_ALLOWED_"),
     (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
+    (a_target_is_inactive_in_the_cloud, "targets", "warning", "1 inactive", "or set OPERATOR_ACCOUNT_ID"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
     (no_key_is_set, "keys", "failure", "not set", "bin/riskrelay init"),
     (key_is_anothers, "keys", "failure", "cannot decrypt", "restore the key"),
@@ -360,7 +366,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (unset("EMAIL_WEBHOOK_SECRET"), "secrets", "warning", "EMAIL_WEBHOOK_SECRET", "secret set email"),
     (unset("WEBHOOK_SECRET"), "secrets", "warning", "targets without their own secret", "secret set target"),
     (operators_account_is("999"), "operator", "warning", "names account 999, which does not exist", "account list"),
-    (operators_account_is(""), "operator", "warning", "is not set", "account list"),
+    (operators_account_is(""), "operator", "warning", "WEBHOOK_SECRET signs for no target", "account list"),
     (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET is shorter than 16 bytes", "openssl rand"),
 ]
 

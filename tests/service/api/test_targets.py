@@ -13,7 +13,9 @@ from schemas.base.timestamps import rfc3339, to_ms
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
-from tests.support.factories import Customer, claim_due, make_approved, make_customer, make_settings, make_target
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, Customer, claim_due, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     JSON,
@@ -148,6 +150,25 @@ def test_a_safe_address_becomes_an_active_target(host: str, client: TestClient, 
     assert record["id"].startswith("tgt_")
     assert record["secret"]["fingerprint"].startswith("fp:")
     assert len(record["secret"]["fingerprint"]) == len("fp:") + 12
+
+
+def test_in_cloud_mode_a_target_of_another_account_than_the_operators_waits_for_its_own_secret(
+    customer: Customer, tmp_path: Path, resolver: FakeResolver
+) -> None:
+    theirs = make_customer()
+    changes = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
+    settings = make_settings(tmp_path, changes)
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), resolver))
+
+    own, other = register(client, customer).json, register(client, theirs).json
+
+    assert (own["status"], own["secret"]["configured"]) == ("active", True)
+    assert (other["status"], other["status_reason"]) == ("inactive", "no_secret")
+    assert other["secret"] == {"configured": False, "fingerprint": None}
+    targets.set_secret(other["id"], "their own secret", Vault(settings.encryption_keys), NOW)
+    shown = Call("GET", f"{TARGETS}/{other['id']}", tuple(theirs.bearer.items())).send(client).json
+    assert (shown["status"], shown["secret"]["configured"]) == ("active", True)
+    assert shown["secret"]["fingerprint"] != own["secret"]["fingerprint"]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 60, 60_000])

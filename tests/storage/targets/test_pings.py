@@ -56,7 +56,7 @@ def test_a_ping_that_was_asked_for_waits(target: Target) -> None:
 
 def test_a_worker_takes_it_with_what_it_needs_to_send_it(target: Target) -> None:
     ping_id = asked(target)
-    assert pings.claim_next(LATER) == PingOrder(ping_id, NOW, target.id, "Tracker", target.base_url, None)
+    assert pings.claim_next(LATER) == PingOrder(ping_id, NOW, target.id, target.account_id, "Tracker", target.base_url, None)
     assert pings.get(ping_id) == Ping(ping_id, has_begun=True, result=None)
     assert pings.claim_next(LATER) is None
 

@@ -14,9 +14,10 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state_sql
-from tests.support.factories import NOW, Customer, claim_due, in_s, make_approved, make_customer, make_target
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, claim_due, in_s, make_approved, make_customer, make_target
 
 VAULT = Vault([b"k" * 32])
 LATER = NOW + timedelta(minutes=1)
@@ -33,7 +34,7 @@ def test_a_target_that_the_default_secret_signs_for_is_active(customer: Customer
     assert (target.status, target.status_reason) == (TargetStatus.ACTIVE, None)
     assert (target.deployment_mode, target.connected_status) == ("self-hosted", "unknown")
     assert (target.validation_status, target.validated_at) == ("passed", NOW)
-    assert targets.get(target.id, "fp:000000000000") == target
+    assert targets.get(target.id, DEFAULT_SECRET) == target
     assert rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (target.id,)) == [
         ("user:test", "create_target")
     ]
@@ -41,13 +42,58 @@ def test_a_target_that_the_default_secret_signs_for_is_active(customer: Customer
 
 def test_a_target_without_a_secret_waits_for_its_first_one(customer: Customer) -> None:
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", "cloud", "Tracker", None)
-    target = targets.create(request, customer.account_id, "self-hosted", None, NOW, "user:1")
+    target = targets.create(request, customer.account_id, "self-hosted", DefaultSecret(), NOW, "user:1")
     assert (target.status, target.status_reason, target.secret_fingerprint) == (TargetStatus.INACTIVE, "no_secret", None)
     assert target.deployment_mode == "cloud"
     fingerprint = targets.set_secret(target.id, "shared with the receiver", VAULT, LATER)
     again = targets.get(target.id, None)
     assert (again.status, again.status_reason) == (TargetStatus.ACTIVE, None)
     assert again.secret_fingerprint == fingerprint == VAULT.fingerprint("shared with the receiver")
+
+
+#: A target's status and reason, whether it has a secret of its own, its status where the default secret serves its account,
+#: and where it does not.
+APPLIED = [
+    (("active", None), False, ("active", None), ("inactive", "no_secret")),
+    (("inactive", "no_secret"), False, ("active", None), ("inactive", "no_secret")),
+    (("active", None), True, ("active", None), ("active", None)),
+    (("paused", "client"), False, ("paused", "client"), ("paused", "client")),
+    (("blocked", "address_private"), False, ("blocked", "address_private"), ("blocked", "address_private")),
+    (("disabled", "operator"), False, ("disabled", "operator"), ("disabled", "operator")),
+]
+
+
+@pytest.mark.parametrize(("before", "has_own", "served", "unserved"), APPLIED)
+def test_the_default_secret_of_a_start_decides_which_targets_are_active(
+    customer: Customer,
+    before: tuple[str, str | None],
+    has_own: bool,
+    served: tuple[str, str | None],
+    unserved: tuple[str, str | None],
+) -> None:
+    target = make_target(customer)
+    if has_own:
+        targets.set_secret(target.id, "its own", VAULT, NOW)
+    for accounts, after in (({customer.account_id}, served), (set(), unserved), (None, served)):
+        execute("UPDATE targets SET status = ?, status_reason = ?", before)
+        execute("DELETE FROM audit_entries")
+        default = DefaultSecret("secret", "fp:default", None if accounts is None else frozenset(accounts))
+        for _ in range(2):
+            targets.apply_default_secret(default, LATER, "operator")
+        assert status_of(target.id) == after
+        written = rows("SELECT actor, action, reason FROM audit_entries")
+        assert written == ([] if after == before else [("operator", f"target_{after[0]}", after[1])])
+
+
+def test_a_target_that_no_secret_signs_for_is_not_resumed(customer: Customer) -> None:
+    target, theirs = make_target(customer), make_target(make_customer())
+    default = DefaultSecret("secret", "fp:default", frozenset({customer.account_id}))
+    for each in (target, theirs):
+        targets.change_status(each.id, "pause", NOW, "operator", default=default)
+    targets.change_status(target.id, "resume", NOW, "operator", default=default)
+    with pytest.raises(Conflict, match="no secret to sign with"):
+        targets.change_status(theirs.id, "resume", NOW, "operator", default=default)
+    assert [status_of(each.id)[0] for each in (target, theirs)] == ["active", "paused"]
 
 
 def test_a_targets_secret_is_sealed_for_it_alone(customer: Customer) -> None:
@@ -199,7 +245,9 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
     first, second = make_target(customer, name="first"), make_target(customer, name="second")
     execute("UPDATE targets SET id = 'tgt_0' WHERE id = ?", (first.id,))
     own = targets.set_secret(second.id, "s", VAULT, NOW)
-    reported = [(target.name, target.secret_fingerprint) for target in targets.list_all("fp:default")]
+    reported = [
+        (target.name, target.secret_fingerprint) for target in targets.list_all(DefaultSecret("secret", "fp:default"))
+    ]
     assert reported == [("second", own), ("first", "fp:default")]
 
 
@@ -284,7 +332,7 @@ def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer,
 
 def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Customer) -> None:
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", 60)
-    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:1")
+    target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:1")
     assert target.max_per_minute == 60
     execute("UPDATE targets SET paced_until = 1")
     targets.set_limit(target.id, 90, LATER, "operator")

@@ -17,7 +17,7 @@ from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, rows, transaction
 from storage.targets import targets, validations
 from storage.targets.validations import RequestedValidation, ValidationJob
-from tests.support.factories import NOW, Customer, make_customer, make_target
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, make_customer, make_target
 
 DAY = timedelta(days=1)
 MOMENT = timedelta(milliseconds=1)
@@ -72,7 +72,7 @@ def audited(target: Target) -> list[tuple[Any, ...]]:
 
 def test_a_new_target_is_looked_at_a_day_after_it_was_made(customer: Customer) -> None:
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", None)
-    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+    target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
     assert claim(NOW + DAY - MOMENT) is None
     look = claimed(NOW + DAY)
     assert (look.target_id, look.base_url) == (target.id, target.base_url)

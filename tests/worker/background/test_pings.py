@@ -12,6 +12,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
 from schemas.version import VERSION
 from storage.db.engine import connection, database, release, rows
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, make_target
@@ -40,7 +41,7 @@ class ConnectionCheckingPost:
 
 
 def ping_task(post: ConnectionCheckingPost, secret: str | None = WEBHOOK_SECRET) -> PingTask:
-    return PingTask(SignedPost(post, VAULT, secret), "worker", lambda: NOW + timedelta(seconds=1))
+    return PingTask(SignedPost(post, VAULT, DefaultSecret(secret)), "worker", lambda: NOW + timedelta(seconds=1))
 
 
 def asked(target: Target) -> str:
@@ -150,6 +151,15 @@ def test_a_ping_turns_nothing_on(customer: Customer) -> None:
     assert (after.status.value, after.status_reason, after.connected_status) == ("paused", "client", "connected")
 
 
+def test_the_default_secret_signs_no_ping_of_an_account_that_it_does_not_serve(customer: Customer) -> None:
+    post, target = ConnectionCheckingPost(Outcome(status=200)), make_target(customer)
+    ping_id, default = asked(target), DefaultSecret(WEBHOOK_SECRET, accounts=frozenset({customer.account_id + 1}))
+    assert PingTask(SignedPost(post, VAULT, default), "worker", lambda: NOW).run_once()
+    result = pings.get(ping_id).result
+    assert result is not None
+    assert (post.sent, result.error_code) == ([], "no_secret")
+
+
 def test_without_a_secret_nothing_is_sent(customer: Customer) -> None:
     target = make_target(customer)
     assert pinged(target, Outcome(status=200), None) == PingResult(False, None, "no_secret", 0)
@@ -164,7 +174,7 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
             pings.give_up(ping_id, NOW)
         return Outcome(status=200)
 
-    PingTask(SignedPost(give_up_meanwhile, VAULT, WEBHOOK_SECRET), "worker", lambda: NOW).run_once()
+    PingTask(SignedPost(give_up_meanwhile, VAULT, DefaultSecret(WEBHOOK_SECRET)), "worker", lambda: NOW).run_once()
     assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
     assert targets.get(target.id, None).connected_status == "unknown"
 

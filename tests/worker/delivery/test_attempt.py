@@ -11,6 +11,7 @@ import pytest
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from schemas.exports.state_machine import Transition
 from schemas.version import VERSION
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from storage.targets.targets import secret_context
@@ -33,6 +34,7 @@ CLAIM: Final = Claim(
     body=BODY,
     schedule_began_at=NOW,
     claimed_at=NOW,
+    account_id=1,
 )
 
 
@@ -64,7 +66,9 @@ def runner(
 ) -> AttemptRunner:
     schedule = Schedule((5,) * retries, timedelta(hours=1))
     return AttemptRunner(
-        post, Vault(keys), AttemptOptions(secret, schedule, AdvancingClock(), lambda: 0.0, lambda claim, _now: claim)
+        post,
+        Vault(keys),
+        AttemptOptions(DefaultSecret(secret), schedule, AdvancingClock(), lambda: 0.0, lambda claim, _now: claim),
     )
 
 
@@ -146,7 +150,9 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
 def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new_one(customer: Customer) -> None:
     post, vault, target = RecordingPost(), Vault([KEY]), make_target(customer)
     carrier = AttemptRunner(
-        post, vault, AttemptOptions(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), AdvancingClock(), lambda: 0.0)
+        post,
+        vault,
+        AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,), timedelta(hours=1)), AdvancingClock(), lambda: 0.0),
     )
     for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
         make_approved(customer, target.id)
@@ -183,6 +189,20 @@ def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     attempt = delivered(runner(post, default, keys), CLAIM._replace(secret_sealed=blob))
     assert post.sent == []
     assert (attempt.verdict.transition, attempt.verdict.error_code) == (Transition.RESCHEDULE, error)
+
+
+@pytest.mark.parametrize(("account_id", "error"), [(1, None), (2, "no_secret")])
+def test_the_default_secret_signs_for_the_accounts_that_it_serves_alone(account_id: int, error: str | None) -> None:
+    post, default = RecordingPost(), DefaultSecret(WEBHOOK_SECRET, accounts=frozenset({1}))
+    options = AttemptOptions(
+        default, Schedule((5,), timedelta(hours=1)), AdvancingClock(), recheck=lambda claim, _now: claim
+    )
+    attempt = delivered(AttemptRunner(post, Vault([KEY]), options), CLAIM._replace(account_id=account_id))
+    assert (len(post.sent), attempt.outcome.error) == (0 if error else 1, error)
+    signed = delivered(
+        AttemptRunner(post, Vault([KEY]), options), CLAIM._replace(account_id=account_id, secret_sealed=sealed(OWN_SECRET))
+    )
+    assert signed.outcome.error is None
 
 
 def test_an_empty_secret_signs_nothing() -> None:
@@ -253,7 +273,7 @@ def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
 
 
 def test_chance_stays_within_what_the_judge_takes() -> None:
-    terms = AttemptOptions(None, Schedule((), timedelta()), lambda: datetime.now(UTC))
+    terms = AttemptOptions(DefaultSecret(), Schedule((), timedelta()), lambda: datetime.now(UTC))
     drawn = [terms.jitter() for _ in range(1000)]
     assert -1 <= min(drawn) < -0.5
     assert 0.5 < max(drawn) <= 1

@@ -21,6 +21,7 @@ from service.operations.accounts import set_webhooks
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, release, rows
 from storage.exports import queries
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.dispatchers import (
@@ -72,7 +73,9 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
     approved(customer)
     answers = iter([Outcome(status=503), Outcome(status=202)])
     schedule = Schedule((0.3,), timedelta(hours=72))
-    runner = AttemptRunner(FakePost(lambda _url: next(answers)), Vault(()), AttemptOptions("secret", schedule, utc_now))
+    runner = AttemptRunner(
+        FakePost(lambda _url: next(answers)), Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, utc_now)
+    )
     dispatcher = Dispatcher(runner, DispatcherOptions(name(), 8, NO_SWEEP_S, utc_now))
     dispatcher.start()
     try:
@@ -484,7 +487,9 @@ class BrokenAttemptRunner(AttemptRunner):
 def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
     approved(customer, 5)
     post = FakePost()
-    runner = BrokenAttemptRunner(post, Vault(()), AttemptOptions("secret", Schedule((60,), timedelta(hours=1)), utc_now))
+    runner = BrokenAttemptRunner(
+        post, Vault(()), AttemptOptions(DefaultSecret("secret"), Schedule((60,), timedelta(hours=1)), utc_now)
+    )
     dispatcher = Dispatcher(runner, DispatcherOptions(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
     dispatcher.start()
     wait_until(all_exported(5))

@@ -23,7 +23,7 @@ PATIENCE_S: Final = 10.0
 
 def claims(target_id: str, count: int) -> list[Claim]:
     return [
-        Claim(f"exp_{next(NUMBERS)}", "lse_1", 1, 1, target_id, "https://a.example/", None, b"{}", NOW, NOW)
+        Claim(f"exp_{next(NUMBERS)}", "lse_1", 1, 1, target_id, "https://a.example/", None, b"{}", NOW, NOW, 1)
         for _ in range(count)
     ]
 

@@ -17,7 +17,7 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state_sql, validations
-from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_target
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, claim_due, completed_attempt, make_approved, make_target
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
 from worker.delivery.throttle_writer import effects_of, log_events, write_effects
@@ -250,7 +250,7 @@ def test_nothing_met_changes_nothing(customer: Customer) -> None:
     with transaction():
         write_effects({}, LATER, "worker")
         write_effects({"tgt_gone": [UNHEALTHY]}, LATER, "worker")
-    assert targets.get(target.id, "fp:000000000000") == target
+    assert targets.get(target.id, DEFAULT_SECRET) == target
 
 
 # ---------------------------------------------------------------- beside others

@@ -1,0 +1,45 @@
+"""A start of the service or a worker checks the installation first, and applies its default secret to the targets."""
+
+from pathlib import Path
+
+import pytest
+
+from bin.cli.installation import Refused, database_at
+from bin.commands.serve import require_startable
+from storage.db.engine import connection
+from storage.secrets.default_secret import DefaultSecret
+from storage.targets import targets
+from tests.support.factories import make_customer, make_settings, make_target
+
+#: Mode, whether the operator's account is named, the statuses of its target and of another account's.
+STARTS = [
+    ("self-hosted", False, ["active", "active"]),
+    ("cloud", True, ["active", "inactive"]),
+    ("cloud", False, ["inactive", "inactive"]),
+]
+
+
+@pytest.mark.parametrize(("mode", "is_named", "statuses"), STARTS)
+def test_a_start_turns_targets_inactive_that_the_default_secret_does_not_serve(
+    mode: str, is_named: bool, statuses: list[str], database_url: str, tmp_path: Path
+) -> None:
+    with database_at(database_url), connection():
+        operator, other = make_customer(), make_customer()
+        made = [make_target(each).id for each in (operator, other)]
+    changes = {"DATABASE_URL": database_url, "DEPLOYMENT_MODE": mode}
+    require_startable(make_settings(tmp_path, {**changes, "OPERATOR_ACCOUNT_ID": str(operator.account_id * is_named or "")}))
+    with database_at(database_url), connection():
+        assert [targets.get(each, DefaultSecret()).status.value for each in made] == statuses
+    require_startable(make_settings(tmp_path, {"DATABASE_URL": database_url, "DEPLOYMENT_MODE": "self-hosted"}))
+    with database_at(database_url), connection():
+        assert {targets.get(each, DefaultSecret()).status.value for each in made} == {"active"}
+
+
+def test_a_start_without_keys_changes_nothing_and_names_the_fix(database_url: str, tmp_path: Path) -> None:
+    with database_at(database_url), connection():
+        target = make_target(make_customer())
+    settings = make_settings(tmp_path, {"DATABASE_URL": database_url, "DEPLOYMENT_MODE": "cloud"}, encryption_keys=())
+    with pytest.raises(Refused, match="ENCRYPTION_KEYS is set neither"):
+        require_startable(settings)
+    with database_at(database_url), connection():
+        assert targets.get(target.id, DefaultSecret()).status == "active"
