@@ -64,14 +64,14 @@ _MEANINGS: Final = {
     "2XX": "Accepted: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
     "shown to clients as `provider_ticket`.",
     "3XX": "Redirects are not followed: the export is `failed` with `redirect_refused`.",
-    "401": "`failed`: `WEBHOOK_SIGNATURE_INVALID` where your body's `code` says so, else `receiver_unauthorized`.",
+    "401": "`failed` with `receiver_unauthorized`, or with `WEBHOOK_SIGNATURE_INVALID` where your body's `code` says so.",
     "403": "The same as 401.",
     "408": "Retried on the schedule.",
     "410": "`failed` with `receiver_gone`; the target is disabled.",
     "425": "Retried on the schedule.",
     "429": "Retried after `Retry-After` (seconds or an HTTP date, up to a day) or 30 s; all deliveries to the target wait.",
-    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` where your body's `code` says so, else `receiver_rejected`. A body "
-    "whose `code` is `WEBHOOK_RATE_LIMITED` counts as a 429.",
+    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` where your body's `code` says so, else `receiver_rejected`. Beside every "
+    "4xx, a body's `code` `WEBHOOK_SIGNATURE_INVALID` is that failure, and `WEBHOOK_RATE_LIMITED` counts as a 429.",
     "501": "`failed` with `receiver_rejected`.",
     "505": "`failed` with `receiver_rejected`.",
     "503": "Retried; with `Retry-After`, all deliveries to the target wait for it.",

@@ -75,6 +75,9 @@ def decide_outcome(
     if 200 <= outcome.status < 300:
         return _delivered(response, is_clean=_is_clean(outcome))
     code = _receiver_code(response)
+    if code == SIGNATURE_INVALID and 400 <= outcome.status < 500:
+        # It says that the secret or the clock is wrong, whatever status it uses: neither changes by waiting.
+        return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
         return _retry(outcome, error, _effect_of_retryable(outcome, error, now), try_number, began_at, now, jitter, schedule)
@@ -114,12 +117,11 @@ def _failed(status: int, code: str | None) -> Verdict:
     if 300 <= status < 400:
         return failed._replace(reason="redirect_refused", error_code="redirect_refused", effect=_FAILING)
     if status in {401, 403}:
-        reason = SIGNATURE_INVALID if code == SIGNATURE_INVALID else "receiver_unauthorized"
-        return failed._replace(reason=reason, error_code=reason, effect=_FAILING)
+        return failed._replace(reason="receiver_unauthorized", error_code="receiver_unauthorized", effect=_FAILING)
     if status == 410:
         return failed._replace(reason="receiver_gone", error_code="receiver_gone", effect=_GONE)
     reason = VALIDATION_FAILED if code == VALIDATION_FAILED else "receiver_rejected"
-    return failed._replace(reason=reason, error_code=code or reason)
+    return failed._replace(reason=reason, error_code=reason)
 
 
 def _retry(

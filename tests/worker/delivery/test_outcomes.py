@@ -14,7 +14,7 @@ from schemas.exports.response_excerpt import kept_answer
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from worker.delivery import outcomes
-from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.outcomes import SIGNATURE_INVALID, Schedule, decide_outcome
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY_S: Final = 24 * 3600
@@ -58,28 +58,19 @@ TABLE: Final = [
     (301, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (302, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (304, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (307, "WEBHOOK_SIGNATURE_INVALID", Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (307, SIGNATURE_INVALID, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (308, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    # 401 and 403: the signature where the body says so, else anything about us
+    # the signature, where the body of any 4xx says so
+    *(
+        (status, SIGNATURE_INVALID, Transition.FAIL, SIGNATURE_INVALID, SIGNATURE_INVALID, "failing", None)
+        for status in (400, 401, 403, 404, 408, 409, 410, 422, 425, 429, 451, 499)
+    ),
+    # but beside another status, that decides
+    (200, SIGNATURE_INVALID, Transition.DELIVER, None, None, "connected", None),
+    (500, SIGNATURE_INVALID, Transition.RESCHEDULE, None, SIGNATURE_INVALID, None, None),
+    (501, SIGNATURE_INVALID, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    # 401 and 403: else anything about us
     (401, None, Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
-    (
-        401,
-        "WEBHOOK_SIGNATURE_INVALID",
-        Transition.FAIL,
-        "WEBHOOK_SIGNATURE_INVALID",
-        "WEBHOOK_SIGNATURE_INVALID",
-        "failing",
-        None,
-    ),
-    (
-        403,
-        "WEBHOOK_SIGNATURE_INVALID",
-        Transition.FAIL,
-        "WEBHOOK_SIGNATURE_INVALID",
-        "WEBHOOK_SIGNATURE_INVALID",
-        "failing",
-        None,
-    ),
     (403, "WEBHOOK_VALIDATION_FAILED", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
     (403, "FORBIDDEN", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
     # 410: the receiver is gone for good, and its target with it
@@ -194,6 +185,9 @@ TARGETS: Final = [
     # a ticket that is refused for what it says tells nothing of the receiver
     (answer(422), TargetHealth.UNKNOWN, False, None, None),
     (answer(501), TargetHealth.UNKNOWN, False, None, None),
+    # nothing will arrive before somebody corrects a secret or a clock
+    (answer(422, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(429, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
     # whoever we are to it, or wherever it has gone, nothing will arrive
     (answer(401), TargetHealth.UNHEALTHY, False, None, None),
     (answer(302), TargetHealth.UNHEALTHY, False, None, None),
