@@ -80,12 +80,12 @@ _STEPS: Final = (
     ("postScannerResults", "The least"),
     ("postEmail", "Plain"),
     ("postEmail", "Postmark"),
-    ("uploadEvidenceCapture", "Everything"),
-    ("uploadCmsDiagnostics", "Everything"),
-    ("uploadStorefrontDiagnostics", "Everything"),
-    ("postComplianceWebhook", "customers/data_request"),
-    ("postComplianceWebhook", "customers/redact"),
-    ("postComplianceWebhook", "shop/redact"),
+    ("browser-extension.evidence-captures.store", "Everything"),
+    ("cms-plugins.cms-commerce.diagnostics.store", "Everything"),
+    ("storefront-app.diagnostics.store", "Everything"),
+    ("storefront-app.webhooks.compliance", "customers/data_request"),
+    ("storefront-app.webhooks.compliance", "customers/redact"),
+    ("storefront-app.webhooks.compliance", "shop/redact"),
 )
 #: For browsers, and for administrators of the console.
 LEFT_OUT: Final = frozenset({"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"})

@@ -31,7 +31,6 @@ class ComplianceWebhooksResource:
     """Accepts compliance webhooks of the storefront platform."""
 
     path = "/api/storefront-app/webhooks/compliance"
-    name = "storefront-app.webhooks.compliance"
     family = RouteFamily.HANDOFFS
     source = InboundSource.COMPLIANCE
 

@@ -49,7 +49,6 @@ class EvidenceCapturesResource(_UploadResource):
     """Accepts captures of the browser extension."""
 
     path = "/api/browser-extension/evidence-captures"
-    name = "browser-extension.evidence-captures.store"
     source = InboundSource.BROWSER_EXTENSION
 
     def __init__(self, executor: IdempotentExecutor) -> None:
@@ -80,7 +79,6 @@ class CmsDiagnosticsResource(_DiagnosticsResource):
     """Accepts diagnostics of the CMS plugin."""
 
     path = "/api/cms-plugins/cms-commerce/diagnostics"
-    name = "cms-plugins.cms-commerce.diagnostics.store"
     source = InboundSource.CMS_PLUGIN
 
     def __init__(self, executor: IdempotentExecutor) -> None:
@@ -91,7 +89,6 @@ class StorefrontDiagnosticsResource(_DiagnosticsResource):
     """Accepts diagnostics of the storefront app."""
 
     path = "/api/storefront-app/diagnostics"
-    name = "storefront-app.diagnostics.store"
     source = InboundSource.STOREFRONT_APP
 
     def __init__(self, executor: IdempotentExecutor) -> None:

@@ -97,7 +97,7 @@ OPERATIONS: Final[Operations] = {
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
     ),
     ("POST", ComplianceWebhooksResource.path): OperationDescription(
-        id="postComplianceWebhook",
+        id="storefront-app.webhooks.compliance",
         tag=COMPLIANCE_TAG,
         summary="Ask for a person's data, or for its erasure",
         description="The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "

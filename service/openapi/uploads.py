@@ -71,7 +71,7 @@ def _receipt(name: str, kind: str, record_id: str, description: dict[str, Any]) 
 
 OPERATIONS: Final[Operations] = {
     ("POST", EvidenceCapturesResource.path): OperationDescription(
-        id="uploadEvidenceCapture",
+        id="browser-extension.evidence-captures.store",
         tag=TAG,
         summary="Upload a capture of a page",
         description="Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
@@ -86,7 +86,7 @@ OPERATIONS: Final[Operations] = {
         examples={"Everything": {"project_id": 1, **_CAPTURED}},
     ),
     ("POST", CmsDiagnosticsResource.path): OperationDescription(
-        id="uploadCmsDiagnostics",
+        id="cms-plugins.cms-commerce.diagnostics.store",
         tag=TAG,
         summary="Upload a CMS plugin's diagnostics",
         description="Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
@@ -101,7 +101,7 @@ OPERATIONS: Final[Operations] = {
         examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
     ),
     ("POST", StorefrontDiagnosticsResource.path): OperationDescription(
-        id="uploadStorefrontDiagnostics",
+        id="storefront-app.diagnostics.store",
         tag=TAG,
         summary="Upload a storefront app's diagnostics",
         description="Stores the app's diagnostics and prepares an export from them. A shop "

@@ -12,7 +12,6 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
@@ -188,17 +187,6 @@ def test_a_shop_is_known_however_it_is_written(client: TestClient, customer: Cus
     answer = upload(ROUTES["app"], make_platform_token(customer), body).send(client)
     assert answer.status_code == 201
     assert answer.json["diagnostic"]["shop_domain"] == "xn--bcher-kva.example"
-
-
-def test_routes_go_by_the_names_of_the_specification() -> None:
-    assert [each.name for each in (EvidenceCapturesResource, CmsDiagnosticsResource, StorefrontDiagnosticsResource)] == [
-        "browser-extension.evidence-captures.store",
-        "cms-plugins.cms-commerce.diagnostics.store",
-        "storefront-app.diagnostics.store",
-    ]
-    assert [each.path for each in (EvidenceCapturesResource, CmsDiagnosticsResource, StorefrontDiagnosticsResource)] == [
-        each.path for each in ROUTES.values()
-    ]
 
 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])

@@ -285,7 +285,8 @@ def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, 
     with Service(only) as service, visit(browser, url_of(service), "#/webhooks/deliverTicketExport") as seen:
         assert seen.blocks == described_by(service)
         assert "prepareTicketExport" in seen.blocks
-        assert not seen.blocks & {"postScannerResults", "postEmail", "uploadEvidenceCapture", "postComplianceWebhook"}
+        others = {"postScannerResults", "postEmail", "browser-extension.evidence-captures.store"}
+        assert not seen.blocks & {*others, "storefront-app.webhooks.compliance"}
         # The address that was followed leads there, and what it leads to is open.
         expect(seen.operation("webhooks", "deliverTicketExport")).to_contain_text("X-Service-Signature")
         seen.page.locator("button.authorize").first.click()
