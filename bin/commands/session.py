@@ -8,7 +8,8 @@ from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.api.responses import ConsoleSessionResponse, dump
-from schemas.base.console_session import Ended, Session
+from schemas.base.principal import OPERATOR
+from service.operations import sessions as operations
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
@@ -56,14 +57,7 @@ def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
         raise click.UsageError("Use either a session id or --user.")
     with opened():
         if session_id is not None:
-            print_record(dump(ConsoleSessionResponse, _end(session_id)), as_json)
+            print_record(dump(ConsoleSessionResponse, operations.revoke(session_id, OPERATOR)), as_json)
         elif email is not None:
-            user_by_email(email)
-            ended = [_end(each.id) for each in sessions.list_live(utc_now(), _MAX_SHOWN, email=email)]
-            print_records(
-                [dump(ConsoleSessionResponse, each) for each in ended], as_json, _COLUMNS, "This user has no sessions."
-            )
-
-
-def _end(session_id: str) -> Session:
-    return sessions.end(session_id, Ended.REVOKED, utc_now(), "operator")
+            ended = [dump(ConsoleSessionResponse, each) for each in operations.revoke_of_user(email, OPERATOR)]
+            print_records(ended, as_json, _COLUMNS, "This user has no sessions.")

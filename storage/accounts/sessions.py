@@ -115,13 +115,23 @@ def end(session_id: str, reason: Ended, now: datetime, actor: str, account_id: i
         return _get(session_id)
 
 
+def end_of_user(email: str, reason: Ended, now: datetime, actor: str) -> list[Session]:
+    """End every live session of a user and return them, the newest first."""
+    live = _sessions().where(_is_live(now), UserRow.email == email)
+    with transaction():
+        ended = end_where(ConsoleSessionRow.id.in_(live.select(ConsoleSessionRow.id)), reason, now, actor)
+        return [
+            _session(row) for row in _sessions().where(ConsoleSessionRow.id.in_(ended)).order_by(ConsoleSessionRow.id.desc())
+        ]
+
+
 def end_all(reason: Ended, now: datetime, actor: str) -> None:
     """End every session that has not ended, in the caller's transaction."""
     end_where(ConsoleSessionRow.ended_at.is_null(), reason, now, actor)
 
 
-def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> None:
-    """End the sessions that match, in the caller's transaction."""
+def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> list[str]:
+    """End the sessions that match, in the caller's transaction, and return their ids."""
     # A concurrent end may have won; it stays.
     ended = (
         ConsoleSessionRow.update(ended_at=now, ended_reason=reason.value)
@@ -130,6 +140,7 @@ def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -
     )
     ids = sorted(row[0] for row in tuples(ended))
     append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
+    return ids
 
 
 def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ended:

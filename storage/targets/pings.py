@@ -51,7 +51,7 @@ def draft(target_id: str, now: datetime) -> PingOrder:
     """Return a ping that is not stored, so that no worker sends it. Raises TargetNotFound, Conflict as `request` does."""
     _require_pingable(target_id, None)
     row, ping_id = TargetRow.get_by_id(target_id), identifiers.new_id(identifiers.PING, now)
-    return PingOrder(ping_id, now, row.id, row.account_id, row.name, row.base_url, row.secret_sealed)
+    return PingOrder(ping_id, now, row.id, row.__data__["account"], row.name, row.base_url, row.secret_sealed)
 
 
 def get(ping_id: str) -> Ping:

@@ -237,6 +237,21 @@ def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> No
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
 
 
+def test_all_of_a_user_end_with_one_statement_and_others_stay(principal: TokenPrincipal, customer: Customer) -> None:
+    own = [found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + MINUTE).id for number in range(4)]
+    other = found(sessions.begin(principal_of(make_colleague(customer)), BROWSER, NOW), NOW)
+    sessions.end(own.pop(), Ended.SIGNED_OUT, NOW + MINUTE, "user:1")
+    with statements() as run:
+        ended = sessions.end_of_user(customer.email, Ended.REVOKED, NOW + MINUTE, "operator")
+    assert [(each.id, each.ended, each.ended_at) for each in ended] == [
+        (session_id, Ended.REVOKED, NOW + MINUTE) for session_id in reversed(own)
+    ]
+    assert len([each for each in run if each.sql.startswith("UPDATE")]) == 1
+    assert [each.id for each in sessions.list_live(NOW + MINUTE, 10)] == [other.id]
+    assert sessions.end_of_user(customer.email, Ended.REVOKED, NOW + MINUTE, "operator") == []
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND actor = 'operator'") == [(3,)]
+
+
 def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     with statements() as asked:
