@@ -35,7 +35,7 @@ def test_the_default_secret_serves_the_accounts_of_its_mode(
     assert [default.fingerprint_for(each) for each in (1, 2, 3)] == [shown if each in served else None for each in (1, 2, 3)]
 
 
-def test_a_message_without_an_account_is_not_signed_where_accounts_are_told_apart() -> None:
+def test_a_message_without_an_account_is_not_signed_where_one_account_is_served() -> None:
     assert DefaultSecret("secret", accounts=frozenset({1})).text_for(None) is None
 
 
