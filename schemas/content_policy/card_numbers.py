@@ -1,16 +1,16 @@
 """Payment card numbers in text: issuer range, length, grouping and check digit together.
 
 The check digit alone takes every tenth timestamp, barcode and database id for a card. A number counts when it is written
-as its issuer prints it, or in one piece of 15 or 16 digits; other lengths in one piece are mostly something else (14 is
-a GTIN or a shop's variant, 19 a 64-bit id) and count only after a word that says card. Thirteen digits never count: they
-are EANs. Numbers of few distinct digits stay in: 4242 4242 4242 4242 is one.
+as its issuer prints it, or in one piece of 15 or 16 digits. In one piece, 14 digits of Diners Club and 19 of UnionPay count
+where they stand free in a text: not in a URL or after the name of an id (variant, GTIN, order), not with a barcode's check
+digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs. Numbers of few distinct
+digits stay in: 4242 4242 4242 4242 is one. Digits of every script count.
 """
 
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Final
-
-from schemas.content_policy.text_parts import parts_with_digits
 
 #: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers.
 _RANGES: Final[tuple[tuple[int, int, frozenset[int]], ...]] = tuple(
@@ -70,32 +70,35 @@ _CANDIDATE: Final = re.compile(
     (?![0-9A-Za-z_]) (?![.,][0-9])""",
     re.VERBOSE,
 )
-#: Digits as wide as an ideograph, as people type them between such.
-_WIDE: Final = {0xFF10 + digit: str(digit) for digit in range(10)}
-_WIDE_DIGIT: Final = re.compile("[\uff10-\uff19]")
-#: The shortest of all ranges.
-_MIN_DIGITS: Final = 14
 #: The end of an IBAN's first group, or of a group before the one that looked like a card's first.
 _INSIDE_LONGER: Final = re.compile(rf"[0-9A-Z]{{2}}[0-9]{{2}}(?:{_BETWEEN})\Z")
 #: Lengths that in one piece are mostly cards; of the others most are ids.
 _PLAIN_LENGTHS: Final = frozenset({15, 16})
 _SAYS_CARD: Final = re.compile(r"(?i)card|karte|carte|tarjeta|cart[aã]o|kort\b|\bpan\b|diners|maestro|union ?pay|visa\b")
+#: Prefixes of other lengths that count in one piece where the number stands free.
+_FREE_RANGES: Final[Mapping[int, tuple[str, ...]]] = {14: ("30", "36", "38", "39"), 19: ("62",)}
+#: What precedes an id in a URL, a selector, an expression or a name.
+_ID_BEFORE: Final = re.compile(
+    r"[\w/=#&?@$%:.\[({<>+-]\Z"
+    r"|(?i:(?:\b|_)(?:ids?|gid|variants?|products?|skus?|gtin|ean|upc|isbn|barcode|orders?|bestell\w{0,9}|commande|invoices?"
+    r"|rechnung\w{0,9}|tickets?|refs?|reference|tracking|parcel|sendung\w{0,9}|shipment|articles?|artikel\w{0,9}|items?|serial"
+    r"|imei|phone|telefon|tel|fax|account|konto\w{0,9}|customer|kunden\w{0,9}|timestamps?|time|at|builds?|version|snowflake"
+    r"|posts?|pages?|users?|media|file|image|numbers?|nr|no)[\"']?\W{0,3}(?:(?:id|no|nr|number|nummer|code)\W{0,4})?)\Z"
+)
+_ID_AFTER: Final = re.compile(r"[\w/=#&?@$%-]|[.:][\w/]")
 #: How far before a number such a word is looked for: a label and a little punctuation.
 _LABEL_CHARACTERS: Final = 40
 #: What a digit comes to that is doubled, both as bytes.
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO: Final = ord("0")
-#: The largest JSON integer worth writing out, and the smallest.
-_MAX_NUMBER: Final = 10**19
+#: JSON integers of 15 and 16 digits are written out: nothing beside a number says what it is, and other lengths are ids.
+_MAX_NUMBER: Final = 10**16
 _MIN_NUMBER: Final = 10**14
 
 
 def found_in(text: str) -> bool:
     """Say whether `text` holds a card number, plain or grouped."""
-    if not text.isascii() and _WIDE_DIGIT.search(text):
-        text = text.translate(_WIDE)
-    dense = parts_with_digits(text, _MIN_DIGITS)
-    return any(_is_card(dense, candidate) for candidate in _CANDIDATE.finditer(dense))
+    return any(_is_card(text, candidate) for candidate in _CANDIDATE.finditer(text))
 
 
 def as_text(number: float) -> tuple[str, ...]:
@@ -112,7 +115,7 @@ def _is_card(text: str, candidate: re.Match[str]) -> bool:
     """
     written = candidate[0]
     if written.isdecimal():
-        return _has_check_digit(written) and _is_plain_card(written, _before(text, candidate))
+        return _has_check_digit(written) and _is_plain_card(written, _before(text, candidate), text[candidate.end() :][:2])
     digits = "".join(filter(str.isdigit, written))
     forms = [form for form in ({digits, digits[:16]} if len(digits) == 19 else {digits}) if _has_check_digit(form)]
     return any(map(_is_in_a_range, forms)) and not _INSIDE_LONGER.search(_before(text, candidate))
@@ -122,11 +125,26 @@ def _before(text: str, candidate: re.Match[str]) -> str:
     return text[max(0, candidate.start() - _LABEL_CHARACTERS) : candidate.start()]
 
 
-def _is_plain_card(digits: str, before: str) -> bool:
-    if not _is_in_a_range(digits) or (len(digits) not in _PLAIN_LENGTHS and not _SAYS_CARD.search(before)):
+def _is_plain_card(digits: str, before: str, after: str) -> bool:
+    if not _is_in_a_range(digits):
         return False
+    if len(digits) not in _PLAIN_LENGTHS and not _SAYS_CARD.search(before):
+        return _stands_free(digits, before, after)
     # Fifteen digits after a plus are a telephone number with its country code.
     return not (len(digits) == 15 and before.endswith("+"))  # as American Express, and as E.164's longest
+
+
+def _stands_free(digits: str, before: str, after: str) -> bool:
+    """Judge a number of a length that is seldom a card's: by its issuer, and by what stands beside it."""
+    if not digits.startswith(_FREE_RANGES.get(len(digits), ())) or _is_barcode(digits):
+        return False
+    return not _ID_BEFORE.search(before) and not _ID_AFTER.match(after)
+
+
+def _is_barcode(digits: str) -> bool:
+    """Say whether 14 digits end with a GTIN's check digit."""
+    weighted = sum(int(digit) * (3 if place % 2 == 0 else 1) for place, digit in enumerate(digits))
+    return len(digits) == 14 and weighted % 10 == 0
 
 
 def _is_in_a_range(digits: str) -> bool:

@@ -1,4 +1,4 @@
-"""Decodes a text once: percent encoding, HTML entities and base64, each separately.
+"""Decodes a text once: percent encoding, HTML entities and base64, each separately; and drops invisible characters.
 
 Base64 counts if it decodes to UTF-8 text; each line is decoded separately.
 """
@@ -7,17 +7,25 @@ import re
 from binascii import Error as NotBase64
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from html import unescape
 from typing import Final
 from urllib.parse import unquote
 
-from schemas.content_policy.text_parts import MIN_RUN, alphabet, joined, long_runs, parts_with, parts_with_run
+from schemas.content_policy.text_parts import MIN_RUN, alphabet, beyond_ascii, joined, long_runs, parts_with, parts_with_run
 
 _PERCENT: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 #: Bounded, because the standard library reads a number of any length as one integer. A name without its semicolon is
 #: the next member of a query.
 _ENTITY: Final = re.compile(r"&(?:#[0-9]{1,10};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z][A-Za-z0-9]{1,31};)")
 
+#: Characters without a shape: soft hyphens, joiners, marks of direction, variation selectors, fillers, tags.
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+#: A page repeats a few entities thousands of times.
+_REMEMBERED: Final = 1024
 #: Both alphabets; the padding says nothing.
 _BASE64: Final = alphabet("+/-_")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
@@ -28,7 +36,22 @@ _NOT_TEXT: Final = "\ufffd"
 
 
 def once_decoded(text: str) -> Iterator[str]:
-    """Yield the decoded forms of a text that differ from it; of a joined text, only the parts that change."""
+    """Yield the decoded forms of a text that differ from it; of a joined text, only the parts that change.
+
+    A form with invisible characters follows once more without them, and so does the text itself.
+    """
+    yield from _without_invisible(text)
+    for decoded in _decoded(text):
+        yield decoded
+        yield from _without_invisible(decoded)
+
+
+def _without_invisible(text: str) -> Iterator[str]:
+    if _INVISIBLE.search(beyond_ascii(text)):
+        yield _INVISIBLE.sub("", text)
+
+
+def _decoded(text: str) -> Iterator[str]:
     yield from _changed(text, "%", _PERCENT, unquote)
     yield from _changed(text, "&", _ENTITY, _without_entities)
     plain = joined(_decoded_base64(parts_with_run(text, _BASE64)))
@@ -46,7 +69,12 @@ def _changed(text: str, mark: str, code: re.Pattern[str], decode: Callable[[str]
 
 
 def _without_entities(text: str) -> str:
-    return _ENTITY.sub(lambda entity: unescape(entity[0]), text)
+    return _ENTITY.sub(lambda entity: _character(entity[0]), text)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _character(entity: str) -> str:
+    return unescape(entity)
 
 
 def _decoded_base64(text: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ at a word boundary: `admin_password` and `customerBillingAddress`, not `session_
 """
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,27 +20,37 @@ FORBIDDEN_NAMES: Final = (
 #: Standard names that end like a forbidden one and hold a flag: `Access-Control-Allow-Credentials: true`.
 _HARMLESS: Final = frozenset({"accesscontrolallowcredentials"})
 
+#: Names of the parts of an order record that are judged by their values as well.
+NAME: Final = "customer name"
+EMAIL: Final = "email"
+ADDRESS: Final = "address"
+TOTAL: Final = "total"
+LINE_ITEMS: Final = "line items"
+
 _CUSTOMERS: Final = ("customer", "buyer", "client", "purchaser", "recipient", "consignee", "billing", "shipping", "delivery")
 #: The parts of an order record and the names of their fields. A plain `name` is not a customer's.
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "customer name": tuple(
-        f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")
-    ),
-    "email": ("email", "email_address", "e_mail", "contact_email", *(f"{who}_email" for who in _CUSTOMERS)),
-    "address": (
+    NAME: tuple(f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")),
+    EMAIL: ("email", "email_address", "e_mail", "contact_email", *(f"{who}_email" for who in _CUSTOMERS)),
+    ADDRESS: (
         *("address", "address_1", "address_line_1", "street", "street_address", "postal_address", "home_address"),
         *(f"{who}_address" for who in _CUSTOMERS),
     ),
-    "total": (
+    TOTAL: (
         *("total", "total_price", "total_amount", "total_paid", "order_total", "grand_total", "cart_total"),
         *("subtotal", "subtotal_price", "amount_paid", "amount_due", "order_amount", "invoice_total", "current_total_price"),
     ),
-    "line items": ("items", "lines", "products", "ordered_items", "cart_items", "purchased_items", "order_lines"),
+    LINE_ITEMS: ("items", "lines", "products", "ordered_items", "cart_items", "purchased_items", "order_lines"),
 }
 #: Fields of an entry that was bought; a list without them is just a list.
 _BOUGHT: Final = frozenset(
     {"price", "unitprice", "quantity", "qty", "sku", "productid", "variantid", "lineprice", "linetotal"}
 )
+
+#: Objects whose fields are a customer's: `"customer": {"name": …, "email": …}`.
+_CUSTOMER_OBJECTS: Final = frozenset({"customer", "buyer", "purchaser", "consignee", "billing"})
+#: Types of structured data that are a customer's; other types describe a page and its publisher.
+_CUSTOMER_TYPES: Final = frozenset({"order", "invoice", "parceldelivery"})
 
 #: Longer than any listed name in any spelling; only this many final characters of a name matter.
 _END_CHARACTERS: Final = 64
@@ -52,10 +62,11 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 class Meaning(NamedTuple):
-    """The meaning of a field name: the forbidden name that it matches, and the part of an order record."""
+    """The meaning of a field name: the forbidden name it matches, its part of an order record, whether it is a customer."""
 
     forbidden: str | None
     part: str | None
+    is_customer: bool = False
 
 
 def meaning(name: str) -> Meaning:
@@ -63,23 +74,42 @@ def meaning(name: str) -> Meaning:
     return _meaning(name[-_END_CHARACTERS:])
 
 
-def are_suspicious(names: Set[str]) -> bool:
-    """Return whether fields with these names can include a forbidden one or form an order record."""
-    meanings = {meaning(name) for name in names}
-    return any(each.forbidden for each in meanings) or len({each.part for each in meanings} - {None}) > 1
-
-
 def is_order_record(members: Mapping[str, Any]) -> bool:
-    """Return whether an object has two or more parts of an order record; empty and null fields do not count."""
-    parts = {meaning(name).part for name, value in members.items() if value not in (None, "", [], {}) and _fits(name, value)}
+    """Return whether an object has two or more parts of an order record; empty and null fields do not count.
+
+    The fields of its customer count as its own. The address in a page's structured data (`@type`) is its publisher's.
+    """
+    if "@type" in members and describes_page(members["@type"]):
+        return False
+    parts = {meaning(name).part for name, value in members.items() if value not in _EMPTY and _fits(name, value)}
+    for name, value in members.items():
+        if isinstance(value, dict) and is_customer(name):
+            parts |= {
+                meaning(f"{name}_{each}").part or meaning(each).part for each, held in value.items() if held not in _EMPTY
+            }
     return len(parts - {None}) > 1
+
+
+def is_customer(name: str) -> bool:
+    """Return whether an object with this name is a customer."""
+    return meaning(name).is_customer
+
+
+def is_bought(name: str) -> bool:
+    """Return whether a list whose entries have a field with this name is a list of what was bought."""
+    return _folded(name) in _BOUGHT
+
+
+def describes_page(kind: Any) -> bool:
+    """Return whether structured data of this `@type` describes a page, not a customer's order."""
+    return not isinstance(kind, str) or kind.lower() not in _CUSTOMER_TYPES
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _meaning(end: str) -> Meaning:
     whole = _folded(end)
     if not whole.endswith(_ENDINGS) and whole not in _PART_OF:
-        return _NOTHING
+        return _CUSTOMER if whole in _CUSTOMER_OBJECTS else NOTHING
     words = [word.lower() for word in _WORD.findall(end)]
     ends = (whole, *("".join(words[-count:]) for count in range(_END_WORDS, 0, -1)))
     forbidden = next((_LISTED[each] for each in ends if each in _LISTED), None)
@@ -88,20 +118,23 @@ def _meaning(end: str) -> Meaning:
 
 def _fits(name: str, value: Any) -> bool:
     """Line items need a price, a quantity or a product id; for other parts the name decides."""
-    if meaning(name).part != "line items":
+    if meaning(name).part != LINE_ITEMS:
         return True
     entry = value[0] if isinstance(value, list) else None
-    return isinstance(entry, dict) and any(_folded(member) in _BOUGHT for member in entry)
+    return isinstance(entry, dict) and any(map(is_bought, entry))
 
 
 def _folded(name: str) -> str:
     return name[-_END_CHARACTERS:].encode("ascii", "ignore").translate(_LOWER, _NO_LETTERS).decode()
 
 
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 #: Every ASCII letter belongs to a word, and nothing else does.
 _LOWER: Final = bytes(range(256)).lower()
 _NO_LETTERS: Final = bytes(byte for byte in range(256) if not bytes((byte,)).isalpha())
-_NOTHING: Final = Meaning(None, None)
+#: Of nearly every name.
+NOTHING: Final = Meaning(None, None)
+_CUSTOMER: Final = Meaning(None, None, True)
 _LISTED: Final = {_folded(name): name for name in FORBIDDEN_NAMES}
 _PART_OF: Final = {_folded(name): part for part, names in _PARTS.items() for name in names}
 _ENDINGS: Final = tuple(_LISTED)

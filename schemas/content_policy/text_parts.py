@@ -5,6 +5,7 @@ for a card number, or a run of characters as long as a token.
 """
 
 import string
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -13,10 +14,13 @@ from typing import Final
 _NUL: Final = "\0"
 _APART: Final = f"\n{_NUL}\n"
 
-#: The base64 of fifteen digits has twenty characters, and no token with a known prefix has fewer.
-MIN_RUN: Final = 20
+#: The base64 of fourteen digits has nineteen characters, and no token with a known prefix has fewer.
+MIN_RUN: Final = 19
 _LONG: Final = b"x" * MIN_RUN
 _ALL_BUT_DIGITS: Final = bytes(byte for byte in range(256) if byte not in b"0123456789\0")
+
+
+_ASCII: Final = bytes(range(128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,26 @@ def joined(texts: Iterable[str]) -> str:
     return _APART.join(texts)
 
 
+def folded(text: str) -> str:
+    """Return a text in lower case, of the same length: only the dotted capital I has a longer lower case."""
+    return text.replace("\u0130", "i").lower()
+
+
+def beyond_ascii(text: str) -> str:
+    """Return the characters of a text that are not ASCII."""
+    return "" if text.isascii() else _bytes(text).translate(None, _ASCII).decode()
+
+
 def parts_with(text: str, mark: str) -> str:
     """Return the parts of a text that contain `mark`."""
     return joined(part for part in text.split(_NUL) if mark in part)
 
 
 def parts_with_digits(text: str, at_least: int) -> str:
-    """Return the parts of a text with at least that many digits."""
+    """Return the parts of a text with at least that many digits of any script, which become ASCII digits."""
+    foreign = {each for each in beyond_ascii(text) if each.isdecimal()}
+    if foreign:
+        text = text.translate({ord(each): str(unicodedata.decimal(each)) for each in foreign})
     digits = _bytes(text).translate(None, _ALL_BUT_DIGITS).split(b"\0")
     return joined(part for part, count in zip(text.split(_NUL), map(len, digits), strict=True) if count >= at_least)
 

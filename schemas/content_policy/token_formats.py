@@ -1,8 +1,8 @@
 """The well-known formats of tokens, by the prefixes their vendors gave them so that they can be found.
 
 Left out: what is made to stand in public pages (`pk_live_…`, browser keys beginning with `AIza`, `pk.eyJ…`), names of
-accounts that open nothing by themselves, and vendors whose keys look like any other digest. A token with a long run of one
-character is an example.
+accounts that open nothing by themselves, and vendors whose keys look like any other digest. A token that is mostly runs of
+one character is an example.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
+from schemas.content_policy.secret_values import is_filling
 from schemas.content_policy.text_parts import alphabet, long_runs, parts_with_run
 
 _HEX: Final = "[0-9a-f]"
@@ -145,8 +146,8 @@ _MARKED_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     (".atlasv1.", r"(?<![\w-])[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}"),  # Terraform
     ("AccountKey=", "AccountKey=[A-Za-z0-9+/]{86}=="),  # Azure Storage
 )
-#: A run of one character, or the alphabet: what stands in examples.
-_SAMPLE: Final = re.compile(r"(?i)(.)\1{5}|x{4}|abc123|redacted")
+#: The share of characters in runs that makes a token an example: `ghp_xxxx…`, also around words; chance makes a tenth.
+_FILLING: Final = 0.35
 
 
 def _grouped(formats: Iterable[tuple[str, str]]) -> str:
@@ -185,4 +186,4 @@ def _has_any(formats: Iterable[tuple[str, re.Pattern[str]]], text: str) -> bool:
 
 
 def _holds(pattern: re.Pattern[str], text: str) -> bool:
-    return any(not _SAMPLE.search(token[0]) for token in pattern.finditer(text))
+    return any(not is_filling(token[0], _FILLING) for token in pattern.finditer(text))

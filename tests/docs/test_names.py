@@ -257,6 +257,11 @@ def test_every_rule_and_name_of_forbidden_content_is_documented() -> None:
     assert {*rules.MESSAGES, *FORBIDDEN_NAMES} - documented == set()
 
 
+def test_every_rule_of_forbidden_content_is_documented_with_what_it_accepts() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]{20,} \| [^|]{10,} \|$", TEXTS["docs/forbidden-content.md"], re.MULTILINE)
+    assert {*rows} == {*rules.MESSAGES}
+
+
 def test_the_documented_address_codes_are_those_of_the_policy() -> None:
     assert rows_under("Of addresses") == {*RefusalReason} | {"address_refused"}
 

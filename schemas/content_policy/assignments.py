@@ -1,0 +1,217 @@
+"""Credentials that a text assigns to a name: in settings files, code, XML, headers, commands and queries of URLs.
+
+The name is looked for by its root, in lower case; what stands before it, between it and the value, and the value decide.
+Passwords need digits and letters or symbols; keys and tokens must look generated. Left out: values with spaces, a `token` or
+`key` that no other word qualifies (outside a URL), `data-` attributes and tokens against forged requests: pages show those.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from schemas.content_policy.secret_values import (
+    is_expression,
+    is_label,
+    is_mixed,
+    is_opaque,
+    is_password,
+    is_placeholder,
+    slug_parts,
+)
+from schemas.content_policy.text_parts import folded
+
+#: What may stand between a name and its value, and the value: in quotes, or up to a space.
+_TAIL: Final = (
+    r"[0-9]{0,2}([\"'\\\])]{0,4})[^\S\r\n]{0,9}(=>|:=|==?|:|,|>|[^\S\r\n](?=[^\s-]))(?:(?<=:)\s{0,9}|[^\S\r\n]{0,9})"
+    r"(?:\\{0,2}([\"'`])([^\"'`\r\n]{1,256})(?=\\{0,2}\3|[\r\n]|\Z)|([^\s\"'`<>]{4,256}))"
+)
+#: How far before a name its first words are read.
+_BEFORE_CHARACTERS: Final = 64
+#: A key or token whose name says what it opens.
+_QUALIFIERS: Final = (
+    *(
+        "api",
+        "app",
+        "application",
+        "access",
+        "secret",
+        "private",
+        "auth",
+        "account",
+        "encryption",
+        "signing",
+        "storage",
+        "shared",
+    ),
+    *("master", "service", "subscription", "consumer", "client", "license", "jwt", "hmac", "ssh", "aes", "admin", "deploy"),
+    *(
+        "session",
+        "security",
+        "refresh",
+        "bearer",
+        "bot",
+        "personal",
+        "login",
+        "vault",
+        "oauth",
+        "oauth2",
+        "gitlab",
+        "github",
+    ),
+)
+#: A variable of a shell: `export STRIPE_KEY=…`; and the ones made to be public or that are not secret.
+_VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_\Z")
+_NOT_SECRET: Final = re.compile(r"(?:PUBLIC|SITE|PUBLISHABLE|PRIMARY|FOREIGN|CACHE|SORT|CSRF|XSRF)_\Z")
+_PAGE_ATTRIBUTE: Final = re.compile(r"(?i)(?<![\w-])data-[\w-]*\Z|(?:csrf|xsrf)[\w-]*\Z")
+_IN_QUERY: Final = re.compile(r"[?&#][\w.\[\]-]*\Z")
+_ELEMENT: Final = re.compile(r"<[\w:.-]*\Z")
+_FIRST_ARGUMENT: Final = re.compile(r"\w\(\s{0,9}\\?[\"'][\w.-]*\Z")
+_NEXT_PAIR: Final = re.compile(r"&[\w.\[\]-]{1,64}=")
+#: A value on the line below its name, and not the next name.
+_ALONE: Final = re.compile(r"[^\s:=]{4,256}[^\S\n]*(?:\n|\Z)")
+_OPENING: Final = re.compile(r"[(\[{]")
+_LEAST_PASSWORD: Final = 6
+_LEAST_KEY: Final = 10
+_LEAST_SECRET: Final = 8
+#: The name of a variable alone says little.
+_LEAST_VARIABLE: Final = 16
+
+#: A parameter of a query, a fragment or a path, with its value.
+_PARAMETER: Final = re.compile(r"[?&#;]([\w.\[\]-]{1,64})=([^\s&?#;\"'<>]{8,4096})")
+#: The ends of names of which every value with digits and letters counts.
+_PASSWORD_PARAMETERS: Final = ("password", "passwd", "pwd", "secret")
+#: By the end of a name, the shortest value that counts, if it looks generated.
+_KEY_PARAMETERS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("token", "session_id", "sessionid", "sessid"), 10),
+    **dict.fromkeys(("key", "signature"), 12),
+}
+#: The same for names that are too short to be an end.
+_SHORT_PARAMETERS: Final[Mapping[str, int]] = {"auth": 10, "sig": 12, "sid": 16}
+
+
+class _Form(Enum):
+    """How a value is assigned to a name."""
+
+    PLAIN = auto()
+    #: `<password>…</password>`.
+    ELEMENT = auto()
+    #: `define('DB_PASSWORD', '…')`.
+    ARGUMENT = auto()
+    #: `DB_PASSWORD=…`.
+    VARIABLE = auto()
+    NONE = auto()
+
+
+class _Assignment(NamedTuple):
+    """A name, what stands before it, and its value."""
+
+    name: str
+    before: str
+    value: str
+    form: _Form
+    is_quoted: bool
+
+
+def has_assignment(text: str) -> bool:
+    """Say whether `text` assigns a credential to a name for one, outside the query of a URL."""
+    lower = folded(text)
+    for root, names, is_credential in _NAMES:
+        if root in lower:
+            assignments = (_assignment(text, found) for found in names.finditer(lower))
+            if any(one is not None and is_credential(one) for one in assignments):
+                return True
+    return False
+
+
+def has_url_token(text: str) -> bool:
+    """Say whether a URL in `text` carries a password, a token, a key, a session or a signature."""
+    return any(_is_credential_parameter(name.lower(), value) for name, value in _PARAMETER.findall(text))
+
+
+def _is_credential_parameter(name: str, value: str) -> bool:
+    if name.endswith(_PASSWORD_PARAMETERS):
+        return is_mixed(value)
+    least = _SHORT_PARAMETERS.get(name) or next((_KEY_PARAMETERS[end] for end in _KEY_PARAMETERS if name.endswith(end)), 0)
+    return least > 0 and is_opaque(value, least)
+
+
+def _assignment(text: str, found: re.Match[str]) -> _Assignment | None:
+    """Return what a name and its value make together; None if nothing is assigned, or in a query, which is judged apart."""
+    before = text[max(0, found.start() - _BEFORE_CHARACTERS) : found.start()]
+    separator, is_quoted = found[2], found[4] is not None
+    value = text[slice(*found.span(4 if is_quoted else 5))]
+    if _IN_QUERY.search(before) or any(map(str.isspace, value)):
+        return None
+    name = text[found.start() : found.start(1)]
+    form = _Form.PLAIN
+    if separator == ">":
+        is_element = not found[1] and _ELEMENT.search(before) and text.startswith("</", found.end())
+        form = _Form.ELEMENT if is_element else _Form.NONE
+    elif separator == ",":
+        form = _Form.ARGUMENT if is_quoted and _FIRST_ARGUMENT.search(before) else _Form.NONE
+    elif separator.isspace():
+        form = _Form.PLAIN if before.endswith("--") else _Form.NONE
+    elif separator == "=" and name.isupper() and found.end(1) == found.start(2) and not found[1]:
+        form = _Form.VARIABLE
+    if not is_quoted and form in (_Form.PLAIN, _Form.VARIABLE):
+        if "\n" in text[found.end(2) : found.start(5)] and not _ALONE.match(text, found.start(5)):
+            return None
+        value = _unquoted(value)
+    return None if form is _Form.NONE else _Assignment(name, before, value, form, is_quoted)
+
+
+def _is_password_assigned(one: _Assignment) -> bool:
+    if one.name.lower() in ("pass", "passe") and not _is_whole_name(one):
+        return False
+    if one.form is not _Form.PLAIN:
+        # Nothing but a value stands there; words count as well.
+        is_label_of_form = one.form is _Form.ELEMENT and is_label(one.value)
+        is_none = is_placeholder(one.value) or is_expression(one.value) or is_label_of_form
+        return len(one.value) >= _LEAST_PASSWORD and not is_none
+    if not one.is_quoted and (is_expression(one.value) or slug_parts(one.value) > 2):
+        return False
+    return is_password(one.value, _LEAST_PASSWORD)
+
+
+def _is_whole_name(one: _Assignment) -> bool:
+    """Tell `db_pass`, `dbPass`, `pass:` and `mot de passe` from the end of another word."""
+    if one.name.lower() == "passe":
+        return one.before.lower().endswith("mot de ")
+    last = one.before[-1:]
+    is_camel_case = one.name[0].isupper() and last.islower()
+    return is_camel_case or not last.isalnum()
+
+
+def _is_key_assigned(one: _Assignment) -> bool:
+    if not is_opaque(one.value, _LEAST_SECRET) or _PAGE_ATTRIBUTE.search(one.before):
+        return False
+    if not one.is_quoted and is_expression(one.value):
+        return False
+    if one.name.lower().startswith("cret"):
+        return one.before[-2:].lower() == "se"
+    if one.before.removesuffix("_").removesuffix("-").removesuffix(" ").lower().endswith(_QUALIFIERS):
+        return len(one.value) >= _LEAST_KEY
+    is_secret = one.form is _Form.VARIABLE and _VARIABLE.search(one.before) and not _NOT_SECRET.search(one.before)
+    return bool(is_secret) and len(one.value) >= _LEAST_VARIABLE
+
+
+def _unquoted(value: str) -> str:
+    """Cut a value at the next pair of a form, at the punctuation of its sentence, and at a bracket that opened before it."""
+    following = _NEXT_PAIR.search(value)
+    bare = value[: following.start() if following else len(value)].rstrip(".,;:!?")
+    return bare if _OPENING.search(bare) else bare.rstrip(".,;:!?)]}")
+
+
+#: By the root of the names: which names, and what makes an assignment to one a credential.
+_NAMES: Final = tuple(
+    (root, re.compile(f"{names}{_TAIL}"), is_credential)
+    for root, names, is_credential in (
+        ("pass", "pass(?:w(?:or)?d|wort|phrase|code|e)?", _is_password_assigned),
+        ("pwd", "pwd", _is_password_assigned),
+        ("kennwort", "kennwort", _is_password_assigned),
+        ("cret", "cret(?:[ _-]?(?:access[ _-]?)?(?:key|token))?", _is_key_assigned),
+        ("key", "key", _is_key_assigned),
+        ("token", "token", _is_key_assigned),
+    )
+)

@@ -1,0 +1,129 @@
+"""Cookies and browser storage in text: headers, scripts, commands, jars and dumps.
+
+A header, a command and a jar hold somebody's cookies, whatever their values. In a script, where a text explains how a cookie
+or an entry is set, the value decides: `document.cookie = "theme=dark"` passes, a generated value does not.
+"""
+
+import re
+from typing import Final
+
+from schemas.content_policy.secret_values import is_opaque, is_placeholder
+from schemas.content_policy.text_parts import folded
+
+_HEADER: Final = re.compile(r"cookie2?[\"'\\]{0,3}\s{0,9}:\s{0,9}[\"'\\]{0,3}([^\r\n\"']{1,4096})")
+_HEADER_START: Final = re.compile(r"(?<![\w-])(?:set-)?\Z")
+#: A cookie from its equals sign on, preceded by a character of a name: from its beginning, each character of a long word
+#: that no sign follows would be tried as one.
+_VALUE: Final = re.compile(r"(?<=[!#$%&'*+.^`|~\w-])=([^\s;,<>]{1,4096})", re.ASCII)
+_NAME: Final = re.compile(r"[!#$%&'*+.^`|~\w-]+\Z", re.ASCII)
+_NAME_CHARACTERS: Final = 64
+#: Attributes of a response's cookie, which identify nobody.
+_ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "secure", "httponly", "priority"})
+_MIN_COOKIE_CHARACTERS: Final = 3
+
+#: `document.cookie = "sid=…"`.
+_SCRIPT: Final = re.compile(r"cookie\s{0,9}\+?=\s{0,9}\\?([\"'`])([^\"'`\r\n]{1,4096})")
+#: `Cookies.set("sid", "…")`, `setcookie('sid', '…')`, `$.cookie('sid', '…')`.
+_CALL: Final = re.compile(
+    r"cookies?(?:\.\w{1,20})?\(\s{0,9}[\"'`]([^\"'`\r\n]{1,200})[\"'`]\s{0,9},\s{0,9}[\"'`]([^\"'`\r\n]{1,4096})"
+)
+#: `requests.get(url, cookies={"sid": "…"})`.
+_DICTIONARY: Final = re.compile(r"cookies[\"']?\s{0,9}=\s{0,9}[\[({]([^\r\n]{1,2000})")
+_PAIR: Final = re.compile(r"[\"']([^\"']{1,200})[\"']\s{0,9}(?::|=>|,)\s{0,9}[\"']([^\"']{1,4096})[\"']")
+_CURL: Final = re.compile(r"(?<!\S)(?:-b|--cookie)(?:\s|=){1,9}[\"']?([^\s\"'=;]{1,200})=([^\s\"';]{3,4096})")
+#: A line of a jar in Netscape's format, as curl and wget keep it.
+_JAR_LINE: Final = re.compile(
+    r"\t(?:true|false)\t[^\t\r\n]{1,1000}\t(?:true|false)\t[0-9]{1,12}\t([^\t\r\n]{1,256})\t([^\t\r\n]{3,4096})"
+)
+#: Names of cookies and entries that hold a session, whatever their values look like.
+_SESSION_NAME: Final = re.compile(r"(?i)sess|sid\b|token|jwt|auth|login|remember")
+
+_STORAGE: Final = r"(?:local|session)storage"
+_ENTRY_SET: Final = re.compile(
+    rf"{_STORAGE}(?:\.setitem\(\s{{0,9}}[\"'`]([^\"'`\r\n]{{1,200}})[\"'`]\s{{0,9}},|"
+    rf"(?:\.([\w$]{{1,100}})|\[[\"'`]([^\"'`\r\n]{{1,200}})[\"'`]\])\s{{0,9}}=)\s{{0,9}}(?:'([^'\r\n]{{1,4096}})|[\"`]([^\"`\r\n]{{1,4096}}))"
+)
+#: The storage as JSON, after its name: an object with an entry, or a list of them; not the field of a schema.
+_DUMP: Final = re.compile(
+    r"(?:local|session)[ _-]?storage(?![\w.(])[^\n{}\[\]();,]{0,60}[:=\n]\s{0,20}[\"'`]?(?:\{|\[\s{0,20}[\[{])"
+    r"\s{0,20}\\{0,2}\"[^\"\\]{1,200}\\{0,2}\"\s{0,9}[:,]\s{0,9}(?!\{\s{0,9}\\?\"type)"
+)
+#: A listing of entries below a heading, one a line.
+_LISTING: Final = re.compile(r"(?:local|session)[ _-]?storage[^\n{}();]{0,40}:?[ \t]{0,9}\r?\n((?:[^\n]{0,4096}\n?){1,30})")
+_LISTED: Final = re.compile(
+    r"(?m)^[ \t>|*-]{0,9}[\"']?([\w.$:@/-]{1,100})[\"']?[ \t]{0,9}(?:[:=|\t]|->)[ \t]{0,9}[\"']?([^\s\"']{1,4096})"
+)
+_JSON_VALUE: Final = re.compile(r"[\[{]\\?\"")
+_LEAST_OPAQUE: Final = 8
+_LEAST_SESSION: Final = 4
+
+
+def has_cookies(text: str) -> bool:
+    """Say whether `text` holds a cookie with its value: of a header, a script, a command or a jar."""
+    lower = folded(text)
+    headers = (
+        found for found in _HEADER.finditer(lower) if _HEADER_START.search(lower[max(0, found.start() - 5) : found.start()])
+    )
+    lines = (text[slice(*found.span(1))] for found in headers)
+    if any(_is_cookie(line, value) for line in lines for value in _VALUE.finditer(line)):
+        return True
+    scripts = (text[slice(*script.span(2))].partition(";")[0].partition("=") for script in _SCRIPT.finditer(lower))
+    if any(_is_state(name.strip(), value.strip()) for name, _, value in scripts):
+        return True
+    if any(_is_state(*_originals(text, call, 1, 2)) for call in _CALL.finditer(lower)):
+        return True
+    dictionaries = (text[slice(*found.span(1))] for found in _DICTIONARY.finditer(lower))
+    return any(_is_state(*pair.groups()) for each in dictionaries for pair in _PAIR.finditer(each))
+
+
+def has_command_cookies(text: str) -> bool:
+    """Say whether a curl command in `text` sends a cookie."""
+    return any(not is_placeholder(found[2]) for found in _CURL.finditer(text))
+
+
+def has_cookie_jar(text: str) -> bool:
+    """Say whether `text` holds a line of a cookie jar's file."""
+    return any(not is_placeholder(found[2]) for found in _JAR_LINE.finditer(folded(text)))
+
+
+def has_browser_storage(text: str) -> bool:
+    """Say whether `text` holds entries of local or session storage: set in a script, as JSON, or listed."""
+    lower = folded(text)
+    if _DUMP.search(lower):
+        return True
+    for found in _ENTRY_SET.finditer(lower):
+        name = found[1] or found[2] or found[3]
+        value = text[slice(*found.span(4 if found[4] is not None else 5))]
+        if _is_state(name, value) or _JSON_VALUE.match(value):
+            return True
+    listed = (
+        entry for listing in _LISTING.finditer(text if text == lower else lower) for entry in _LISTED.finditer(listing[1])
+    )
+    return any(_is_entry(*entry.groups()) for entry in listed)
+
+
+def _originals(text: str, found: re.Match[str], *groups: int) -> tuple[str, ...]:
+    return tuple(text[slice(*found.span(group))] for group in groups)
+
+
+def _is_cookie(line: str, value: re.Match[str]) -> bool:
+    if len(value[1]) < _MIN_COOKIE_CHARACTERS or is_placeholder(value[1]):
+        return False
+    name = _NAME.search(line[max(0, value.start() - _NAME_CHARACTERS) : value.start()])
+    return name is None or name[0].lower() not in _ATTRIBUTES
+
+
+def _is_state(name: str, value: str) -> bool:
+    """Judge an entry that a script sets: a generated value, or a session's name with a value of digits and letters."""
+    if is_opaque(value, _LEAST_OPAQUE):
+        return True
+    return bool(_SESSION_NAME.search(name)) and _is_session_value(value)
+
+
+def _is_session_value(value: str) -> bool:
+    has_digit = any(map(str.isdigit, value))
+    return has_digit and len(value) >= _LEAST_SESSION and not is_placeholder(value) and not value.isdigit()
+
+
+def _is_entry(name: str, value: str) -> bool:
+    return _is_state(name, value) or _JSON_VALUE.match(value) is not None

@@ -1,0 +1,130 @@
+"""JSON inside a text, whole, cut or quoted once more: forbidden field names, cookie jars and order records.
+
+The names are read with their braces, without parsing: a finding's evidence is often cut. A name counts with a value that
+holds something: not with null, a flag, a placeholder, a type (`"string"`), a label of a form or an empty list.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_bought, is_customer, meaning
+from schemas.content_policy.order_values import plausible
+from schemas.content_policy.secret_values import is_label, is_placeholder
+
+#: A field name with its colon, a brace, or the end of one of several joined texts.
+_TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{}\0])")
+_NAME: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:")
+_TEXT_VALUE: Final = re.compile(r"\s{0,20}\\{0,3}[\"']([^\"'\\]{0,4096})")
+_NUMBER: Final = re.compile(r"\s{0,20}-?[0-9]{3}")
+_LIST_OR_OBJECT: Final = re.compile(r"\s{0,20}[\[{]")
+#: How much of a list or an object is searched for a value.
+_LOOKED_AT: Final = 250
+_ANY_VALUE: Final = re.compile(r"[:\[,]\s{0,20}(?:\\{0,3}[\"']([^\"'\\]{2,300})\\{0,3}[\"'](?!\\{0,3}\s{0,9}:)|-?[0-9]{3})")
+#: Of a package that has a forbidden name: `"js-cookie": "^3.0.5"`.
+_VERSION: Final = re.compile(r"[\^~<>=v ]{0,3}[0-9]{1,5}(?:\.[0-9x*]{1,5}){1,3}(?:-[a-z]{1,10}(?:\.[0-9]{1,4})?)?")
+#: A field of a schema instead of an address, and an amount that is not in quotes.
+_TYPE: Final = re.compile(r"\s{0,20}[\[{]\s{0,20}(?:[\]}]|\\{0,3}[\"']type\\{0,3}[\"'])")
+_AMOUNT: Final = re.compile(r"\s{0,20}[0-9]")
+#: Fields of a cookie beside its name and value, and room for the longest.
+_LONGEST_JAR_NAME: Final = 20
+COOKIE_FIELDS: Final = frozenset({"domain", "httponly", "hostonly", "expirationdate", "samesite", "storeid"})
+
+
+@dataclass(slots=True)
+class _Object:
+    """What is read of one object so far."""
+
+    parts: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    last: str = ""
+    is_page_data: bool = False
+
+
+def has_forbidden_names(text: str) -> bool:
+    """Say whether JSON in `text` has a forbidden field name with a value, or a cookie with its name and value."""
+    if not _may_count(text):
+        return False
+    return any(meaning(found[1]).forbidden and _holds_value(text, found.end()) for found in _NAME.finditer(text)) or any(
+        COOKIE_FIELDS & each.names and {"name", "value"} <= each.names for each in _objects(text)
+    )
+
+
+def has_order_record(text: str) -> bool:
+    """Say whether an object of JSON in `text` has two or more parts of an order record."""
+    names = {*_NAME.findall(text)}
+    if len({meaning(name).part for name in names} - {None}) < 2 and not any(map(is_customer, names)):
+        return False
+    return any(len(each.parts) > 1 and not each.is_page_data for each in _objects(text))
+
+
+def _may_count(text: str) -> bool:
+    names = {*_NAME.findall(text)}
+    return any(meaning(name).forbidden for name in names) or {"name", "value"} <= names
+
+
+def _holds_value(text: str, at: int) -> bool:
+    """Judge the value behind a forbidden name."""
+    if written := _TEXT_VALUE.match(text, at):
+        value = written[1].strip()
+        return len(value) > 1 and not (is_placeholder(value) or is_label(value) or _VERSION.fullmatch(value))
+    if _LIST_OR_OBJECT.match(text, at):
+        # Up to the end of this text, and to the next brace that closes: what follows is another's.
+        inner = text[at : at + _LOOKED_AT].partition("\0")[0]
+        return any(_is_telling(each[1]) for each in _ANY_VALUE.finditer(inner.partition("}")[0]))
+    return _NUMBER.match(text, at) is not None
+
+
+def _is_telling(value: str | None) -> bool:
+    return value is None or not (is_placeholder(value) or is_label(value))
+
+
+def _objects(text: str) -> Iterator[_Object]:
+    """Yield the objects of JSON in a text, inner ones first; those that are cut count as well."""
+    open_objects = [_Object()]
+    for found in _TOKEN.finditer(text):
+        if found[1] is not None:
+            _read_name(text, found, open_objects)
+        elif found[2] == "{":
+            open_objects.append(_Object())
+        elif found[2] == "\0":
+            yield from reversed(open_objects)
+            open_objects = [_Object()]
+        else:
+            yield open_objects.pop()
+            open_objects = open_objects or [_Object()]
+    yield from reversed(open_objects)
+
+
+def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> None:
+    this, name = open_objects[-1], found[1]
+    parent = open_objects[-2] if len(open_objects) > 1 else None
+    this.last = name
+    if len(name) < _LONGEST_JAR_NAME:
+        this.names.add(name.lower())
+    if name == "@type":
+        written = _TEXT_VALUE.match(text, found.end())
+        this.is_page_data = written is not None and describes_page(written[1])
+    part = meaning(name).part
+    if part == LINE_ITEMS:
+        return
+    if parent and meaning(parent.last).part == LINE_ITEMS and is_bought(name):
+        parent.parts.add(LINE_ITEMS)
+    of_customer = meaning(f"{parent.last}_{name}").part if parent and is_customer(parent.last) else None
+    for each in {part, of_customer} - {None}:
+        if each and _fits(each, text, found.end()):
+            this.parts.add(each)
+
+
+def _fits(part: str, text: str, at: int) -> bool:
+    """Judge a value of an order: labels of a form, types of a schema and placeholders are none."""
+    written = _TEXT_VALUE.match(text, at)
+    value = written[1].strip() if written else ""
+    return plausible(part, value) if written else _fits_unquoted(part, text, at)
+
+
+def _fits_unquoted(part: str, text: str, at: int) -> bool:
+    if _LIST_OR_OBJECT.match(text, at):
+        return part == ADDRESS and not _TYPE.match(text, at)
+    return part == TOTAL and _AMOUNT.match(text, at) is not None

@@ -1,0 +1,21 @@
+"""Judges whether a value fits its part of an order record; the label of a form or a type of a schema does not."""
+
+import re
+from typing import Final
+
+from schemas.content_policy.field_names import ADDRESS, EMAIL, NAME, TOTAL
+from schemas.content_policy.secret_values import is_placeholder
+
+_EMAIL: Final = re.compile(r"[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
+#: A number and a word, or a street as the languages around us end one.
+_ADDRESS: Final = re.compile(r"(?=.*[0-9])(?=.*[^\W\d_]{2}).*\s", re.DOTALL)
+#: A name has letters and no digits, and is no path or address.
+_NAME: Final = re.compile(r"[^\W\d_][^\d/@<>{}=]{1,100}")
+_AMOUNT: Final = re.compile(r"[^\d\s]{0,4}\s?[0-9][0-9.,' ]{0,20}\s?[^\d\s]{0,4}")
+_FITS: Final = {EMAIL: _EMAIL, ADDRESS: _ADDRESS, NAME: _NAME, TOTAL: _AMOUNT}
+
+
+def plausible(part: str, value: str) -> bool:
+    """Return whether `value` can be this part of an order; of line items, any text."""
+    fits = _FITS.get(part)
+    return bool(value) and not is_placeholder(value) and (fits is None or fits.match(value) is not None)

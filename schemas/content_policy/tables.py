@@ -1,0 +1,156 @@
+"""Rows of a database in text: password hashes, and tables of customers, orders or credentials with a head.
+
+A table is a line of column names, separated by commas, semicolons, tabs or bars, and a row below it. Its columns are judged
+by their names and the first rows by their values, so that measurements of pages and lists of files pass.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_bought, meaning
+from schemas.content_policy.order_values import plausible
+from schemas.content_policy.secret_values import is_opaque, is_password
+from schemas.content_policy.text_parts import folded
+
+#: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them; only the tail is matched, the mark `$` or `{` comes first.
+_HASH: Final = re.compile(
+    r"\$(?:2[abxy]\$[0-9]{2}\$[./A-Za-z0-9]{53}"
+    r"|argon2(?:id|i|d)\$(?:v=[0-9]{1,3}\$)?[a-z0-9=,]{5,60}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}"
+    r"|[PH]\$[./A-Za-z0-9]{31}"
+    r"|S\$[./A-Za-z0-9]{52}"
+    r"|(?:1|5|6|7|y|gy|apr1|sha1|md5)\$(?:rounds=[0-9]{1,9}\$|[./A-Za-z0-9]{1,12}\$(?=[./A-Za-z0-9]{8,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
+    r"|[0-9]{3,8}\$[A-Za-z0-9]{6,64}\$[A-Za-z0-9+/]{27,128})"
+)
+_LDAP: Final = re.compile(r"\{S?(?:SHA(?:256|512)?|MD5)\}[A-Za-z0-9+/]{22,200}")
+#: A word whose line is read as the head of a table.
+_COLUMN: Final = re.compile(r"mail|address|pass|pwd|secret|token|key")
+_SEPARATORS: Final = (",", ";", "\t", "|")
+#: Characters of a head or row.
+_MAX_LINE: Final = 4000
+_MAX_COLUMNS: Final = 100
+#: Heads of tables in one text: lines of names are many only where they are made to take long.
+_MAX_HEADS: Final = 200
+#: Rows that are read below a head; the first may be a rule.
+_ROWS: Final = 4
+_COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
+#: What no cell contains, and the reader refuses.
+_NO_CELL: Final = re.compile("[\r\0]")
+#: Columns with a person's name or address, beside those of an order record.
+_PEOPLE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("name", "firstname", "lastname", "fullname", "surname", "vorname", "nachname", "kunde"), NAME),
+    **dict.fromkeys(("betrag", "summe", "gesamtbetrag", "montant"), TOTAL),
+    **dict.fromkeys(
+        ("phone", "telephone", "telefon", "mobile", "city", "zip", "postcode", "plz", "strasse", "anschrift"), ADDRESS
+    ),
+}
+#: Columns of passwords and their hashes, with the usual short names.
+_PASSWORDS: Final = re.compile(r"(?:user|db|login)?_?(?:pass(?:word|wd|wort)?|pwd)(?:_?(?:hash|digest|md5|sha1))?")
+_KEYS: Final = frozenset(
+    {"secret", "client_secret", "api_key", "access_token", "refresh_token", "auth_token", "private_key", "session_id"}
+)
+#: What makes a row a person's.
+_PERSONAL: Final = frozenset({(EMAIL, True), (NAME, True), (ADDRESS, True)})
+_LEAST_PASSWORD: Final = 4
+_LEAST_KEY: Final = 8
+
+
+def has_password_hash(text: str) -> bool:
+    """Say whether `text` holds the hash of a password, as a table of users has it."""
+    return _HASH.search(text) is not None or _LDAP.search(text) is not None
+
+
+def has_credential_table(text: str) -> bool:
+    """Say whether `text` holds a table with a column for passwords or keys, and one in it."""
+    return any(
+        is_password(cells[at], _LEAST_PASSWORD) if is_of_passwords else is_opaque(cells[at], _LEAST_KEY)
+        for head, rows in _tables(text)
+        if (columns := list(_credential_columns(head)))
+        for cells in rows
+        for at, is_of_passwords in columns
+    )
+
+
+def has_customer_table(text: str) -> bool:
+    """Say whether `text` holds a table of customers or orders: a row with a person and another part of an order record."""
+    for head, rows in _tables(text):
+        columns = list(_customer_columns(head))
+        if len({part for _, part, _ in columns}) > 1 and any(_is_of_a_customer(cells, columns) for cells in rows):
+            return True
+    return False
+
+
+def _credential_columns(head: Sequence[str]) -> Iterator[tuple[int, bool]]:
+    """Yield the place of each column of passwords or keys, and whether it is one of passwords."""
+    for at, name in enumerate(head):
+        is_of_passwords = _PASSWORDS.fullmatch(name.lower().replace(" ", "_")) is not None
+        if is_of_passwords or meaning(name).forbidden in _KEYS:
+            yield at, is_of_passwords
+
+
+def _customer_columns(head: Sequence[str]) -> Iterator[tuple[int, str, bool]]:
+    """Yield the place of each column with a part of an order record, the part, and whether its name says a customer's."""
+    for at, name in enumerate(head):
+        part = meaning(name).part
+        if (
+            found := part
+            or _PEOPLE.get(name.lower().replace("_", "").replace(" ", ""))
+            or (LINE_ITEMS if is_bought(name) else None)
+        ):
+            yield at, found, part is not None
+
+
+def _is_of_a_customer(cells: Sequence[str], columns: Sequence[tuple[int, str, bool]]) -> bool:
+    # A city or a telephone number has no form; a name alone is a page's or a product's, with an address a person's.
+    found = {
+        (part, is_own)
+        for at, part, is_own in columns
+        if cells[at] and (part == LINE_ITEMS or (part == ADDRESS and not is_own) or plausible(part, cells[at]))
+    }
+    return len({part for part, _ in found}) > 1 and not found.isdisjoint(_PERSONAL)
+
+
+def _tables(text: str) -> Iterator[tuple[Sequence[str], Iterator[Sequence[str]]]]:
+    """Yield the names of columns of each line that may be a table's head, with the rows below it."""
+    at = heads = 0
+    lower = folded(text)
+    while heads < _MAX_HEADS and (word := _COLUMN.search(lower, at)):
+        start = text.rfind("\n", at, word.start()) + 1 or at
+        at = _end_of_line(text, word.end())
+        line = text[start:at]
+        separator = _separator(line)
+        head = _cells(line, separator) if separator else []
+        if len(head) > 1 and all(map(_COLUMN_NAME.fullmatch, head)):
+            heads += 1
+            yield head, _rows(text, at, separator, len(head))
+
+
+def _rows(text: str, at: int, separator: str, columns: int) -> Iterator[Sequence[str]]:
+    for _ in range(_ROWS):
+        start, at = at + 1, _end_of_line(text, at + 1)
+        if start < len(text) and at - start <= _MAX_LINE and separator in (line := text[start:at]):
+            cells = _cells(line, separator)
+            if len(cells) >= columns:
+                yield cells
+
+
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _separator(line: str) -> str:
+    """Return what separates the columns of a head; empty if it is none."""
+    if len(line) > _MAX_LINE:
+        return ""
+    most = max(_SEPARATORS, key=line.count)
+    return most if 0 < line.count(most) < _MAX_COLUMNS else ""
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    if separator == "|":
+        line = line.strip().strip("|")
+    # The standard reader knows quotes, and takes ten times as long.
+    cells = next(csv.reader([_NO_CELL.sub(" ", line)], delimiter=separator), []) if '"' in line else line.split(separator)
+    return [cell.strip().strip("\"'") for cell in cells]
