@@ -13,6 +13,7 @@ from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.accounts import accounts, projects
+from storage.accounts.account_limits import account_limits
 from storage.db import schema_version
 from storage.db.engine import is_sqlite
 from storage.exports import worker_heartbeats
@@ -38,6 +39,10 @@ REDIS_WITHIN_S: Final = 2.0
 #: An idle worker sends within a second of the due time, a busy one within minutes.
 LATE_S: Final = 300.0
 MUCH_TOO_LATE_S: Final = 3600.0
+
+#: An account from this share of a limit on is named, up to so many.
+NEARLY_FULL: Final = 0.9
+MOST_NAMED: Final = 10
 
 _KEEPS_ALL: Final = "noeviction"
 _MIB: Final = 1024**2
@@ -183,6 +188,19 @@ def operator(settings: Settings) -> Iterator[CheckResult]:
             "WEBHOOK_SECRET signs for no target."
         )
         yield warning("operator", message, fix)
+
+
+def limits(settings: Settings, now: datetime) -> Iterator[CheckResult]:
+    """Check for accounts that may store little more."""
+    usage = account_limits(settings).usage([each.id for each in accounts.list_accounts()], now)
+    full = [
+        (account_id, each) for account_id, used in usage.items() for each in used if each.used >= each.limit * NEARLY_FULL
+    ]
+    for account_id, each in full[:MOST_NAMED]:
+        message = f"Account {account_id} uses {each.used} of {each.limit} ({each.limited}); beyond it, requests get 422."
+        yield warning("limits", message, f"raise {each.limited}, or see: bin/riskrelay account list")
+    if not full:
+        yield ok("limits", "Every account is within its limits.")
 
 
 def compliance(figures: MetricsSnapshot) -> CheckResult:

@@ -1,5 +1,8 @@
 """`account`: manage the owners of projects, targets and exports."""
 
+from collections.abc import Sequence
+from typing import Final
+
 import click
 
 from bin.cli.installation import opened
@@ -9,7 +12,16 @@ from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from service.operations import accounts as operations
 from storage.accounts import accounts
+from storage.accounts.account_limits import Limited, Usage, account_limits
 from storage.accounts.accounts import Account
+
+#: The names of what is stored, in records.
+_STORED: Final = {
+    Limited.FINDINGS: "findings",
+    Limited.WAITING_EXPORTS: "waiting_exports",
+    Limited.TARGETS: "targets",
+    Limited.UPLOADS: "uploads_24h",
+}
 
 
 @click.group()
@@ -30,10 +42,24 @@ def add(name: str, no_webhooks: bool, as_json: bool) -> None:
 @account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_accounts(as_json: bool) -> None:
-    """List accounts."""
-    with opened():
-        records = [_record(each) for each in accounts.list_accounts()]
-        print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; create one with `account add`.")
+    """List accounts.
+
+    Shows how much each has stored, and how much it may store (MAX_FINDINGS_PER_ACCOUNT and the settings beside it).
+    """
+    with opened() as settings:
+        found = accounts.list_accounts()
+        usage = account_limits(settings).usage([each.id for each in found], utc_now())
+        records = [{**_record(each), **_stored(usage[each.id], as_json)} for each in found]
+        columns = ("id", "name", "webhooks", *_STORED.values())
+        print_records(records, as_json, columns, "There are no accounts; create one with `account add`.")
+
+
+def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
+    """Return what an account uses of each limit: numbers in JSON, `3 of 1000` in a table."""
+    return {
+        _STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
+        for each in usage
+    }
 
 
 @account.command(

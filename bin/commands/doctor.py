@@ -45,6 +45,7 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
     "deliveries": lambda _, figures, __: stores.deliveries(figures),
     "targets": lambda settings, figures, _: stores.targets(settings, figures),
     "operator": lambda settings, *_: stores.operator(settings),
+    "limits": lambda settings, _, now: stores.limits(settings, now),
     "compliance": lambda _, figures, __: stores.compliance(figures),
 }
 

@@ -264,6 +264,30 @@ SETTINGS: Final = (
         "failed authentications per minute of one address",
     ),
     Setting(
+        "MAX_FINDINGS_PER_ACCOUNT",
+        "max_findings_per_account",
+        values.whole(1),
+        "1000000",
+        "findings that an account may have",
+    ),
+    Setting(
+        "MAX_WAITING_EXPORTS_PER_ACCOUNT",
+        "max_waiting_exports_per_account",
+        values.whole(1),
+        "500000",
+        "exports of an account that are prepared and not finished: prepared, approved, delivering or to be retried",
+    ),
+    Setting(
+        "MAX_TARGETS_PER_ACCOUNT", "max_targets_per_account", values.whole(1), "1000", "targets that an account may have"
+    ),
+    Setting(
+        "MAX_UPLOADS_PER_DAY",
+        "max_uploads_per_day",
+        values.whole(1),
+        "50000",
+        "captures and diagnostics that an account may upload in 24 hours",
+    ),
+    Setting(
         "TRUSTED_PROXIES",
         "trusted_proxies",
         _NETWORKS,
@@ -370,6 +394,10 @@ class Settings:
     max_body_bytes: int
     rate_limit_per_minute: int
     auth_failures_per_minute: int
+    max_findings_per_account: int
+    max_waiting_exports_per_account: int
+    max_targets_per_account: int
+    max_uploads_per_day: int
     trusted_proxies: tuple[Network, ...]
     idempotency_ttl_hours: int
     retention_days: int

@@ -20,7 +20,7 @@ from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
-from service.operations.uploads import record_upload, require_grant
+from service.operations.uploads import UploadOperations, require_grant
 from storage.intake.handoffs import prepare_upload
 
 
@@ -29,7 +29,8 @@ class _UploadResource:
 
     family = RouteFamily.HANDOFFS
 
-    def __init__(self, executor: IdempotentExecutor, ability: Ability, form: Form) -> None:
+    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations, ability: Ability, form: Form) -> None:
+        self._uploads = uploads
         self.operations = {
             "POST": Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True, prepare=prepare_upload)
         }
@@ -37,7 +38,7 @@ class _UploadResource:
 
     def _respond(self, req: falcon.Request, resp: falcon.Response, body: Callable[[Handoff], Mapping[str, Any]]) -> None:
         def work() -> ApiResponse:
-            handoff = record_upload(req.context.payload, req.context.principal)
+            handoff = self._uploads.record(req.context.payload, req.context.principal)
             content = {**body(handoff), "handoff": dump(HandoffResponse, handoff)}
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
@@ -51,8 +52,8 @@ class EvidenceCapturesResource(_UploadResource):
     path = "/api/browser-extension/evidence-captures"
     source = InboundSource.BROWSER_EXTENSION
 
-    def __init__(self, executor: IdempotentExecutor) -> None:
-        super().__init__(executor, Ability.UPLOAD_EVIDENCE, CaptureForm())
+    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
+        super().__init__(executor, uploads, Ability.UPLOAD_EVIDENCE, CaptureForm())
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a capture and prepare an export from it."""
@@ -81,8 +82,8 @@ class CmsDiagnosticsResource(_DiagnosticsResource):
     path = "/api/cms-plugins/cms-commerce/diagnostics"
     source = InboundSource.CMS_PLUGIN
 
-    def __init__(self, executor: IdempotentExecutor) -> None:
-        super().__init__(executor, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())
+    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
+        super().__init__(executor, uploads, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())
 
 
 class StorefrontDiagnosticsResource(_DiagnosticsResource):
@@ -91,5 +92,5 @@ class StorefrontDiagnosticsResource(_DiagnosticsResource):
     path = "/api/storefront-app/diagnostics"
     source = InboundSource.STOREFRONT_APP
 
-    def __init__(self, executor: IdempotentExecutor) -> None:
-        super().__init__(executor, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())
+    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
+        super().__init__(executor, uploads, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())

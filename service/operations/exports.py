@@ -17,6 +17,7 @@ from schemas.targets.approval import TargetUrlRefused
 from schemas.targets.validations import Validation
 from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
+from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
 from storage.exports import queries, transitions
 from storage.secrets.default_secret import DefaultSecret
@@ -27,16 +28,25 @@ class ExportOperations:
     """Changes one export of the caller's account. Every method but `prepare` raises ExportNotFound and Conflict."""
 
     def __init__(
-        self, check: AddressCheck, wake_ups: WakeUpQueue, policy: TargetPolicy, default_secret: DefaultSecret
+        self,
+        check: AddressCheck,
+        wake_ups: WakeUpQueue,
+        policy: TargetPolicy,
+        default_secret: DefaultSecret,
+        limits: AccountLimits = UNLIMITED,
     ) -> None:
+        self._limits = limits
         self._check = check
         self._policy = policy
         self._wake_ups = wake_ups
         self._default_secret = default_secret
 
     def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
-        """Store a ticket as a prepared export of the account. Raises ValidationFailed for a project of another account."""
-        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key)
+        """Store a ticket as a prepared export of the account.
+
+        Raises ValidationFailed for a project of another account, and at the account's limit.
+        """
+        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key, self._limits)
 
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.

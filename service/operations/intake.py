@@ -5,6 +5,7 @@ from schemas.base.checkpoint import Checkpoint
 from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
+from storage.accounts.account_limits import AccountLimits
 from storage.intake import emails, findings
 from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
@@ -13,8 +14,9 @@ from storage.intake.findings import PreparedPostback
 class IntakeOperations:
     """Stores what scanners and email providers post, and prepares exports from it."""
 
-    def __init__(self, default_project_id: int | None) -> None:
+    def __init__(self, default_project_id: int | None, limits: AccountLimits) -> None:
         self._default_project_id = default_project_id
+        self._limits = limits
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
@@ -22,7 +24,7 @@ class IntakeOperations:
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare an export for each new one. Raises ValidationFailed."""
-        return findings.record(prepared, self._default_project_id, utc_now(), actor)
+        return findings.record(prepared, self._default_project_id, utc_now(), actor, self._limits)
 
     def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
         """Write the ticket of an email, before the transaction that stores it."""
@@ -30,4 +32,4 @@ class IntakeOperations:
 
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        return emails.accept(prepared, self._default_project_id, utc_now(), actor)
+        return emails.accept(prepared, self._default_project_id, utc_now(), actor, self._limits)

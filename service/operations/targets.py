@@ -19,6 +19,7 @@ from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatu
 from schemas.targets.validations import Validation
 from schemas.url_policy.credentials import has_credential
 from service.operations.address_check import AddressCheck
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import worker_heartbeats
@@ -45,8 +46,10 @@ class TargetOperations:
         default_secret: DefaultSecret,
         deployment_mode: str,
         delivery_timeout_s: float,
+        limits: AccountLimits = UNLIMITED,
     ) -> None:
         self.default_secret = default_secret
+        self._limits = limits
         self._check = check
         self._wake_ups = wake_ups
         self._deployment_mode = deployment_mode
@@ -63,15 +66,19 @@ class TargetOperations:
         self._check.require_safe(url)
 
     def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:
-        """Store a target whose URL has passed `require_safe`. Raises ValidationFailed."""
-        return targets.create(
-            request,
-            principal.account_id,
-            self._deployment_mode,
-            self.default_secret,
-            utc_now(),
-            principal.key,
-        )
+        """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
+        now = utc_now()
+        with engine.transaction():
+            target = targets.create(
+                request,
+                principal.account_id,
+                self._deployment_mode,
+                self.default_secret,
+                now,
+                principal.key,
+            )
+            self._limits.require_room(principal.account_id, Limited.TARGETS, 1, now)
+        return target
 
     def change_status(self, target_id: str, verb: str, actor: Actor) -> None:
         """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it."""

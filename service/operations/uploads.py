@@ -5,6 +5,7 @@ from schemas.base.principal import TokenPrincipal
 from schemas.exports.handoffs import Handoff
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture
+from storage.accounts.account_limits import AccountLimits
 from storage.accounts.grants import manageable
 from storage.intake import handoffs
 from storage.intake.handoffs import PreparedUpload
@@ -15,6 +16,12 @@ def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> N
     manageable(principal, upload.project_id, upload.report_id)
 
 
-def record_upload(prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
-    """Store an upload and prepare an export from it; checks the grant as well."""
-    return handoffs.record_upload(prepared, principal, utc_now())
+class UploadOperations:
+    """Stores uploads, within the limits of their accounts."""
+
+    def __init__(self, limits: AccountLimits) -> None:
+        self._limits = limits
+
+    def record(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
+        """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
+        return handoffs.record_upload(prepared, principal, utc_now(), self._limits)

@@ -11,6 +11,8 @@ from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
 from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
+from service.operations.uploads import UploadOperations
+from storage.accounts.account_limits import account_limits
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 
@@ -24,6 +26,7 @@ class Operations:
     recoveries: RecoveryOperations
     intake: IntakeOperations
     compliance: ComplianceOperations
+    uploads: UploadOperations
 
 
 def build_operations(
@@ -34,12 +37,14 @@ def build_operations(
     wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
     default_secret = DefaultSecret.of(settings, vault)
     check = AddressCheck(settings, resolver or DnsResolver())
+    limits = account_limits(settings)
     return Operations(
-        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret),
+        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret, limits),
         targets=TargetOperations(
-            check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s
+            check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s, limits
         ),
         recoveries=RecoveryOperations(wake_ups),
-        intake=IntakeOperations(settings.default_project_id),
+        intake=IntakeOperations(settings.default_project_id, limits),
         compliance=ComplianceOperations(vault, wake_ups),
+        uploads=UploadOperations(limits),
     )

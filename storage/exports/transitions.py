@@ -5,6 +5,7 @@ compare-and-swap on the row and leaves an audit entry in the same transaction. T
 version they read; those of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -21,6 +22,7 @@ from schemas.targets.approval import ApprovalState, not_active, require_approvab
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
@@ -38,23 +40,33 @@ from storage.targets import targets
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
 
-def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
-    """Store each draft as a `prepared` export and return the ids, in order; the caller holds the transaction."""
+def prepare(drafts: Sequence[Draft], now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> list[str]:
+    """Store each draft as a `prepared` export and return the ids, in order; the caller holds the transaction.
+
+    Raises ValidationFailed at an account's limit.
+    """
     ids = [identifiers.new_id(identifiers.EXPORT, now) for _ in drafts]
     insert_records(ExportRow, [prepared_values(export_id, draft, now) for export_id, draft in zip(ids, drafts, strict=True)])
     append_all([AuditEntry(to_ms(now), actor, "prepare", each, None, ExportStatus.PREPARED.value) for each in ids])
+    for account_id, added in Counter(draft.account_id for draft in drafts).items():
+        limits.require_room(account_id, Limited.WAITING_EXPORTS, added, now)
     return ids
 
 
-def prepare_by_hand(preparation: Preparation, account_id: int, now: datetime, actor: str) -> Export:
-    """Store a ticket that a client wrote as a `prepared` export. Raises ValidationFailed on `/project_id`."""
+def prepare_by_hand(
+    preparation: Preparation, account_id: int, now: datetime, actor: str, limits: AccountLimits = UNLIMITED
+) -> Export:
+    """Store a ticket that a client wrote as a `prepared` export.
+
+    Raises ValidationFailed on `/project_id`, or at the account's limit.
+    """
     with transaction():
         project_id = preparation.project_id
         projects = ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == account_id)
         if project_id is not None and not projects.exists():
             raise ValidationFailed(problem("/project_id", "unknown_project"))
         source = Source(MANUAL, preparation.source_id or "")
-        [export_id] = prepare([Draft(account_id, project_id, source, preparation.ticket)], now, actor)
+        [export_id] = prepare([Draft(account_id, project_id, source, preparation.ticket)], now, actor, limits)
         return get(export_id)
 
 

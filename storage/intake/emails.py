@@ -12,6 +12,7 @@ from schemas.base.fields import problem
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_email
 from schemas.intake.email import EmailAccepted, InboundEmail, attachment_records
+from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import identifiers
 from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
@@ -33,11 +34,17 @@ def prepare_email(email: InboundEmail, checkpoint: Checkpoint = no_checkpoint) -
     return PreparedEmail(email, written([ticket_for_email(email)], checkpoint)[0])
 
 
-def accept(prepared: PreparedEmail, default_project_id: int | None, now: datetime, actor: str) -> EmailAccepted:
+def accept(
+    prepared: PreparedEmail,
+    default_project_id: int | None,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+) -> EmailAccepted:
     """Store an email and prepare its export; for a message that its project has already, return the first one's id.
 
     The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients'
-    path if that project does not exist, or if neither names one.
+    path if that project does not exist, or if neither names one; and at an account's limit.
     """
     email = prepared.email
     with transaction():
@@ -48,7 +55,8 @@ def accept(prepared: PreparedEmail, default_project_id: int | None, now: datetim
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    return EmailAccepted(_store(prepared, project_id, account_id, digest, now, actor), is_duplicate=False)
+                    email_id = _store(prepared, project_id, account_id, digest, now, actor, limits)
+                return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:
                 # Another request stored the same message a moment before; the savepoint took this one's export back.
                 known = _find(project_id, digest)
@@ -57,11 +65,19 @@ def accept(prepared: PreparedEmail, default_project_id: int | None, now: datetim
         return EmailAccepted(known, is_duplicate=True)
 
 
-def _store(prepared: PreparedEmail, project_id: int, account_id: int, digest: str, now: datetime, actor: str) -> str:
+def _store(
+    prepared: PreparedEmail,
+    project_id: int,
+    account_id: int,
+    digest: str,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits,
+) -> str:
     """Prepare the export and insert the email that names it. Raises IntegrityError if the message is stored already."""
     email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
     draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
-    [export_id] = prepare([draft], now, actor)
+    [export_id] = prepare([draft], now, actor, limits)
     InboundEmailRow.insert(
         id=email_id,
         project=project_id,

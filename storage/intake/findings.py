@@ -17,6 +17,7 @@ from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import is_sqlite, transaction
@@ -84,16 +85,24 @@ def prepare_postback(
     return PreparedPostback(postback, issues, _tickets(postback, issues, new, checkpoint))
 
 
-def record(prepared: PreparedPostback, default_project_id: int | None, now: datetime, actor: str) -> PostbackResult:
+def record(
+    prepared: PreparedPostback,
+    default_project_id: int | None,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare an export for each finding that is new.
 
-    A run that is not registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one.
+    A run that is not registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one,
+    or at an account's limit.
     """
     postback, issues = prepared.postback, prepared.issues
     with transaction():
         project_id, account_id = _scan_run(postback, default_project_id, now)
         findings_sql.upsert_page(postback, now)
         new = _insert_new(postback, issues, project_id, now)
+        limits.require_room(account_id, Limited.FINDINGS, len(new), now)
         seen = [mark for mark in issues if mark not in new]
         findings_sql.mark_seen(seen, project_id, postback.scan_run_id, now)
         # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
@@ -103,7 +112,7 @@ def record(prepared: PreparedPostback, default_project_id: int | None, now: date
             Draft(account_id, project_id, Source("finding", finding_id, postback.scan_run_id), tickets[mark])
             for mark, finding_id in new.items()
         ]
-        return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor)))
+        return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor, limits)))
 
 
 def list_page(project_id: int, limit: int, before: str | None = None, severity: str | None = None) -> list[FindingSummary]:

@@ -17,6 +17,7 @@ from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
@@ -40,10 +41,13 @@ def prepare_upload(upload: Capture | Diagnostics, checkpoint: Checkpoint = no_ch
     return PreparedUpload(upload, written([ticket], checkpoint)[0])
 
 
-def record_upload(prepared: PreparedUpload, principal: TokenPrincipal, now: datetime) -> Handoff:
+def record_upload(
+    prepared: PreparedUpload, principal: TokenPrincipal, now: datetime, limits: AccountLimits = UNLIMITED
+) -> Handoff:
     """Store an upload and prepare an export from it.
 
-    Raises Forbidden, and ValidationFailed on `/report_id`, or on `/shop_domain` where the project has another shop.
+    Raises Forbidden, and ValidationFailed on `/report_id`, or on `/shop_domain` where the project has another shop, or
+    at an account's limit.
     """
     upload = prepared.upload
     with transaction():
@@ -55,7 +59,9 @@ def record_upload(prepared: PreparedUpload, principal: TokenPrincipal, now: date
             _require_shop(upload.shop_domain, project.shop_domain)
             source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
             _insert_diagnostics(upload, source.id, now)
-        return _hand_off(source, prepared, principal, now)
+        handoff = _hand_off(source, prepared, principal, now, limits)
+        limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
+        return handoff
 
 
 def _require_shop(named: str | None, expected: str | None) -> None:
@@ -67,10 +73,12 @@ def _require_shop(named: str | None, expected: str | None) -> None:
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 
 
-def _hand_off(source: Source, prepared: PreparedUpload, principal: TokenPrincipal, now: datetime) -> Handoff:
+def _hand_off(
+    source: Source, prepared: PreparedUpload, principal: TokenPrincipal, now: datetime, limits: AccountLimits
+) -> Handoff:
     upload = prepared.upload
     draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
-    [export_id] = prepare([draft], now, principal.key)
+    [export_id] = prepare([draft], now, principal.key, limits)
     handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
     HandoffRow.insert(
         id=handoff_id,

@@ -89,7 +89,9 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     assert shell.json("scan-run", "add", "--project", "1")["id"] == 43
     assert shell.json("grant", "add", "--user", "ada@example.com", "--project", "1")["project_id"] == 1
     assert shell.json("grant", "add", "--user", "ada@example.com", "--report", "1")["report_id"] == 1
-    assert shell.json("account", "list") == [account]
+    limits = {"findings": 1_000_000, "waiting_exports": 500_000, "targets": 1000, "uploads_24h": 50_000}
+    stored = {name: {"used": 0, "limit": limit} for name, limit in limits.items()}
+    assert shell.json("account", "list") == [{**account, **stored}]
     assert shell.json("user", "list") == [user]
     assert shell.json("project", "list") == [project]
 

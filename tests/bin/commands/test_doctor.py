@@ -116,7 +116,7 @@ def test_where_all_is_well_every_check_says_so(
     assert reported["status"] == "ok"
     names = {check["name"] for check in reported["checks"]}
     named = "python, env file, settings, data, disk, bind, base URL, Redis, clock, backups, database, keys, secrets, workers"
-    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "compliance", "accounts"}
+    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "limits", "compliance", "accounts"}
     shown = well.asked()
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "No problems found.")
     assert len(shown.stdout.splitlines()) == len(reported["checks"]) + 1
@@ -314,6 +314,15 @@ def unset(name: str) -> Callable[[Patient], None]:
     return forget
 
 
+def targets_are_limited_to(limit: str) -> Callable[[Patient], None]:
+    def use(patient: Patient) -> None:
+        with patient.database():
+            make_target(make_customer())
+        patient.environment["MAX_TARGETS_PER_ACCOUNT"] = limit
+
+    return use
+
+
 def operators_account_is(named: str) -> Callable[[Patient], None]:
     def name(patient: Patient) -> None:
         with patient.database():
@@ -367,6 +376,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (unset("WEBHOOK_SECRET"), "secrets", "warning", "targets without their own secret", "secret set target"),
     (operators_account_is("999"), "operator", "warning", "names account 999, which does not exist", "account list"),
     (operators_account_is(""), "operator", "warning", "WEBHOOK_SECRET signs for no target", "account list"),
+    (targets_are_limited_to("1"), "limits", "warning", "uses 1 of 1 (MAX_TARGETS_PER_ACCOUNT)", "raise MAX_TARGETS"),
     (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET is shorter than 16 bytes", "openssl rand"),
 ]
 

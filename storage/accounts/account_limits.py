@@ -1,0 +1,152 @@
+"""Limits what an account may store: findings, waiting exports, targets, uploads of a day.
+
+Counting a million rows takes a tenth of a second, and every delivery would have to write a stored count. So each process
+counts an account's rows again after RECOUNT_AFTER and adds what it stores itself in between. Processes do not know of each
+other's additions meanwhile: together they may exceed a limit by what the others store in that time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from peewee import fn
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.exports.state_machine import FINISHED, ExportStatus
+from schemas.settings.definitions import Settings
+from storage.db import identifiers
+from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, TargetRow
+from storage.db.queries import tuples
+
+RECOUNT_AFTER: Final = timedelta(seconds=10)
+#: At a limit, requests are refused by a count of up to this age: a client that repeats them causes one count a second.
+REFUSE_FOR: Final = timedelta(seconds=1)
+#: Accounts times limits; more are forgotten and counted again.
+_MOST_COUNTS: Final = 10_000
+_DAY: Final = timedelta(days=1)
+
+
+class Limited(StrEnum):
+    """What is limited, by the name of its setting."""
+
+    FINDINGS = "MAX_FINDINGS_PER_ACCOUNT"
+    WAITING_EXPORTS = "MAX_WAITING_EXPORTS_PER_ACCOUNT"
+    TARGETS = "MAX_TARGETS_PER_ACCOUNT"
+    UPLOADS = "MAX_UPLOADS_PER_DAY"
+
+
+#: What is counted, and what an account can do itself.
+_NAMES: Final[Mapping[Limited, str]] = {
+    Limited.FINDINGS: "findings",
+    Limited.WAITING_EXPORTS: "exports that wait: prepared, approved or to be retried",
+    Limited.TARGETS: "targets",
+    Limited.UPLOADS: "uploads in 24 hours",
+}
+_OTHER_FIXES: Final[Mapping[Limited, str]] = {
+    Limited.WAITING_EXPORTS: ", or dismiss prepared exports",
+    Limited.UPLOADS: ", or upload later",
+}
+_WAITING: Final = [status.value for status in ExportStatus if status not in FINISHED]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many rows an account has, and how many it may have."""
+
+    limited: Limited
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    used: int
+    at: datetime
+
+
+class AccountLimits:
+    """Refuses what would exceed an account's limits; one for each process."""
+
+    def __init__(self, limits: Mapping[Limited, int]) -> None:
+        self._limits = dict(limits)
+        self._counts: dict[tuple[int, Limited], _Count] = {}
+
+    def require_room(self, account_id: int, limited: Limited, added: int, now: datetime) -> None:
+        """Refuse rows beyond a limit, in the transaction that has just inserted `added` of them.
+
+        Raises ValidationFailed, which rolls the transaction back.
+        """
+        limit = self._limits.get(limited)
+        if limit is None or not added:
+            return
+        count = self._counts.get((account_id, limited))
+        age = RECOUNT_AFTER if count is None else abs(now - count.at)
+        if count is None or age >= RECOUNT_AFTER or (count.used + added > limit and age >= REFUSE_FOR):
+            count = _Count(_counted(limited, now, account_id) - added, now)
+        used = count.used + added
+        if len(self._counts) >= _MOST_COUNTS:
+            self._counts.clear()
+        self._counts[account_id, limited] = _Count(count.used if used > limit else used, count.at)
+        if used > limit:
+            raise ValidationFailed(_problem(limited, limit))
+
+    def usage(self, account_ids: Sequence[int], now: datetime) -> dict[int, list[Usage]]:
+        """Return how much of each limit accounts use, by account; counts the rows of all accounts."""
+        counts: dict[Limited, dict[int, int]] = {each: dict(tuples(_counts(each, now))) for each in self._limits}
+        return {
+            account_id: [Usage(each, counts[each].get(account_id, 0), limit) for each, limit in self._limits.items()]
+            for account_id in account_ids
+        }
+
+
+#: No limits.
+UNLIMITED: Final = AccountLimits({})
+
+
+def account_limits(settings: Settings) -> AccountLimits:
+    """Return the limits that the settings name."""
+    return AccountLimits(
+        {
+            Limited.FINDINGS: settings.max_findings_per_account,
+            Limited.WAITING_EXPORTS: settings.max_waiting_exports_per_account,
+            Limited.TARGETS: settings.max_targets_per_account,
+            Limited.UPLOADS: settings.max_uploads_per_day,
+        }
+    )
+
+
+def _problem(limited: Limited, limit: int) -> FieldProblem:
+    message = (
+        f"This account may store {limit} {_NAMES[limited]} ({limited}); nothing of this request was stored. "
+        f"Ask the operator to raise {limited}{_OTHER_FIXES.get(limited, '')}."
+    )
+    return FieldProblem("", "limit_reached", message)
+
+
+def _counted(limited: Limited, now: datetime, account_id: int) -> int:
+    found = tuples(_counts(limited, now, account_id))
+    return int(found[0][1]) if found else 0
+
+
+def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> Any:
+    """Select the ids of accounts, or of one, with the number of their rows; each number is read from an index."""
+    query: Any
+    if limited is Limited.FINDINGS:
+        account = ProjectRow.account
+        query = FindingRow.select(account, fn.COUNT(FindingRow.id)).join(ProjectRow)
+    elif limited is Limited.UPLOADS:
+        account = ProjectRow.account
+        query = HandoffRow.select(account, fn.COUNT(HandoffRow.id)).join(ProjectRow)
+        # Identifiers are in the order of their creation, and in the index.
+        query = query.where(HandoffRow.id >= identifiers.first_id(identifiers.HANDOFF, now - _DAY))
+    elif limited is Limited.WAITING_EXPORTS:
+        account = ExportRow.account
+        query = ExportRow.select(account, fn.COUNT(ExportRow.id)).where(ExportRow.status.in_(_WAITING))
+    else:
+        account = TargetRow.account
+        query = TargetRow.select(account, fn.COUNT(TargetRow.id))
+    if account_id is not None:
+        query = query.where(account == account_id)
+    return query.group_by(account)
