@@ -111,7 +111,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         ComplianceWebhooksResource(secrets, operations.compliance),
         ConsoleSessionsResource(base_url),
         ConsoleSessionRevocationResource(executor),
-        HealthResource(),
+        HealthResource(settings),
         ReadinessResource(ReadinessChecks(wake_ups, vault)),
         MetricsResource(settings.data_dir, wake_ups),
         docs_page,

@@ -6,7 +6,7 @@ import shutil
 import ssl
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +18,7 @@ from bin.checks.results import CheckResult, failure, ok, warning
 from bin.processes.local_service import DIRECTLY
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
+from storage.secrets.vault import installation_ids
 
 #: As in setup.cfg.
 OLDEST_PYTHON: Final = (3, 11)
@@ -28,6 +29,8 @@ LITTLE_DISK_BYTES: Final = 1024**3
 NO_DISK_BYTES: Final = 100 * 1024**2
 #: A daily backup that was missed once.
 BACKUP_WITHIN: Final = timedelta(days=2)
+
+ANOTHER_INSTALLATION: Final = "another installation responds"
 
 _MIB: Final = 1024**2
 
@@ -103,8 +106,11 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
         yield warning(
             "base URL", f"PUBLIC_BASE_URL {url} sends tokens unencrypted.", "serve it over https and set the https URL"
         )
-    why = health_problem(f"{url}/healthz")
-    if why is None:
+    why = health_problem(f"{url}/healthz", ours=installation_ids(settings.encryption_keys, settings.database_url))
+    if why == ANOTHER_INSTALLATION:
+        fix = f"stop it, or give this one a free port: BIND={settings.bind} and PUBLIC_BASE_URL"
+        yield failure("base URL", f"Another installation of RiskRelay responds at {url}.", fix)
+    elif why is None:
         yield ok("base URL", f"The service responds at {url}")
     else:
         fix = "start it (make run, or bin/riskrelay serve), or set PUBLIC_BASE_URL to its URL"
@@ -133,20 +139,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def health_problem(url: str, within_s: float = ANSWER_WITHIN_S) -> str | None:
-    """Request a service's health; return what is wrong with the response, or None if it is healthy."""
+def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection[str] = ()) -> str | None:
+    """Request a service's health; return what is wrong with the response, or None if it is healthy.
+
+    ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.
+    """
     problems: list[str | None] = []
     # A DNS lookup, or a header that arrives byte by byte, outlasts every socket timeout.
-    request = threading.Thread(target=lambda: problems.append(_request_health(url, within_s)), daemon=True)
+    request = threading.Thread(target=lambda: problems.append(_request_health(url, within_s, ours)), daemon=True)
     request.start()
     request.join(within_s)
     return problems[0] if problems else _late(within_s)
 
 
-def _request_health(url: str, within_s: float) -> str | None:
+def _request_health(url: str, within_s: float, ours: Collection[str]) -> str | None:
     try:
         with DIRECTLY.open(url, timeout=within_s) as response:
-            is_ours = json.loads(response.read(1024)) == {"status": "ok"}
+            health = json.loads(response.read(1024))
     except HTTPError as error:
         with error:
             return f"it responds with {error.code}"
@@ -156,7 +165,11 @@ def _request_health(url: str, within_s: float) -> str | None:
         return _late(within_s)
     except (OSError, ValueError) as failed:
         return "the response is not RiskRelay's" if isinstance(failed, ValueError) else str(failed)
-    return None if is_ours else "the response is not RiskRelay's"
+    if not isinstance(health, dict) or health.get("status") != "ok":
+        return "the response is not RiskRelay's"
+    # A service without keys, or of an older version, names none.
+    installation = health.get("installation")
+    return None if installation is None or not ours or installation in ours else ANOTHER_INSTALLATION
 
 
 def _late(within_s: float) -> str:

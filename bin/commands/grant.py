@@ -69,9 +69,7 @@ Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage."""
 @click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
 @click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
 @json_option
-def remove(
-    grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None, as_json: bool
-) -> None:
+def remove(grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None, as_json: bool) -> None:
     """Withdraw a grant, from the next upload on."""
     scope = (project_id, report_id)
     if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):

@@ -581,6 +581,7 @@ class HealthResponse(ResponseSchema):
     """The process responds."""
 
     status = one_of(["ok"], "Always `ok`.")
+    installation = text("An identifier of the installation, by which `doctor` recognizes it.", nullable=True)
 
 
 class ReadinessChecksResponse(ResponseSchema):

@@ -8,12 +8,12 @@ import falcon
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey
-from schemas.settings.definitions import RouteFamily
+from schemas.settings.definitions import RouteFamily, Settings
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, connection, is_reachable
 from storage.exports import worker_heartbeats
 from storage.secrets import key_check
-from storage.secrets.vault import Vault
+from storage.secrets.vault import Vault, installation_ids
 
 OK: Final = "ok"
 UNAVAILABLE: Final = "unavailable"
@@ -31,15 +31,19 @@ _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "wo
 
 
 class HealthResource:
-    """Reports that the process is alive; accesses nothing."""
+    """Reports that the process is alive, and of which installation; accesses nothing."""
 
     path = "/healthz"
     family = RouteFamily.HEALTH
 
+    def __init__(self, settings: Settings) -> None:
+        installation = next(iter(installation_ids(settings.encryption_keys, settings.database_url)), None)
+        self._body = json.dumps({"status": OK, "installation": installation}).encode()
+
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200."""
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = b'{"status": "ok"}'
+        resp.data = self._body
 
     #: Load balancers use HEAD.
     on_head = on_get

@@ -9,6 +9,7 @@ from service.openapi.docs_page import DocsFilesResource, DocsPageResource
 from service.openapi.operations import OperationDescription, Operations, SuccessResponse
 
 TAG: Final = "Health"
+_HEALTH: Final = {"status": "ok", "installation": "3f1f2b6c00004e01"}
 _CHECKS: Final = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
 _AWAY: Final = dict.fromkeys(_CHECKS, "unknown")
 
@@ -19,7 +20,7 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Check that the process responds",
         description="Checks nothing else.",
-        responses=(SuccessResponse(200, "The process responds.", HealthResponse, {"status": "ok"}),),
+        responses=(SuccessResponse(200, "The process responds.", HealthResponse, _HEALTH),),
     ),
     ("GET", ReadinessResource.path): OperationDescription(
         id="readReadiness",

@@ -22,6 +22,8 @@ _FORMAT: Final = b"\x01"
 _NONCE_BYTES: Final = 12
 #: 48 bits: enough that no two secrets of an installation collide by chance, too few to reveal anything.
 _FINGERPRINT_DIGITS: Final = 12
+#: 64 bits: enough to tell installations apart.
+_INSTALLATION_DIGITS: Final = 16
 #: 128 bits: no two persons share a pseudonym, however many a shop has.
 _PSEUDONYM_DIGITS: Final = 32
 
@@ -68,6 +70,17 @@ class Vault:
 def key_fingerprint(key: bytes) -> str:
     """Return the fingerprint of an encryption key; the same at any position among the keys."""
     return Vault([key]).fingerprint("encryption key")
+
+
+def installation_ids(keys: Sequence[bytes], database_url: str) -> list[str]:
+    """Return the identifier of an installation by each of its keys; a service publishes that of its first key.
+
+    Keyed, so that it reveals nothing. The path of a SQLite file tells a copy of an installation from the original; hosts may
+    write the URL of one PostgreSQL database differently.
+    """
+    place = database_url if database_url.startswith("sqlite") else "postgresql"
+    label = f"riskrelay installation|{place}".encode()
+    return [hmac.digest(key, label, "sha256").hex()[:_INSTALLATION_DIGITS] for key in keys]
 
 
 def _first_opened(ciphers: Sequence[AESGCM], sealed: bytes, context: str) -> str | None:

@@ -1,5 +1,6 @@
 """`riskrelay doctor`: well where all is well, and each check tells its cause when that is really there."""
 
+import base64
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.exports import worker_heartbeats
 from storage.secrets.encrypted_columns import SUBJECT
 from storage.secrets.key_check import check_keys
-from storage.secrets.vault import Vault
+from storage.secrets.vault import Vault, installation_ids
 from storage.targets import targets
 from tests.support.factories import NOW, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
@@ -36,9 +38,13 @@ OTHER_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
 _MIB: Final = 1024**2
 
 
-def healthy(peer: Peer) -> None:
+def respond(peer: Peer, body: bytes) -> None:
     while peer.read():
-        peer.answer(200, b'{"status": "ok"}')
+        peer.answer(200, body)
+
+
+def healthy(peer: Peer) -> None:
+    respond(peer, b'{"status": "ok"}')
 
 
 class Patient:
@@ -528,6 +534,21 @@ def missing(peer: Peer) -> None:
 def test_what_answers_in_place_of_the_service_is_reported(behave: Callable[[Peer], None], why: str) -> None:
     with LoopbackServer(behave) as server:
         assert why in str(machine.health_problem(f"{server.url()}healthz", 0.3))
+
+
+def test_another_installation_at_the_same_address_is_recognized(patient: Patient) -> None:
+    patient.environment["ENCRYPTION_KEYS"] = ",".join(base64.b64encode(key).decode() for key in (NEW, OLD))
+    newer, older = installation_ids([NEW, OLD], str(patient.url))
+    [elsewhere] = installation_ids([OLD], "sqlite:////srv/elsewhere/riskrelay.db")
+    # Also before the restart with a new key, and a version or a service that names none.
+    published: dict[str | None, int] = {newer: 0, older: 0, None: 0, "0" * 16: 1, elsewhere: 1}
+    for installation, exit_code in published.items():
+        body = json.dumps({"status": "ok", "installation": installation}).encode()
+        with LoopbackServer(partial(respond, body=body)) as server:
+            patient.environment["PUBLIC_BASE_URL"] = server.url().rstrip("/")
+            found = patient.reported(exit_code)
+        [check] = [each for each in found["checks"] if each["name"] == "base URL"]
+        assert ("Another installation of RiskRelay responds" in check["message"]) is bool(exit_code)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What successful answers hold, which headers every answer has, and how long a client has to wait."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -393,7 +394,8 @@ def test_options_names_the_methods(client: TestClient) -> None:
 def test_health_is_open_and_touches_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     wake_ups.is_connected = False
     answer = Call("GET", "/healthz").send(client)
-    assert (answer.status_code, answer.json) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json["status"]) == (200, "ok")
+    assert re.fullmatch("[0-9a-f]{16}", answer.json["installation"])
     assert_is_polite(answer)
 
 
