@@ -13,10 +13,10 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import execute, release, rows
 from storage.targets import targets
-from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_target
+from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.raw_http import TARGETS
+from tests.support.raw_http import EXPORTS, TARGETS
 from tests.support.receivers import make_certificate
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
@@ -109,6 +109,29 @@ def test_a_target_that_was_not_received_from_for_a_day_is_looked_at_by_itself(
             wait_until(lambda: rows("SELECT 1 FROM targets WHERE validation_due_at < ?", (at,)) == [])
         assert listening.connections == 1
     assert targets.get(received.id, None).validated_at == NOW
+
+
+def test_an_approval_waits_for_the_receiver_that_a_worker_validates_again_by_itself(
+    service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    with LoopbackServer(answering) as stopped:
+        target = make_target(customer, stopped.url())
+    body = {"target_id": target.id}
+
+    def approve() -> RawResponse:
+        return service.request("POST", f"{EXPORTS}/{export_id}/approve", customer.bearer, body)
+
+    with start_worker():
+        assert reported(validate(service, customer, target))[:2] == ("failed", "connect_refused")
+        refused = approve()
+        [field] = refused.json["error"]["details"]["fields"]
+        assert (refused.status, field["path"], field["code"]) == (422, "/target_id", "target_unavailable")
+        with LoopbackServer(answering, port=stopped.port):
+            # The next validation is due in half a minute.
+            assert execute("UPDATE targets SET validation_due_at = 1 WHERE validation_due_at > 1") == 1
+            wait_until(lambda: targets.get(target.id, None).validation_status == "passed")
+            assert approve().status == 202
 
 
 def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, start: Callable[..., WorkerProcess]) -> None:
