@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from marshmallow import post_load
+from marshmallow import ValidationError, post_load, validates
 
 from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
 from schemas.settings.definitions import DeploymentMode
-from schemas.url_policy.credentials import masked
+from schemas.url_policy.credentials import has_credential, masked
 
 PROVIDER_KEYS: Final = ("generic_webhook",)
 
@@ -135,6 +135,11 @@ class TargetForm(Form):
         maximum=MAX_PER_MINUTE,
         metadata={"description": "The most delivery attempts a minute."},
     )
+
+    @validates("base_url")
+    def _has_no_credential(self, url: str, data_key: str) -> None:
+        if has_credential(url):
+            raise ValidationError("credential_in_query")
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:

@@ -11,13 +11,11 @@ from typing import Final
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import Conflict, RiskRelayError, ValidationFailed, WebhooksForbidden
-from schemas.base.fields import problem
+from schemas.base.errors import Conflict, RiskRelayError, WebhooksForbidden
 from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
-from schemas.url_policy.credentials import has_credential
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
@@ -61,8 +59,6 @@ class TargetOperations:
 
     def require_safe(self, url: str) -> None:
         """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
-        if has_credential(url):
-            raise ValidationFailed(problem("/base_url", "credential_in_query"))
         self._check.require_safe(url)
 
     def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:

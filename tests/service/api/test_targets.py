@@ -112,6 +112,14 @@ def test_a_url_with_a_parameter_for_a_credential_is_refused(
     assert (everything_stored(), resolver.asked) == (before, [])
 
 
+def test_a_credential_in_a_url_is_refused_by_its_name_and_by_its_form(client: TestClient, customer: Customer) -> None:
+    secret = "Zk3vR8qLw2Xn7TbYc5Hd9Mf4"
+    answer = register(client, customer, base_url=f"https://tracker.example.com/hook?access_token={secret}")
+    codes = [each["code"] for each in answer.json["error"]["details"]["fields"]]
+    assert (answer.status_code, codes[0]) == (422, "credential_in_query")
+    assert secret not in answer.text
+
+
 def test_a_url_with_a_credential_of_before_is_masked_and_keeps_working(client: TestClient, customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com/hook?team=7&token=s3cr3t")
     shown = Call("GET", f"{TARGETS}/{target.id}", tuple(customer.bearer.items())).send(client)
