@@ -88,7 +88,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
 
     resources = (
         ScannerResultsResource(secrets, executor, operations.intake),
-        EmailWebhookResource(secrets, executor, operations.intake),
+        EmailWebhookResource(settings, secrets, executor, operations.intake),
         TargetsResource(executor, targets, base_url),
         TargetResource(targets),
         TargetValidationResource(executor, targets),

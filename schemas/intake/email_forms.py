@@ -236,7 +236,12 @@ class _PostmarkForm(LenientForm):
         required=True,
         metadata={"description": "Postmark's id of the email; accepted once per project."},
     )
-    sender = Mailboxes(data_key="From", required=True, metadata={"description": "The sender's mailbox."})
+    sender = Mailboxes(
+        data_key="From",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The sender's mailbox; required unless `FromFull` has an address."},
+    )
     sender_full = fields.Nested(
         _PostmarkMailboxForm,
         data_key="FromFull",
@@ -292,8 +297,10 @@ class _PostmarkForm(LenientForm):
         written = [each for name in ("to", "cc", "bcc", "original") for each in data[name] or ()]
         # Mailboxes with names first: of two with the same address, the first one stays.
         addressed = [mailbox for mailbox, _ in fuller if mailbox] + written
+        if data["sender"] is None and data["sender_full"] is None:
+            raise ValidationError("required", "From")
         from_full = [mailbox for mailbox, _ in [data["sender_full"] or (None, "")] if mailbox]
-        sender, recipients = _known_mailboxes(from_full + data["sender"], addressed, "From", "To")
+        sender, recipients = _known_mailboxes(from_full + (data["sender"] or []), addressed, "From", "To")
         # The recipient that the webhook is for comes first.
         tags = [mailbox.tag for mailbox in data["original"] or ()] + [data["tag"] or ""]
         tags += [tag for _, tag in fuller] + [mailbox.tag for mailbox in addressed]

@@ -27,6 +27,7 @@ class CredentialFault(StrEnum):
     WRONG = "wrong"
     WRONG_KIND = "wrong_kind"
     LACKS_ABILITY = "lacks_ability"
+    OTHER_NETWORK = "other_network"
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,6 +295,15 @@ SETTINGS: Final = (
         "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`",
     ),
     Setting(
+        "EMAIL_ALLOWED_NETWORKS",
+        "email_allowed_networks",
+        _NETWORKS,
+        "",
+        "networks of the email provider, such as `198.51.100.0/24`; email webhooks from other client addresses get 403. "
+        "Behind a proxy, set `TRUSTED_PROXIES` too",
+        shown="every network",
+    ),
+    Setting(
         "IDEMPOTENCY_TTL_HOURS",
         "idempotency_ttl_hours",
         values.whole(1),
@@ -399,6 +408,7 @@ class Settings:
     max_targets_per_account: int
     max_uploads_per_day: int
     trusted_proxies: tuple[Network, ...]
+    email_allowed_networks: tuple[Network, ...]
     idempotency_ttl_hours: int
     retention_days: int
     console_enabled: bool

@@ -5,7 +5,7 @@ import falcon
 from schemas.api.responses import EmailResponse, dump
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.sources import InboundSource
-from schemas.settings.definitions import RouteFamily
+from schemas.settings.definitions import RouteFamily, Settings
 from service.http.auth import SharedSecret
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
@@ -20,8 +20,11 @@ class EmailWebhookResource:
     family = RouteFamily.EMAIL
     source = InboundSource.EMAIL
 
-    def __init__(self, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations) -> None:
-        secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets)
+    def __init__(
+        self, settings: Settings, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations
+    ) -> None:
+        networks, proxies = settings.email_allowed_networks, settings.trusted_proxies
+        secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets, networks, proxies)
         accepting = Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=intake.prepare_email)
         self.operations = {"POST": accepting}
         self._executor = executor

@@ -17,6 +17,8 @@ from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
 from schemas.base.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
 from schemas.intake.sources import CredentialFault, RejectedField
+from schemas.url_policy.policy import Network
+from service.http.client_address import client_address, is_in
 from storage.accounts import tokens
 from storage.exports import poll_sql
 from storage.secrets.integrations import Integration, SharedSecrets
@@ -79,12 +81,21 @@ class PollingBearer(Bearer):
 
 
 class SharedSecret:
-    """Requires the secret of one integration in one header."""
+    """Requires the secret of one integration in one header, and a client address in `networks` if there are any."""
 
-    def __init__(self, header: str, integration: Integration, secrets: SharedSecrets) -> None:
+    def __init__(
+        self,
+        header: str,
+        integration: Integration,
+        secrets: SharedSecrets,
+        networks: tuple[Network, ...] = (),
+        trusted_proxies: tuple[Network, ...] = (),
+    ) -> None:
         self.header = header
+        self._networks = networks
         self._integration = integration
         self._secrets = secrets
+        self._trusted_proxies = trusted_proxies
 
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
         expected = self._secrets.current(self._integration)
@@ -92,7 +103,21 @@ class SharedSecret:
         if not expected or not submitted or not _same(submitted, expected):
             _note(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
             raise Unauthorized
+        if self._networks:
+            self._require_network(req)
         return SharedSecretPrincipal(self._integration.value)
+
+    def _require_network(self, req: falcon.Request) -> None:
+        """Raise Forbidden for another network; after the secret, so that only its holder can find out which are allowed."""
+        address = client_address(req, self._trusted_proxies)
+        if address is None or not is_in(address, self._networks):
+            _note(req, "X-Forwarded-For", CredentialFault.OTHER_NETWORK)
+            # A rate limit of its own: requests with a stolen secret must not use up the provider's.
+            req.context.principal = SharedSecretPrincipal(f"{self._integration.value}:other_network")
+            raise Forbidden(
+                "This client's network is not allowed; the operator allows networks with "
+                f"{self._integration.value.upper()}_ALLOWED_NETWORKS."
+            )
 
 
 class StorefrontSignature:

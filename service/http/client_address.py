@@ -1,4 +1,4 @@
-"""The client address that failed authentications are counted for.
+"""The client address: failed authentications are counted for it, and email webhooks may be limited to some.
 
 Only entries of `X-Forwarded-For` that a trusted proxy wrote are used.
 """
@@ -17,23 +17,32 @@ _NO_ADDRESS: Final = "local"
 
 
 def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> str:
-    """Return the key of a client's address: a whole IPv4 address, a /64 of IPv6, or one key for all unix socket peers.
+    """Return the key of a client's address: a whole IPv4 address, a /64 of IPv6, or one key for all unix socket peers."""
+    address = client_address(req, trusted_proxies)
+    if address is None:
+        return _NO_ADDRESS
+    return _by_prefix(address) if isinstance(address, IPv6Address) else str(address)
+
+
+def client_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> Address | None:
+    """Return the client's address; None for peers of a unix socket.
 
     `X-Forwarded-For` is read from the right as long as a trusted proxy wrote the entry: the client's address is the first
     that is not a trusted proxy, or the last one before an entry that is not an address.
     """
     nearest = _parsed(req.env.get("REMOTE_ADDR", ""))
     if nearest is None:
-        return _NO_ADDRESS
+        return None
     for entry in reversed((req.get_header("X-Forwarded-For") or "").split(",")):
-        farther = _parsed(entry) if _is_in(nearest, trusted_proxies) else None
+        farther = _parsed(entry) if is_in(nearest, trusted_proxies) else None
         if farther is None:
             break
         nearest = farther
-    return _by_prefix(nearest) if isinstance(nearest, IPv6Address) else str(nearest)
+    return nearest
 
 
-def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
+def is_in(address: Address, networks: tuple[Network, ...]) -> bool:
+    """Return whether one of the networks contains the address."""
     return any(address in network for network in networks)
 
 

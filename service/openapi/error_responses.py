@@ -15,7 +15,7 @@ from service.openapi.operations import REQUEST_ID
 _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "UNAUTHORIZED": "The token or secret is missing, wrong, expired or revoked.",
     "SIGNATURE_INVALID": "The signature does not match the raw body.",
-    "FORBIDDEN": "The token lacks the ability or is of the wrong kind, or the account is not allowed to do this.",
+    "FORBIDDEN": "The token lacks the ability or is of the wrong kind, or the account or network is not allowed to do this.",
     "NOT_FOUND": "No such path or record, or it belongs to another account.",
     "NOT_ACCEPTABLE": "`Accept` excludes JSON.",
     "REQUEST_TIMEOUT": "The body did not arrive in time; send it again.",

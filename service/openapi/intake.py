@@ -95,6 +95,8 @@ OPERATIONS: Final[Operations] = {
             ),
         ),
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
+        # From a network that EMAIL_ALLOWED_NETWORKS does not name.
+        error_codes=("FORBIDDEN",),
     ),
     ("POST", ComplianceWebhooksResource.path): OperationDescription(
         id="storefront-app.webhooks.compliance",

@@ -248,6 +248,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "while no secret is configured": under(STOREFRONT_WEBHOOK_SECRET=""),
     "a person's request, without `ENCRYPTION_KEYS`": a_persons,
     "a body that was accepted under another topic": under_another_topic,
+    "from a network that `EMAIL_ALLOWED_NETWORKS` does not name": under(EMAIL_ALLOWED_NETWORKS="198.51.100.0/24"),
     "the signature of the body with an added newline": signed_with_a_newline,
 }
 

@@ -52,6 +52,7 @@ _PROBLEMS: Final = {
     "wrong": "the value does not match",
     "wrong_kind": "the token has the wrong kind",
     "lacks_ability": "the token lacks the required ability",
+    "other_network": "the client's address is not in EMAIL_ALLOWED_NETWORKS",
 }
 #: The text for `wrong` if the credential is a token.
 _UNKNOWN_BEARER: Final = "the token does not exist, was revoked or has expired"

@@ -102,6 +102,10 @@ def test_the_payloads_that_postmark_tests_with_are_read() -> None:
         {"MessageID": "1", "From": "a@b.example", "To": "c@d.example"},
         {"MessageID": "1", "From": "a@b.example", "OriginalRecipient": "c@d.example"},
         {"MessageID": "1", "From": "a@b.example", "ToFull": [{"Email": "c@d.example"}]},
+        {"MessageID": "1", "FromFull": {"Email": "a@b.example"}, "ToFull": [{"Email": "c@d.example"}]},
+        {"MessageID": "1", "From": None, "FromFull": {"Email": "a@b.example"}, "CcFull": [{"Email": "c@d.example"}]},
+        {"MessageID": "1", "FromFull": {"Email": "a@b.example"}, "BccFull": [{"Email": "c@d.example"}]},
+        {"MessageID": "1", "From": "", "FromFull": {"Email": "a@b.example"}, "To": "c@d.example"},
     ],
 )
 def test_an_id_a_sender_and_a_recipient_are_enough(least: dict[str, Any]) -> None:
@@ -163,6 +167,8 @@ REFUSED = [
     (plain_email(attachments=[{"size_bytes": 2**63}]), [("/attachments/0/size_bytes", "out_of_range")]),
     (plain_email(attachments=[{}] * (MAX_ATTACHMENTS + 1)), [("/attachments", "too_many")]),
     ({"MessageID": "1"}, [("/From", "required")]),
+    ({"MessageID": "1", "From": None, "To": "a@b.example"}, [("/From", "required")]),
+    (postmark_email(From=None, FromFull={"Name": "Jane", "Email": "Jane"}), [("/From", "invalid_address")]),
     ({"From": "a@b.example"}, [("/MessageID", "required")]),
     ({"MessageID": "1", "From": "a@b.example"}, [("/To", "invalid_address")]),
     (postmark_email(FromFull={}, From="Jane"), [("/From", "invalid_address")]),

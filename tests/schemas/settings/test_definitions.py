@@ -95,6 +95,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "max_targets_per_account": 1000,
         "max_uploads_per_day": 50_000,
         "trusted_proxies": (),
+        "email_allowed_networks": (),
         "idempotency_ttl_hours": 72,
         "retention_days": 90,
         "console_enabled": True,
@@ -129,6 +130,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("RATE_LIMIT_PER_MINUTE", "1", "rate_limit_per_minute", 1),
         ("AUTH_FAILURES_PER_MINUTE", "100000", "auth_failures_per_minute", 100_000),
         ("TRUSTED_PROXIES", "10.0.0.0/8, fd00::/8,192.0.2.1", "trusted_proxies", NETWORKS),
+        ("EMAIL_ALLOWED_NETWORKS", "10.0.0.0/8, fd00::/8,192.0.2.1", "email_allowed_networks", NETWORKS),
         ("SENTRY_DSN", "https://k@o1.s.example:8443/sentry/42", "sentry_dsn", "https://k@o1.s.example:8443/sentry/42"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318/otlp/", "otlp_endpoint", "http://[::1]:4318/otlp/"),
         ("LOG_FORMAT", "text", "log_format", "text"),
@@ -230,6 +232,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("AUTH_FAILURES_PER_MINUTE", "0"),
         ("AUTH_FAILURES_PER_MINUTE", "hunter2"),
         ("TRUSTED_PROXIES", "hunter2"),
+        ("EMAIL_ALLOWED_NETWORKS", "10.0.0.1/8"),
         ("TRUSTED_PROXIES", "10.0.0.0/8,hunter2"),
         ("TRUSTED_PROXIES", "10.0.0.1/8"),
         ("TRUSTED_PROXIES", "10.0.0.0/33"),
@@ -372,7 +375,7 @@ def test_an_empty_value_is_no_value(load: Load) -> None:
         "ENCRYPTION_KEYS",
         "DEPLOYMENT_MODE",
     ]
-    names += ["RATE_LIMIT_PER_MINUTE", "AUTH_FAILURES_PER_MINUTE", "TRUSTED_PROXIES"]
+    names += ["RATE_LIMIT_PER_MINUTE", "AUTH_FAILURES_PER_MINUTE", "TRUSTED_PROXIES", "EMAIL_ALLOWED_NETWORKS"]
     names += ["DEFAULT_PROJECT_ID", "RETRY_SCHEDULE", "TARGET_ALLOWED_PORTS", "TARGET_ALLOW_HTTP", "LOG_LEVEL", "DATA_DIR"]
     default = load()
     assert load(dict.fromkeys(names, "")) == default

@@ -414,3 +414,68 @@ def test_no_generated_body_is_an_error_of_ours(body: Any, module_client: TestCli
     if answer.status_code == 422:
         assert answer.json["error"]["code"] == "VALIDATION_FAILED"
         assert answer.json["error"]["details"]["fields"]
+
+
+# --- the provider's networks
+
+
+NETWORKS: Final = {"EMAIL_ALLOWED_NETWORKS": "198.51.100.0/24,2001:db8:1::/48", "TRUSTED_PROXIES": "10.0.0.0/8"}
+
+
+def post_from(client: TestClient, peer: str, forwarded_for: str = "", secret: str = SECRET, query: str = "") -> Result:
+    headers = {HEADER: secret, **JSON, **({"X-Forwarded-For": forwarded_for} if forwarded_for else {})}
+    body = json.dumps(plain_email()).encode()
+    return client.simulate_post(EMAIL, headers=headers, body=body, query_string=query, extras={"REMOTE_ADDR": peer})
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "status"),
+    [
+        ("198.51.100.7", "", 202),
+        ("::ffff:198.51.100.7", "", 202),
+        ("2001:db8:1:9::1", "", 202),
+        ("10.0.0.1", "198.51.100.7", 202),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", 202),
+        # Any peer can write the header; only a trusted proxy's entry counts.
+        ("203.0.113.9", "198.51.100.7", 403),
+        ("10.0.0.1", "198.51.100.7, 203.0.113.9", 403),
+        ("10.0.0.1", "", 403),
+        ("10.0.0.1", "unknown", 403),
+        ("2001:db8:2::1", "", 403),
+        # The peer of a unix socket has no address.
+        ("", "198.51.100.7", 403),
+    ],
+)
+def test_an_email_is_accepted_from_the_providers_networks_alone(
+    customer: Customer, tmp_path: Path, peer: str, forwarded_for: str, status: int
+) -> None:
+    client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(customer.project_id), **NETWORKS)
+    answers = [post_from(client, peer, forwarded_for), post_from(client, peer, forwarded_for, query="dry_run=true")]
+    assert answers[0].status_code == status
+    assert len(rows("SELECT id FROM inbound_emails")) == (1 if status == 202 else 0)
+    if status == 403:
+        for answer in answers:
+            assert_is_error(answer, 403, "FORBIDDEN")
+            assert "EMAIL_ALLOWED_NETWORKS" in answer.json["error"]["message"]
+            assert peer == "" or peer not in answer.text
+
+
+def test_a_wrong_secret_says_nothing_about_networks(customer: Customer, tmp_path: Path) -> None:
+    client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, **NETWORKS)
+    answers = [post_from(client, peer, secret="wrong") for peer in ("198.51.100.7", "203.0.113.9")]
+    for answer in answers:
+        assert_is_error(answer, 401, "UNAUTHORIZED")
+    assert answers[0].json["error"]["message"] == answers[1].json["error"]["message"]
+
+
+def test_a_stolen_secret_does_not_use_up_the_providers_limit(customer: Customer, tmp_path: Path) -> None:
+    settings = {**NETWORKS, "RATE_LIMIT_PER_MINUTE": "2", "DEFAULT_PROJECT_ID": str(customer.project_id)}
+    client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, **settings)
+    assert [post_from(client, "203.0.113.9").status_code for _ in range(3)] == [403, 403, 429]
+    assert post_from(client, "198.51.100.7").status_code == 202
+
+
+def test_without_networks_an_email_comes_from_anywhere(customer: Customer, tmp_path: Path) -> None:
+    client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(customer.project_id))
+    assert post_from(client, "203.0.113.9").status_code == 202
+    assert post_from(client, "").status_code == 202
