@@ -161,7 +161,8 @@ def dismiss(export_id: str, as_json: bool) -> None:
 def retry(export_id: str, as_json: bool) -> None:
     """Redeliver a failed or blocked export with a new retry schedule.
 
-    If the target is blocked, its address is checked again; if the address is allowed now, the target is resumed as well.
+    If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
+    as well, and a worker validates it by its own settings.
     """
     with opened() as settings:
         exports = build_operations(settings).exports

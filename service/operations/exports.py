@@ -88,7 +88,8 @@ class ExportOperations:
     def retry(self, export_id: str, actor: Actor, validation: Validation | None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
 
-        Resumes a blocked target whose address is allowed now. Call `wake_workers` once the transaction is committed.
+        Resumes a blocked target whose address is allowed now; for the operator's shell, whose settings may differ from those
+        of the workers, a worker validates it then. Call `wake_workers` once the transaction is committed.
         """
         return transitions.retry(
             export_id,
@@ -97,6 +98,7 @@ class ExportOperations:
             actor.key,
             validation,
             self._default_secret,
+            records_validation=isinstance(actor, TokenPrincipal),
         )
 
     def dismiss(self, export_id: str, actor: Actor) -> Export:

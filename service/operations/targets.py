@@ -125,7 +125,7 @@ class TargetOperations:
         self.check_before_resuming(target_id, actor)
         with engine.transaction():
             self.resume(target_id, actor, None)
-            validations.make_due(target_id)
+            validations.request(target_id, None, utc_now(), actor.key)
 
     def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[RiskRelayError]]:
         """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""

@@ -34,7 +34,7 @@ from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
 from storage.exports.transitions_sql import swap, target_state
 from storage.secrets.default_secret import DefaultSecret
-from storage.targets import targets
+from storage.targets import targets, validations
 
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
@@ -110,12 +110,15 @@ def retry(
     actor: str,
     validation: Validation | None = None,
     default: DefaultSecret | None = None,
+    *,
+    records_validation: bool = True,
 ) -> Export:
     """Make a failed or blocked export due again, with its whole schedule, for a target that is active.
 
     A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed and if a secret
-    signs for it: its own or `default`. A target whose last validation failed is tried. Raises ExportNotFound, Conflict,
-    WebhooksForbidden, ValidationFailed for a target that is not active.
+    signs for it: its own or `default`. Without `records_validation`, a worker validates that target anew. A target whose
+    last validation failed is tried. Raises ExportNotFound, Conflict, WebhooksForbidden, ValidationFailed for a target that
+    is not active.
     """
     with transaction():
         export = _locked(export_id, account_id)
@@ -125,7 +128,7 @@ def retry(
         if validation is not None:
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(export.account_id)
-            _unblock(export, validation, now, actor, default)
+            _unblock(export, validation, now, actor, default, records_validation)
         # A target that is not active would let the export wait for a person.
         state = _state_of_target(export)
         if state.status != TargetStatus.ACTIVE:
@@ -285,13 +288,23 @@ def _state_of_target(export: Export) -> ApprovalState:
     return found[1]
 
 
-def _unblock(export: Export, validation: Validation, now: datetime, actor: str, default: DefaultSecret | None) -> None:
+def _unblock(
+    export: Export,
+    validation: Validation,
+    now: datetime,
+    actor: str,
+    default: DefaultSecret | None,
+    records_validation: bool,
+) -> None:
     """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
     target_id = str(export.target_id)
     if not validation.has_passed:
         raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
-    # It also locks the target until the transaction ends.
-    targets.record_validation(target_id, export.account_id, validation, now, actor)
+    # Either also locks the target until the transaction ends.
+    if records_validation:
+        targets.record_validation(target_id, export.account_id, validation, now, actor)
+    else:
+        validations.request(target_id, export.account_id, now, actor)
     if _state_of_target(export).status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
 

@@ -87,12 +87,6 @@ def cancel(target_id: str, asked_at: datetime) -> bool:
         return compare_and_swap(TargetRow, target_id, is_same, validation_asked_at=None)
 
 
-def make_due(target_id: str) -> None:
-    """Let a worker validate a target now, unless one does so already."""
-    with transaction():
-        compare_and_swap(TargetRow, target_id, TargetRow.validation_lease.is_null(), validation_due_at=_AT_ONCE)
-
-
 def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
     """Claim the target whose validation is due longest, requested ones first; None where none is due.
 

@@ -295,6 +295,9 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShel
     with shell.database():
         assert targets.get(shell.target_id, None).status is TargetStatus.ACTIVE
         assert queries.get(export_id).attempts == 2
+        # The verdict is a worker's, by its own settings.
+        assert rows("SELECT action FROM audit_entries WHERE action = 'validate_target'") == []
+        assert rows("SELECT validation_due_at FROM targets") == [(0,)]
 
 
 def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: ExportShell) -> None:
