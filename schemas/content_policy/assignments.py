@@ -30,35 +30,10 @@ _TAIL: Final = (
 _BEFORE_CHARACTERS: Final = 64
 #: A key or token whose name says what it opens.
 _QUALIFIERS: Final = (
-    *(
-        "api",
-        "app",
-        "application",
-        "access",
-        "secret",
-        "private",
-        "auth",
-        "account",
-        "encryption",
-        "signing",
-        "storage",
-        "shared",
-    ),
-    *("master", "service", "subscription", "consumer", "client", "license", "jwt", "hmac", "ssh", "aes", "admin", "deploy"),
-    *(
-        "session",
-        "security",
-        "refresh",
-        "bearer",
-        "bot",
-        "personal",
-        "login",
-        "vault",
-        "oauth",
-        "oauth2",
-        "gitlab",
-        "github",
-    ),
+    *("api", "app", "application", "access", "secret", "private", "auth", "account", "encryption", "signing"),
+    *("storage", "shared", "master", "service", "subscription", "consumer", "client", "license", "jwt", "hmac"),
+    *("ssh", "aes", "admin", "deploy", "session", "security", "refresh", "bearer", "bot", "personal", "login"),
+    *("vault", "oauth", "oauth2", "gitlab", "github"),
 )
 #: A variable of a shell: `export STRIPE_KEY=…`; and the ones made to be public or that are not secret.
 _VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_\Z")
@@ -126,7 +101,7 @@ def has_assignment(text: str) -> bool:
 
 def has_url_token(text: str) -> bool:
     """Say whether a URL in `text` carries a password, a token, a key, a session or a signature."""
-    return any(_is_credential_parameter(name.lower(), value) for name, value in _PARAMETER.findall(text))
+    return any(_is_credential_parameter(name.lower().rstrip("]"), value) for name, value in _PARAMETER.findall(text))
 
 
 def _is_credential_parameter(name: str, value: str) -> bool:
@@ -175,7 +150,7 @@ def _is_password_assigned(one: _Assignment) -> bool:
 
 
 def _is_whole_name(one: _Assignment) -> bool:
-    """Tell `db_pass`, `dbPass`, `pass:` and `mot de passe` from the end of another word."""
+    """Distinguish `db_pass`, `dbPass`, `pass:` and `mot de passe` from the end of another word."""
     if one.name.lower() == "passe":
         return one.before.lower().endswith("mot de ")
     last = one.before[-1:]
@@ -197,7 +172,7 @@ def _is_key_assigned(one: _Assignment) -> bool:
 
 
 def _unquoted(value: str) -> str:
-    """Cut a value at the next pair of a form, at the punctuation of its sentence, and at a bracket that opened before it."""
+    """Cut a value at the next pair of a form, at its sentence's punctuation, and at a bracket that opened before it."""
     following = _NEXT_PAIR.search(value)
     bare = value[: following.start() if following else len(value)].rstrip(".,;:!?")
     return bare if _OPENING.search(bare) else bare.rstrip(".,;:!?)]}")

@@ -47,8 +47,8 @@ def _is_iban(written: str) -> bool:
 
 def _ends_there(written: str, length: int) -> bool:
     seen = 0
-    for at, character in enumerate(written):
+    for character in written:
         if seen == length:
-            return not character.isalnum() or at == len(written)
+            return not character.isalnum()
         seen += character.isalnum()
     return True

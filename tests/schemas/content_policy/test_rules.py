@@ -382,6 +382,12 @@ def test_credentials_in_text_are_refused_by_their_rule(text: str, code: str) -> 
     assert set(found) <= {code, "assigned_secret", "forbidden_json"}
 
 
+def test_a_query_is_judged_by_the_rule_for_urls_alone() -> None:
+    for name in ("password", "access_token", "api_key"):
+        assert codes(f"https://shop.example/?{name}={HEX[:32]}") == ["url_credentials"]
+        assert codes(f"https://shop.example/a?b=1&{name}={HEX[:32]}") == ["url_credentials"]
+
+
 @pytest.mark.parametrize("letter", ["\u017f", "\u212a", "\u0130", "\u0131"])
 def test_letters_that_only_look_like_ascii_to_a_pattern_break_nothing(letter: str) -> None:
     # The long s, the Kelvin sign, and the two other i: no base64, so no login.
