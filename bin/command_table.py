@@ -93,7 +93,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "list": Summary("List targets, newest first."),
             "show": Summary("Show one target."),
             "validate": Summary("Check a target's URL, DNS, connection and certificate without sending a request."),
-            "ping": Summary("Send one signed test event to a target and print the result; no worker is needed."),
+            "ping": Summary("Send one signed test event to a target and print the result."),
             "pause": Summary("Pause deliveries to a target; its exports wait."),
             "resume": Summary("Resume deliveries, and clear holds that the receiver or failures caused."),
             "disable": Summary("Disable a target: it accepts no approvals and receives no deliveries."),
