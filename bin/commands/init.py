@@ -20,7 +20,15 @@ from bin.cli.output import echo
 from runtime.clock import utc_now
 from runtime.fsync import sync
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings, Settings, find_env_file, load_settings
+from schemas.settings.definitions import (
+    ENV_FILE_VARIABLE,
+    FILE_SUFFIX,
+    SETTINGS,
+    InvalidSettings,
+    Settings,
+    find_env_file,
+    load_settings,
+)
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
@@ -51,6 +59,9 @@ def init() -> None:
     If .env exists and the database has no account, it keeps .env and adds what is missing.
     """
     env_file = find_env_file()
+    if env_file.exists() and not env_file.is_file():
+        # A device such as /dev/null would be replaced by a file.
+        raise Refused(f"{env_file} is not a file; set {ENV_FILE_VARIABLE} to another path.")
     if env_file.exists():
         if not _complete(checked_settings()):
             raise Refused(f"{env_file} already exists, and the database has accounts; nothing was changed.")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import socket
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -653,6 +654,15 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
     assert {"ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET"} < {*lines}
     assert env_file.stat().st_mode & 0o777 == 0o600
     assert not any(value in completed.output for name, value in lines.items() if name.endswith(("SECRET", "KEYS")))
+
+
+def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
+    device = tmp_path / "pipe"
+    os.mkfifo(device)
+    shell.environment["RISKRELAY_ENV_FILE"] = str(device)
+    assert "is not a file; set RISKRELAY_ENV_FILE" in shell.refused("init")
+    assert device.is_fifo()
 
 
 def test_init_names_the_project_that_the_environment_should_name(tmp_path: Path) -> None:
