@@ -6,6 +6,7 @@ us, 5 ms per page of a list; the polled record is written as JSON text by `schem
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -16,12 +17,12 @@ from schemas.base.console_session import Ended
 from schemas.base.timestamps import rfc3339
 from schemas.compliance.requests import Topic
 from schemas.exports.attempt_record import Trace
-from schemas.exports.handoffs import RECEIVED
+from schemas.exports.handoffs import RECEIVED, Handoff
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
-from schemas.intake.diagnostics import SAFE_SCOPES, Platform
-from schemas.intake.evidence import HEADING_LEVELS
+from schemas.intake.diagnostics import SAFE_SCOPES, Diagnostics, Platform
+from schemas.intake.evidence import HEADING_LEVELS, Capture
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import PROVIDER_KEYS, Target, TargetStatus, as_shown
@@ -462,7 +463,7 @@ class EmailResponse(ResponseSchema):
 class ComplianceResponse(ResponseSchema):
     """The response to a dry run of a compliance webhook."""
 
-    status = one_of(["accepted"], "It would be stored, or is stored already.")
+    status = constant("accepted", "It would be stored, or is stored already.")
     duplicate = truth("Whether it was stored before.")
     topic = one_of(Topic, "The topic.")
     shop_domain = text("The shop, in the form that is compared.")
@@ -532,8 +533,8 @@ class CmsDiagnosticResponse(ResponseSchema):
     report_id = number("The report, if one was named.", nullable=True, minimum=1)
     platform = one_of([Platform.CMS_COMMERCE], "The platform.")
     site_url = text("The URL of the site.")
-    plugin_version = text("The version of the plugin.", nullable=True)
-    diagnostics = part(CmsFactsResponse, "What the plugin reported.")
+    plugin_version = text("The version of the plugin.", nullable=True, attribute="client_version")
+    diagnostics = part(CmsFactsResponse, "What the plugin reported.", attribute="reported")
     created_at = moment("When they were received.")
 
 
@@ -565,8 +566,8 @@ class StorefrontDiagnosticResponse(ResponseSchema):
     shop_domain = text("The shop.")
     shop_name = text("The name of the shop.", nullable=True)
     granted_scopes = several(one_of(SAFE_SCOPES, "A scope."), "The scopes that the shop granted.")
-    app_version = text("The version of the app.", nullable=True)
-    diagnostics = part(StorefrontFactsResponse, "What the app reported.")
+    app_version = text("The version of the app.", nullable=True, attribute="client_version")
+    diagnostics = part(StorefrontFactsResponse, "What the app reported.", attribute="reported")
     created_at = moment("When they were received.")
 
 
@@ -577,10 +578,16 @@ class StorefrontUploadResponse(ResponseSchema):
     handoff = part(HandoffResponse, "Their handoff.")
 
 
+def dump_upload(schema: type[ResponseSchema], upload: Capture | Diagnostics, handoff: Handoff) -> dict[str, Any]:
+    """Return the JSON object of a stored upload and its handoff; `schema` is the response of its route."""
+    stored = {**asdict(upload), "id": handoff.source.id, "created_at": handoff.created_at}
+    return dump(schema, {"evidence_capture": stored, "diagnostic": stored, "handoff": handoff})
+
+
 class HealthResponse(ResponseSchema):
     """The process responds."""
 
-    status = one_of(["ok"], "Always `ok`.")
+    status = constant("ok", "Always `ok`.")
     installation = text("An identifier of the installation, by which `doctor` recognizes it.", nullable=True)
 
 

@@ -234,20 +234,6 @@ def order_from(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceOr
     return ComplianceOrder(headers.topic, headers.shop_domain, subject)
 
 
-def compliance_answer(order: ComplianceOrder, due_at: datetime | None) -> dict[str, Any]:
-    """Return what a dry run answers: what the ledger would say of an order, with no `due_at` where it is there already.
-
-    The person's pseudonym is the operator's to see.
-    """
-    return {
-        "status": "accepted",
-        "duplicate": due_at is None,
-        "topic": order.topic.value,
-        "shop_domain": order.shop_domain,
-        "due_at": rfc3339_or_none(due_at),
-    }
-
-
 def report_record(
     request_id: str,
     shop_domain: str,

@@ -6,7 +6,6 @@ all of them for reading; an upload that names another one is refused.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber
 from schemas.base.shop_domain import normalised_shop_domain
-from schemas.base.timestamps import rfc3339
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
 SAFE_SCOPES: Final = ("read_content", "read_products", "read_themes")
@@ -199,15 +197,4 @@ def submitted_facts(diagnostics: Diagnostics) -> dict[str, Any]:
         "granted_scopes": list(diagnostics.granted_scopes or ()),
         "app_version": diagnostics.client_version,
         "diagnostics": dict(diagnostics.reported),
-    }
-
-
-def diagnostic_record(diagnostics: Diagnostics, diagnostic_id: str, created_at: datetime) -> dict[str, Any]:
-    """Return the stored diagnostics as clients see them."""
-    return {
-        "id": diagnostic_id,
-        "project_id": diagnostics.project_id,
-        "report_id": diagnostics.report_id,
-        **submitted_facts(diagnostics),
-        "created_at": rfc3339(created_at),
     }

@@ -11,7 +11,7 @@ from typing import Any, Final
 from marshmallow import fields, post_load
 
 from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
 #: Headings of one page.
@@ -103,14 +103,3 @@ def outline_record(capture: Capture) -> list[dict[str, str]] | None:
     if capture.heading_outline is None:
         return None
     return [{"level": heading.level, "text": heading.text} for heading in capture.heading_outline]
-
-
-def capture_record(capture: Capture, capture_id: str, created_at: datetime) -> dict[str, Any]:
-    """Return the stored capture as clients see it."""
-    return {
-        "id": capture_id,
-        "project_id": capture.project_id,
-        "report_id": capture.report_id,
-        **captured_facts(capture),
-        "created_at": rfc3339(created_at),
-    }

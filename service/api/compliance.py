@@ -10,11 +10,11 @@ from datetime import datetime
 
 import falcon
 
+from schemas.api.responses import ComplianceResponse, dump
 from schemas.compliance.requests import (
     SHOP_HEADER,
     TOPIC_HEADER,
     ComplianceForm,
-    compliance_answer,
     envelope,
     order_from,
 )
@@ -52,8 +52,10 @@ class ComplianceWebhooksResource:
 
         if context.is_dry_run:
             due_at = run_and_roll_back(receive)
+            # The person's pseudonym is for the operator alone.
+            ledger = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
             resp.content_type = falcon.MEDIA_JSON
-            resp.data = json.dumps(compliance_answer(order, due_at)).encode()
+            resp.data = json.dumps(dump(ComplianceResponse, ledger)).encode()
             return
         if receive() is not None:
             self._compliance.wake_workers()

@@ -7,6 +7,7 @@ import falcon
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
+from schemas.api.responses import HealthResponse, ReadinessResponse, dump
 from schemas.base.errors import NoEncryptionKey
 from schemas.settings.definitions import RouteFamily, Settings
 from storage.db import schema_version
@@ -38,7 +39,7 @@ class HealthResource:
 
     def __init__(self, settings: Settings) -> None:
         installation = next(iter(installation_ids(settings.encryption_keys, settings.database_url)), None)
-        self._body = json.dumps({"status": OK, "installation": installation}).encode()
+        self._body = json.dumps(dump(HealthResponse, {"installation": installation})).encode()
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200."""
@@ -107,6 +108,6 @@ class ReadinessResource:
         status = UNAVAILABLE if failed & VITAL else DEGRADED if failed else OK
         resp.status = 503 if failed & VITAL else 200
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps({"status": status, "checks": checks}).encode()
+        resp.data = json.dumps(dump(ReadinessResponse, {"status": status, "checks": checks})).encode()
 
     on_head = on_get

@@ -4,17 +4,19 @@ An upload needs a user who manages its project or report now. A replayed request
 response is not returned to a user whose grant was removed.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import falcon
 
-from schemas.api.responses import HandoffResponse, dump
+from schemas.api.responses import (
+    CaptureUploadResponse,
+    CmsUploadResponse,
+    ResponseSchema,
+    StorefrontUploadResponse,
+    dump_upload,
+)
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.handoffs import Handoff
-from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm, diagnostic_record
-from schemas.intake.evidence import CaptureForm, capture_record
+from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm
+from schemas.intake.evidence import CaptureForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
@@ -28,6 +30,7 @@ class _UploadResource:
     """Stores one kind of upload and prepares an export from it."""
 
     family = RouteFamily.HANDOFFS
+    response: type[ResponseSchema]
 
     def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations, ability: Ability, form: Form) -> None:
         self._uploads = uploads
@@ -36,10 +39,12 @@ class _UploadResource:
         }
         self._executor = executor
 
-    def _respond(self, req: falcon.Request, resp: falcon.Response, body: Callable[[Handoff], Mapping[str, Any]]) -> None:
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the upload and prepare an export from it."""
+
         def work() -> ApiResponse:
             handoff = self._uploads.record(req.context.payload, req.context.principal)
-            content = {**body(handoff), "handoff": dump(HandoffResponse, handoff)}
+            content = dump_upload(self.response, req.context.payload.upload, handoff)
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
         require_grant(req.context.payload.upload, req.context.principal)
@@ -51,46 +56,29 @@ class EvidenceCapturesResource(_UploadResource):
 
     path = "/api/browser-extension/evidence-captures"
     source = InboundSource.BROWSER_EXTENSION
+    response = CaptureUploadResponse
 
     def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
         super().__init__(executor, uploads, Ability.UPLOAD_EVIDENCE, CaptureForm())
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store a capture and prepare an export from it."""
 
-        def body(handoff: Handoff) -> Mapping[str, Any]:
-            return {"evidence_capture": capture_record(req.context.payload.upload, handoff.source.id, handoff.created_at)}
-
-        self._respond(req, resp, body)
-
-
-class _DiagnosticsResource(_UploadResource):
-    """Accepts diagnostics of one platform."""
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store diagnostics and prepare an export from them."""
-
-        def body(handoff: Handoff) -> Mapping[str, Any]:
-            return {"diagnostic": diagnostic_record(req.context.payload.upload, handoff.source.id, handoff.created_at)}
-
-        self._respond(req, resp, body)
-
-
-class CmsDiagnosticsResource(_DiagnosticsResource):
+class CmsDiagnosticsResource(_UploadResource):
     """Accepts diagnostics of the CMS plugin."""
 
     path = "/api/cms-plugins/cms-commerce/diagnostics"
     source = InboundSource.CMS_PLUGIN
+    response = CmsUploadResponse
 
     def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
         super().__init__(executor, uploads, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())
 
 
-class StorefrontDiagnosticsResource(_DiagnosticsResource):
+class StorefrontDiagnosticsResource(_UploadResource):
     """Accepts diagnostics of the storefront app."""
 
     path = "/api/storefront-app/diagnostics"
     source = InboundSource.STOREFRONT_APP
+    response = StorefrontUploadResponse
 
     def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
         super().__init__(executor, uploads, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())

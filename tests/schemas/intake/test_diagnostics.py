@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.api.responses import CmsUploadResponse, StorefrontUploadResponse, dump_upload
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MESSAGES, Form
+from schemas.exports.handoffs import Handoff
+from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_diagnostic
 from schemas.intake.diagnostics import (
     MAX_PLUGINS,
@@ -17,7 +20,6 @@ from schemas.intake.diagnostics import (
     Diagnostics,
     Platform,
     StorefrontDiagnosticsForm,
-    diagnostic_record,
 )
 from tests.support.factories import NOW, cms_diagnostics, storefront_diagnostics
 from tests.support.forms import read_or_failure
@@ -220,12 +222,19 @@ def test_any_number_of_themes_is_a_number(count: int) -> None:
     assert SHOP.read(shop(theme_count=count)).reported["theme_count"] == count
 
 
+def shown(form: Form, sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the diagnostics in the response to their upload."""
+    handoff = Handoff("hof_1", Source("diagnostics", "dia_1"), 7, None, "exp_1", NOW)
+    schema = CmsUploadResponse if form is CMS else StorefrontUploadResponse
+    record: dict[str, Any] = dump_upload(schema, form.read(sent), handoff)["diagnostic"]
+    return record
+
+
 @pytest.mark.parametrize(
     ("form", "sent"), [(CMS, cms_diagnostics(7, report_id=3)), (SHOP, storefront_diagnostics(7, report_id=3))]
 )
 def test_a_record_has_every_member_under_its_own_name(form: Form, sent: dict[str, Any]) -> None:
-    expected = {**sent, "id": "dia_1", "created_at": "2026-03-01T12:00:00.000Z"}
-    assert diagnostic_record(form.read(sent), "dia_1", NOW) == expected
+    assert shown(form, sent) == {**sent, "id": "dia_1", "created_at": "2026-03-01T12:00:00.000Z"}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +244,7 @@ def test_a_record_has_every_member_under_its_own_name(form: Form, sent: dict[str
 def test_what_was_not_sent_is_there_as_null(
     form: Form, least: dict[str, Any], reported: dict[str, Any], optional: tuple[str, ...]
 ) -> None:
-    assert diagnostic_record(form.read(least), "dia_1", NOW) == {
+    assert shown(form, least) == {
         **least,
         **dict.fromkeys(optional),
         "report_id": None,

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.api.responses import CaptureUploadResponse, dump_upload
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, MESSAGES
+from schemas.exports.handoffs import Handoff
+from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_capture
-from schemas.intake.evidence import MAX_HEADINGS, Capture, CaptureForm, Heading, capture_record, captured_facts
+from schemas.intake.evidence import MAX_HEADINGS, Capture, CaptureForm, Heading, captured_facts
 from tests.support.factories import NOW, capture
 from tests.support.forms import read_or_failure
 
@@ -125,9 +128,15 @@ def test_each_member_may_be_as_long_as_its_limit() -> None:
     assert FORM.read(longest).heading_outline == (Heading("h6", "x" * 1000),) * MAX_HEADINGS
 
 
+def shown(read: Capture) -> dict[str, Any]:
+    """Return the capture in the response to its upload."""
+    handoff = Handoff("hof_1", Source("evidence_capture", "evc_1"), 7, None, "exp_1", NOW)
+    record: dict[str, Any] = dump_upload(CaptureUploadResponse, read, handoff)["evidence_capture"]
+    return record
+
+
 def test_a_record_has_every_member_under_its_own_name() -> None:
-    read = FORM.read(capture(7, report_id=3))
-    assert capture_record(read, "evc_1", NOW) == {
+    assert shown(FORM.read(capture(7, report_id=3))) == {
         **capture(7, report_id=3),
         "captured_at": "2026-03-01T12:00:00.250Z",
         "id": "evc_1",
@@ -136,15 +145,14 @@ def test_a_record_has_every_member_under_its_own_name() -> None:
 
 
 def test_what_was_not_sent_is_there_as_null() -> None:
-    record = capture_record(FORM.read(LEAST), "evc_1", NOW)
-    assert record == {
+    assert shown(FORM.read(LEAST)) == {
         **dict.fromkeys(capture(7)),
         "report_id": None,
         **LEAST,
         "id": "evc_1",
         "created_at": "2026-03-01T12:00:00.000Z",
     }
-    assert capture_record(FORM.read({**LEAST, "heading_outline": []}), "evc_1", NOW)["heading_outline"] == []
+    assert shown(FORM.read({**LEAST, "heading_outline": []}))["heading_outline"] == []
 
 
 def test_the_facts_leave_out_for_whom() -> None:
