@@ -16,6 +16,7 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.value_lists import ValueList, several_of
 from runtime.clock import utc_now
@@ -94,7 +95,7 @@ def _print_rest(wanted: ExportFilter, shown: int) -> None:
     total = queries.count_matching(wanted, MOST_COUNTED + 1)
     if total > shown:
         number = f"more than {MOST_COUNTED:,}" if total > MOST_COUNTED else f"{total:,}"
-        click.echo(f"Showing the newest {shown:,} of {number}. To list more: --limit N or --all.")
+        echo(f"Showing the newest {shown:,} of {number}. To list more: --limit N or --all.")
 
 
 @export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")

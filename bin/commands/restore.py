@@ -214,15 +214,15 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
         migrations = ", ".join(plan["would_run"])
         accounts, exports = plan["replaces_accounts"], plan["replaces_exports"]
         replaced = f"{_count(accounts, 'account')} and {_count(exports, 'export')}"
-        click.echo(f"{plan['file']} is a complete backup, and ENCRYPTION_KEYS has its key.")
-        click.echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
+        echo(f"{plan['file']} is a complete backup, and ENCRYPTION_KEYS has its key.")
+        echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
         if migrations:
-            click.echo(f"It would migrate the backup: {migrations}.")
-        click.echo(f"It would pause {_count(plan['would_pause'], 'active target')}.")
-        click.echo(f"It would repeat {_count(plan['would_redact'], 'redaction')} made after the backup.")
-        click.echo("Nothing was changed.")
+            echo(f"It would migrate the backup: {migrations}.")
+        echo(f"It would pause {_count(plan['would_pause'], 'active target')}.")
+        echo(f"It would repeat {_count(plan['would_redact'], 'redaction')} made after the backup.")
+        echo("Nothing was changed.")
         for obstacle in obstacles:
-            click.echo(f"riskrelay: A restore would be refused: {obstacle}", err=True)
+            echo(f"riskrelay: A restore would be refused: {obstacle}", err=True)
     if obstacles:
         raise SystemExit(1)
 

@@ -136,11 +136,10 @@ def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_p
 @pytest.mark.parametrize(
     "form",
     [
-        "ENCRYPTION_KEYS={keys}\nENCRYPTION_KEYS={keys}\n",
         "OTHER={keys}\nENCRYPTION_KEYS=${{OTHER}}\n",
         "ENCRYPTION_KEYS_FILE=keys\n",
     ],
-    ids=["twice", "by another name", "by a file"],
+    ids=["by another name", "by a file"],
 )
 def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path: Path, form: str) -> None:
     (tmp_path / "keys").write_text(text_of(OLD))
