@@ -112,7 +112,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         ConsoleSessionsResource(base_url),
         ConsoleSessionRevocationResource(executor),
         HealthResource(settings),
-        ReadinessResource(ReadinessChecks(wake_ups, vault)),
+        ReadinessResource(ReadinessChecks(wake_ups, vault, settings.data_dir)),
         MetricsResource(settings.data_dir, wake_ups),
         docs_page,
         docs_page.files,

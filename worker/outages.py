@@ -7,13 +7,14 @@ from typing import Final, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from runtime.outages import Outage
-from storage.db.engine import OUTAGES
+from storage.db.engine import OUTAGES, DatabaseFull
 
 Result = TypeVar("Result")
 
 _log: Final = logging.getLogger(__name__)
 
 DATABASE: Final = Outage(_log, "database unavailable, retrying", "database is back")
+DISK: Final = Outage(_log, "the disk is full, retrying; free space", "the disk has room again")
 REDIS: Final = Outage(_log, "Redis unavailable, sweeping for due exports", "Redis is back")
 
 
@@ -32,8 +33,10 @@ def retry_database(work: Callable[[], Result], gives_up: Callable[[], bool]) -> 
     )
     result = retrying(work)
     DATABASE.over()
+    DISK.over()
     return result
 
 
 def _note(state: RetryCallState) -> None:
-    DATABASE.note(state.outcome.exception() if state.outcome else None)
+    error = state.outcome.exception() if state.outcome else None
+    (DISK if isinstance(error, DatabaseFull) else DATABASE).note(error)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import ssl
 import stat
 import threading
@@ -18,6 +17,7 @@ from bin.checks.results import CheckResult, failure, ok, warning
 from bin.processes.local_service import DIRECTLY
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
+from storage.db.disk_space import LOW_BYTES, free_bytes
 from storage.secrets.vault import installation_ids
 
 #: As in setup.cfg.
@@ -26,7 +26,7 @@ OLDEST_PYTHON: Final = (3, 11)
 ANSWER_WITHIN_S: Final = 2.0
 #: The first is what a busy installation writes in a day; below the second, SQLite is about to refuse writes.
 LITTLE_DISK_BYTES: Final = 1024**3
-NO_DISK_BYTES: Final = 100 * 1024**2
+NO_DISK_BYTES: Final = LOW_BYTES
 #: A daily backup that was missed once.
 BACKUP_WITHIN: Final = timedelta(days=2)
 
@@ -73,18 +73,21 @@ def data_dir(settings: Settings) -> CheckResult:
 
 
 def disk(settings: Settings) -> CheckResult:
-    """Check the free space of DATA_DIR."""
-    folder = next(each for each in (settings.data_dir, *settings.data_dir.parents) if each.is_dir())
-    return check_free_space(folder, shutil.disk_usage(folder).free)
+    """Check the free space of DATA_DIR, and of SQLite's folder if it is elsewhere."""
+    folders = [settings.data_dir]
+    if settings.database_url.startswith("sqlite:///"):
+        folders.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
+    fullest = min(folders, key=lambda folder: free_bytes([folder]))
+    return check_free_space(fullest, free_bytes([fullest]))
 
 
-def check_free_space(folder: Path, free_bytes: int) -> CheckResult:
-    """Return whether `free_bytes` are enough."""
-    message = f"{free_bytes // _MIB:,} MiB are free in {folder}."
+def check_free_space(folder: Path, room_bytes: int) -> CheckResult:
+    """Return whether `room_bytes` are enough."""
+    message = f"{room_bytes // _MIB:,} MiB are free in {folder}."
     fix = "free space, or delete old records with `bin/riskrelay prune`"
-    if free_bytes < NO_DISK_BYTES:
+    if room_bytes < NO_DISK_BYTES:
         return failure("disk", message, fix)
-    return warning("disk", message, fix) if free_bytes < LITTLE_DISK_BYTES else ok("disk", message)
+    return warning("disk", message, fix) if room_bytes < LITTLE_DISK_BYTES else ok("disk", message)
 
 
 def bind(settings: Settings) -> CheckResult:

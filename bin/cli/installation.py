@@ -17,7 +17,16 @@ from bin.cli.output import echo
 from runtime import logs
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db import locks, schema_version
-from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, location_hint, open_database, outage_reason
+from storage.db.engine import (
+    DAMAGE,
+    OUTAGES,
+    DatabaseFull,
+    close_database,
+    connection,
+    location_hint,
+    open_database,
+    outage_reason,
+)
 from storage.db.locks import Lock
 from storage.db.schema_version import UnfitDatabase
 
@@ -78,6 +87,8 @@ def database_at(url: str) -> Iterator[None]:
     open_database(url)
     try:
         yield
+    except DatabaseFull:
+        raise Refused(f"The disk of the database is full; free space. Check {location_hint()}.") from None
     except OUTAGES as away:
         raise Refused(
             f"The database is unavailable, locked or full ({outage_reason(away)}); check {location_hint()}."

@@ -90,7 +90,7 @@ def _is_ready(settings: Settings) -> bool:
     except (URLError, OSError, ValueError):
         return False
     # An external Redis that is down has been logged, and does not stop deliveries.
-    return all(found == "ok" for name, found in checks.items() if name != "redis" or settings.redis_embedded)
+    return all(found in {"ok", "low"} for name, found in checks.items() if name != "redis" or settings.redis_embedded)
 
 
 def _greet(settings: Settings) -> None:

@@ -595,6 +595,7 @@ class ReadinessChecksResponse(ResponseSchema):
     """The checks of the service's dependencies."""
 
     database = one_of(FINDINGS, "The database.")
+    disk = one_of(("ok", "low", "full"), "The disk of the database and of DATA_DIR; on a full one nothing is stored.")
     schema = one_of(FINDINGS, "The version of the database schema.")
     keys = one_of(FINDINGS, "Whether ENCRYPTION_KEYS decrypts the database's secrets.")
     redis = one_of(FINDINGS, "Redis; without it deliveries are delayed.")

@@ -1,6 +1,7 @@
 """`/healthz`: the process responds; `/readyz`: its dependencies work. Both need no authentication."""
 
 import json
+from pathlib import Path
 from typing import Final
 
 import falcon
@@ -11,7 +12,8 @@ from schemas.api.responses import HealthResponse, ReadinessResponse, dump
 from schemas.base.errors import NoEncryptionKey
 from schemas.settings.definitions import RouteFamily, Settings
 from storage.db import schema_version
-from storage.db.engine import OUTAGES, connection, is_reachable
+from storage.db.disk_space import DiskState, free_bytes, state_of
+from storage.db.engine import OUTAGES, connection, database_folders, is_reachable
 from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault, installation_ids
@@ -25,9 +27,9 @@ DEGRADED: Final = "degraded"
 #: The tables are of another version and may lack columns.
 NOT_CURRENT: Final = "not_current"
 #: In the order of the response.
-CHECKS: Final = ("database", "schema", "keys", "redis", "workers")
+CHECKS: Final = ("database", "disk", "schema", "keys", "redis", "workers")
 #: Without these, requests fail.
-VITAL: Final = frozenset({"database", "schema", "keys"})
+VITAL: Final = frozenset({"database", "disk", "schema", "keys"})
 _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
@@ -53,13 +55,15 @@ class HealthResource:
 class ReadinessChecks:
     """Checks the dependencies, for `/readyz` and the console."""
 
-    def __init__(self, wake_ups: WakeUpQueue, vault: Vault) -> None:
+    def __init__(self, wake_ups: WakeUpQueue, vault: Vault, data_dir: Path) -> None:
         self._wake_ups = wake_ups
         self._vault = vault
+        self._data_dir = data_dir
 
     def found(self) -> dict[str, str]:
-        """Return the result of each of CHECKS, in order: `ok`, `unavailable`, `not_current`, `wrong` or `unknown`."""
+        """Return the result of each of CHECKS, in order: `ok` or a value that the response schema lists."""
         checks = self._of_the_database() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
+        checks["disk"] = state_of(free_bytes([self._data_dir, *database_folders()])).value
         return {name: checks[name] for name in CHECKS}
 
     def _of_the_database(self) -> dict[str, str]:
@@ -92,7 +96,7 @@ class ReadinessResource:
     """Reports each check, and distinguishes degraded from unavailable.
 
     Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
-    database away, of another version, or sealed with keys that this process has not.
+    database away, of another version, or sealed with keys that this process has not; or what cannot store: a full disk.
     """
 
     path = "/readyz"
@@ -105,8 +109,10 @@ class ReadinessResource:
         """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
         checks = self._checks.found()
         failed = {name for name, found in checks.items() if found != OK}
-        status = UNAVAILABLE if failed & VITAL else DEGRADED if failed else OK
-        resp.status = 503 if failed & VITAL else 200
+        # Little room is a warning; everything is still stored.
+        vital = {name for name in failed & VITAL if checks[name] != DiskState.LOW}
+        status = UNAVAILABLE if vital else DEGRADED if failed else OK
+        resp.status = 503 if vital else 200
         resp.content_type = falcon.MEDIA_JSON
         resp.data = json.dumps(dump(ReadinessResponse, {"status": status, "checks": checks})).encode()
 

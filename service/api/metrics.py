@@ -19,6 +19,8 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import from_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.settings.definitions import RouteFamily
+from storage.db.disk_space import DiskState, free_bytes, state_of
+from storage.db.engine import database_folders
 from storage.reporting.metrics_snapshot import MetricsSnapshot, SnapshotCache
 
 
@@ -50,6 +52,9 @@ class MetricsResource:
         now = utc_now()
         yield metrics.build_info()
         yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
+        free = free_bytes([self._data_dir, *database_folders()])
+        yield gauge("disk_free_bytes", "Free space of the disk of DATA_DIR, or of SQLite's file.", free)
+        yield gauge("disk_full", "Whether a disk has no room to store anything.", state_of(free) is DiskState.FULL)
         figures = self._snapshots.figures(now)
         if figures is not None:
             yield gauge("database_up", "Whether the database answers and is fit for use.", figures.is_up)

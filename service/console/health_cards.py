@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.api.health import NOT_CURRENT, OK, UNAVAILABLE, UNKNOWN
+from storage.db.disk_space import DiskState
 
 _NAMES: Final = {
     "database": "Database",
+    "disk": "Disk",
     "schema": "Schema",
     "keys": "Encryption keys",
     "redis": "Redis",
@@ -21,6 +23,9 @@ _DOCTOR: Final = "bin/riskrelay doctor"
 _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("database", OK): ("Responding.", ""),
     ("database", UNAVAILABLE): ("Not responding. Nothing is accepted or delivered.", _DOCTOR),
+    ("disk", OK): ("Has room.", ""),
+    ("disk", DiskState.LOW): ("Little space is left. Free space before nothing can be stored.", _DOCTOR),
+    ("disk", DiskState.FULL): ("Full. Reading works; nothing is accepted or delivered until space is free.", _DOCTOR),
     ("schema", OK): ("Up to date.", ""),
     ("schema", NOT_CURRENT): ("Belongs to another version. Nothing is accepted.", "bin/riskrelay migrate"),
     ("keys", OK): ("Match the stored secrets.", ""),

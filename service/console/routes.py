@@ -57,7 +57,7 @@ class Console:
             TrailingSlash(layout),
             SessionsPage(layout),
             SessionRevocation(layout),
-            OverviewPage(layout, ReadinessChecks(wake_ups, vault)),
+            OverviewPage(layout, ReadinessChecks(wake_ups, vault, settings.data_dir)),
             ExportsPage(layout),
             ExportPage(layout),
             Approve(layout, exports),

@@ -12,7 +12,8 @@ from typing import Any, Final
 import falcon
 
 from schemas.base import errors
-from storage.db.engine import OUTAGES
+from storage.db.disk_space import is_full_error
+from storage.db.engine import OUTAGES, DatabaseFull
 
 STATUS: Final[Mapping[str, int]] = {
     "UNAUTHORIZED": 401,
@@ -32,6 +33,10 @@ STATUS: Final[Mapping[str, int]] = {
     "INTERNAL_ERROR": 500,
     "SERVICE_UNAVAILABLE": 503,
 }
+
+#: A restart of the database takes seconds; a person has to free a full disk.
+_OUTAGE_RETRY_S: Final = 5
+_FULL_DISK_RETRY_S: Final = 60
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -105,8 +110,12 @@ class _ErrorHandlers:
 
     def outage(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
         """Handle an outage of the database."""
-        _log.error("database unavailable", extra={"error": type(error).__name__, "request_id": req.context.request_id})
-        self._answer(req, resp, errors.ServiceUnavailable())
+        is_full = isinstance(error, DatabaseFull) or is_full_error(error)
+        message = "the disk is full, nothing can be stored; free space" if is_full else "database unavailable"
+        _log.error(message, extra={"error": type(error).__name__, "request_id": req.context.request_id})
+        unavailable = errors.ServiceUnavailable()
+        unavailable.retry_after_s = _FULL_DISK_RETRY_S if is_full else _OUTAGE_RETRY_S
+        self._answer(req, resp, unavailable)
 
     def broken(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
         """Handle an unexpected error."""

@@ -10,7 +10,7 @@ from service.openapi.operations import OperationDescription, Operations, Success
 
 TAG: Final = "Health"
 _HEALTH: Final = {"status": "ok", "installation": "3f1f2b6c00004e01"}
-_CHECKS: Final = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
+_CHECKS: Final = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
 _AWAY: Final = dict.fromkeys(_CHECKS, "unknown")
 
 
@@ -27,7 +27,7 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Check the service's dependencies",
         description="Without Redis or workers it is `degraded`: everything is taken in and delivered later. Without "
-        "its database, or with one of another version or of other keys, it is `unavailable`.",
+        "its database, on a full disk, or with a database of another version or of other keys, it is `unavailable`.",
         responses=(
             SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse, {"status": "ok", "checks": _CHECKS}),
             SuccessResponse(

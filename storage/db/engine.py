@@ -19,6 +19,7 @@ from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, Poo
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
+from storage.db import disk_space
 from storage.db.group_commit import GroupCommit
 
 Row = tuple[Any, ...]
@@ -26,6 +27,11 @@ Driver: TypeAlias = type[psycopg.Connection[Any]]
 
 #: The models' database; `open_database` sets it.
 database: Final = DatabaseProxy()
+
+
+class DatabaseFull(peewee.OperationalError):
+    """A disk of the database is full: reads work, writes do not."""
+
 
 #: The errors of a database that is away, locked or full.
 OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded)
@@ -98,6 +104,7 @@ def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: Driver = p
     if database.obj is not None:
         close_database()
     database.initialize(chosen)
+    disk_space.LAST_FULL_WRITE.forget()
     return chosen
 
 
@@ -145,8 +152,14 @@ def transaction() -> Iterator[None]:
     if database.in_transaction():
         yield
         return
-    with database.obj.write() if is_sqlite() else database.atomic():
-        yield
+    try:
+        with database.obj.write() if is_sqlite() else database.atomic():
+            yield
+    except OUTAGES as outage:
+        if not disk_space.is_full_error(outage):
+            raise
+        disk_space.LAST_FULL_WRITE.note()
+        raise DatabaseFull(*outage.args) from outage
 
 
 @contextmanager
@@ -205,6 +218,11 @@ def outage_reason(outage: BaseException) -> str:
     # Of several hosts, the last one.
     line = lines[-1] if lines[0].startswith("Multiple connection attempts") else lines[0]
     return line.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
+
+
+def database_folders() -> list[Path]:
+    """Return the folder of SQLite's file; PostgreSQL's are on its server."""
+    return [Path(database.obj.database).parent] if is_sqlite() else []
 
 
 def location_hint() -> str:

@@ -10,6 +10,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from service.app import create_app
+from storage.db.disk_space import LAST_FULL_WRITE
 from storage.db.engine import connection, execute, open_database
 from storage.exports import worker_heartbeats
 from storage.secrets import key_check
@@ -18,7 +19,7 @@ from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import Call
 
-WELL = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
+WELL = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
 WORKER = "worker:test"
 
 
@@ -62,6 +63,10 @@ def other_keys(_: ReadinessScene) -> None:
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
 
 
+def no_room(_: ReadinessScene) -> None:
+    LAST_FULL_WRITE.note()
+
+
 def no_database(scene: ReadinessScene) -> None:
     open_database(f"sqlite:///{scene.folder / 'gone' / 'riskrelay.db'}")
 
@@ -83,6 +88,7 @@ CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str
     "both": (nothing_to_deliver_with, 200, "degraded", {"redis": "unavailable", "workers": "unavailable"}),
     # Secrets that it would store nobody else could open.
     "another installation's keys": (other_keys, 503, "unavailable", {"keys": "wrong"}),
+    "a write without room": (no_room, 503, "unavailable", {"disk": "full"}),
     "no database": (no_database, 503, "unavailable", {"database": "unavailable", **UNASKED}),
     "no database of ours": (no_database_of_ours, 503, "unavailable", {"database": "unavailable", **UNASKED}),
 }

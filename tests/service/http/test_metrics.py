@@ -97,6 +97,8 @@ def test_a_database_that_is_away_is_reported_in_time_and_its_figures_are_left_ou
     assert {name for name in away if not name.startswith("riskrelay_build_info")} == {
         "riskrelay_redis_up",
         "riskrelay_database_up",
+        "riskrelay_disk_free_bytes",
+        "riskrelay_disk_full",
     }
     assert away["riskrelay_database_up"] == 0
     assert (back["riskrelay_database_up"], back["riskrelay_exports|prepared"]) == (1, 0)

@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import TestClient
 
 from service.app import create_app
-from storage.db.engine import close_database, connection, open_database
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
 from tests.service.conftest import LogLines
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
@@ -112,6 +112,60 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
     assert (form.status_code, stolen.status_code) == (503, 503)
     assert "<code>bin/riskrelay doctor</code>, which shows the failed component" in form.text
     assert "<h1>Service unavailable</h1>" in form.text
+
+
+def fill_disk() -> None:
+    """Leave the open database no room: SQLite's file may not grow, and PostgreSQL raises what it raises on a full disk."""
+    if is_sqlite():
+        with transaction():
+            [(pages,)] = rows("PRAGMA page_count")
+            execute(f"PRAGMA max_page_count = {pages}")
+        return
+    with transaction():
+        execute(
+            "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"
+        )
+        for table in ("exports", "targets", "scan_runs"):
+            execute(f"CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION no_room()")
+
+
+def free_disk() -> None:
+    """Give the open database room again."""
+    with transaction():
+        if is_sqlite():
+            execute("PRAGMA max_page_count = 1000000")
+        else:
+            execute("DROP FUNCTION no_room CASCADE")
+
+
+def test_a_full_disk_refuses_what_writes_and_is_named(database_url: str, tmp_path: Path, log_lines: LogLines) -> None:
+    open_database(database_url)
+    customer = make_customer()
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
+    export_id = prepared(client)
+    *_, reading = calls(customer, export_id, make_target(customer).id)
+    ticket = {"ticket": {"title": "T", "description": "x" * 19_000}}
+    writing = Call("POST", EXPORTS, (*customer.bearer.items(), *JSON.items())).with_json(ticket)
+
+    fill_disk()
+    try:
+        answers = (writing.send(client) for _ in range(20))
+        refused, read = next(answer for answer in answers if answer.status_code != 201), reading.send(client)
+        ready, metrics = Call("GET", "/readyz").send(client), client.simulate_get("/metrics").text
+    finally:
+        free_disk()
+    stored = writing.send(client)
+    close_database()
+
+    assert_is_error(refused, 503, "SERVICE_UNAVAILABLE")
+    assert (refused.json["error"]["message"], refused.headers["Retry-After"]) == ("Service unavailable", "60")
+    assert read.status_code == 200
+    assert (ready.status_code, ready.json["checks"]["disk"], ready.json["checks"]["database"]) == (503, "full", "ok")
+    assert "riskrelay_disk_full 1.0" in metrics
+    assert "the disk is full, nothing can be stored" in log_lines.text
+    assert stored.status_code == 201
 
 
 @pytest.fixture

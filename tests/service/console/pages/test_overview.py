@@ -11,6 +11,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from service.app import create_app
+from storage.db.disk_space import LAST_FULL_WRITE
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.exports import worker_heartbeats
 from storage.secrets import key_check
@@ -80,6 +81,7 @@ def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
     html = person.get().text
     assert health(html) == {
         "Database": "ok",
+        "Disk": "ok",
         "Schema": "ok",
         "Encryption keys": "ok",
         "Redis": "ok",
@@ -88,6 +90,15 @@ def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
     assert "<code>bin/riskrelay work</code>" in html
     worker_heartbeats.beat(WORKER, utc_now())
     assert health(person.get().text)["Workers"] == "ok"
+
+
+@on_sqlite
+def test_a_full_disk_is_a_light_and_no_error(person: ConsoleBrowser) -> None:
+    LAST_FULL_WRITE.note()
+    page = person.get()
+    LAST_FULL_WRITE.forget()
+    assert (page.status_code, health(page.text)["Disk"]) == (200, "full")
+    assert "until space is free" in page.text
 
 
 @on_sqlite

@@ -1,0 +1,82 @@
+"""Whether the disk has room: the last write that failed for lack of space, and the free space of our folders.
+
+Nothing is written to find out: the system knows the free space of DATA_DIR and of SQLite's folder. The disk of PostgreSQL is
+known by the writes of this process alone.
+"""
+
+import errno
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+#: SQLite's log has 4 MiB between two checkpoints, a segment of PostgreSQL's has 16.
+FULL_BYTES: Final = 16 * 1024**2
+#: A day of a small installation.
+LOW_BYTES: Final = 100 * 1024**2
+#: How long a failed write counts; nothing may be written meanwhile, by which its end would be noticed.
+FULL_FOR_S: Final = 30.0
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: SQLite's extended codes have the primary one in the lowest byte.
+_PRIMARY_CODE: Final = 0xFF
+
+
+class DiskState(StrEnum):
+    """How much room there is: `low` is a warning, `full` means that nothing can be stored."""
+
+    OK = "ok"
+    LOW = "low"
+    FULL = "full"
+
+
+class LastFullWrite:
+    """When a write of this process failed for lack of space."""
+
+    def __init__(self) -> None:
+        self._failed_at: float | None = None
+
+    def note(self) -> None:
+        """Record such a failure just now."""
+        self._failed_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Forget it: another database was opened."""
+        self._failed_at = None
+
+    def is_recent(self) -> bool:
+        """Return whether the last one is no older than FULL_FOR_S."""
+        return self._failed_at is not None and time.monotonic() - self._failed_at < FULL_FOR_S
+
+
+LAST_FULL_WRITE: Final = LastFullWrite()
+
+
+def is_full_error(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, says that a disk is full."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_FULL:
+            return True
+        if isinstance(error, psycopg.errors.DiskFull) or (isinstance(error, OSError) and error.errno in _NO_SPACE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def free_bytes(folders: Iterable[Path]) -> int:
+    """Return the free space of the fullest disk that has one of the folders; a missing folder counts as its parent."""
+    there = [next(each for each in (folder, *folder.parents) if each.is_dir()) for folder in folders]
+    return min(shutil.disk_usage(each).free for each in there)
+
+
+def state_of(free: int) -> DiskState:
+    """Return the state of a disk with so many free bytes, or `full` after a failed write."""
+    if free < FULL_BYTES or LAST_FULL_WRITE.is_recent():
+        return DiskState.FULL
+    return DiskState.LOW if free < LOW_BYTES else DiskState.OK
