@@ -87,8 +87,6 @@ _STEPS: Final = (
     ("storefront-app.webhooks.compliance", "customers/redact"),
     ("storefront-app.webhooks.compliance", "shop/redact"),
 )
-#: For browsers, and for administrators of the console.
-LEFT_OUT: Final = frozenset({"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"})
 
 #: The variables that a response sets, with the field of the value.
 _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {

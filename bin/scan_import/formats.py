@@ -64,12 +64,6 @@ def read_issues(content: bytes, name: str) -> list[ScanIssue]:
     return list(format_.read_issues(report))
 
 
-def severity_table() -> str:
-    """Return the table of severities, in Markdown."""
-    rows = [f"| {each.title} | {value} | {severity} |" for each in FORMATS.values() for value, severity in each.severities]
-    return "\n".join(["| report | value | the ticket's severity |", "|---|---|---|", *rows])
-
-
 def _wrong_format(value: Any, expected: Format) -> str:
     found = next((name for name, each in FORMATS.items() if each.is_report(value)), None)
     if found is None:

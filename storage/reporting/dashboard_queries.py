@@ -124,10 +124,6 @@ def list_running_recoveries() -> list[RunningRecovery]:
     return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MOST_RECOVERIES))
 
 
-def _is_held(target: UnavailableTarget, now: datetime) -> bool:
-    return target.held_until is not None and target.held_until > now
-
-
 def _count_status(account_id: int, status: str) -> Any:
     # A status is bounded, not equalled: only one index has that order. PostgreSQL would else read every export of every
     # account, or go through the oldest of them until it has found enough of a status.
