@@ -2,8 +2,9 @@
 
 `getaddrinfo` takes no timeout and can hang for as long as the resolver's configuration allows. So it runs on a thread, and a
 caller waits no longer than its timeout: a daemon thread, since a hung lookup must not delay the exit. Concurrent lookups of
-one name share a thread, and beyond a number of waiting names further ones fail at once, so a silent name server can neither
-pile up threads nor take all of them for one name.
+one name for one account share a thread, and beyond a number of waiting names of an account further ones fail at once, so a
+silent name server can neither pile up threads nor take all of them for one name. Accounts share the threads by
+`runtime.account_shares`: names of one account that hang leave threads to the names of the others.
 
 Nothing is cached: an answer goes to the callers that waited when it arrived. `schemas.url_policy.addresses` decides which
 addresses may be dialed.
@@ -20,16 +21,21 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
+from runtime.account_shares import AccountId, AccountShares
 from schemas.url_policy.policy import Address
 
 Addresses: TypeAlias = tuple[Address, ...]
 GetAddrInfo: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 
-# A resolver that works answers in milliseconds, so a few threads serve thousands of names a second.
+# A resolver that works answers in milliseconds, so a few threads serve thousands of names a second. One account alone uses
+# no more than these; beside accounts whose names hang, others get threads of their own.
 MAX_WORKERS = 8
 
-# With all threads hung for glibc's usual 10 s, more names than this could not be resolved within a deadline.
+# Of one account. With all threads hung for glibc's usual 10 s, more names than this could not be resolved within a deadline.
 MAX_WAITING = 64
+
+# The threads of a process when 16 accounts have names that hang.
+MAX_THREADS = AccountShares(MAX_WORKERS).limit
 
 
 class DnsFailure(StrEnum):
@@ -50,10 +56,11 @@ class DnsError(Exception):
 
 
 class DnsResolver:
-    """Resolves names on at most `max_workers` threads, with at most `max_waiting` names waiting for one.
+    """Resolves names on `max_workers` shared threads and those reserved for other accounts.
 
-    Threads start with the first lookup and end when none is waiting. Works under gevent's monkey patching, where threads are
-    greenlets, and on both sides of a fork. `getaddrinfo` replaces `socket.getaddrinfo` in tests.
+    At most `max_waiting` names of an account wait for a thread. Threads start with a lookup and end when none is waiting.
+    Works under gevent's monkey patching, where threads are greenlets, and on both sides of a fork. `getaddrinfo` replaces
+    `socket.getaddrinfo` in tests.
     """
 
     def __init__(
@@ -67,14 +74,14 @@ class DnsResolver:
         self._getaddrinfo = getaddrinfo
         self._queues: dict[int, _LookupQueue] = {}
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: AccountId = None) -> Addresses:
         """Return every address of `host` for TCP, in the resolver's order, each once; never an empty tuple.
 
-        A literal address is returned as it is, without a lookup. The timeout includes the wait for a free thread.
-        Raises DnsError.
+        A literal address is returned as it is, without a lookup. The timeout includes the wait for a free thread, which only
+        lookups for the same account prolong. Raises DnsError.
         """
         literal = _literal(host)
-        return (literal,) if literal else self._queue().resolve(host, port, timeout_s)
+        return (literal,) if literal else self._queue().resolve((account_id, host, port), timeout_s)
 
     def _queue(self) -> "_LookupQueue":
         """Return the queue of this process: a forked child inherits neither the threads nor a usable lock."""
@@ -86,12 +93,16 @@ class DnsResolver:
         return queue
 
 
-class _Lookup:
-    """One lookup of a name, shared by all callers that ask meanwhile."""
+#: The account that a name is looked up for, the name and the port. Accounts share no lookup: it may wait for its account.
+_Key: TypeAlias = tuple[AccountId, str, int]
 
-    def __init__(self, host: str, port: int) -> None:
-        self.host = host
-        self.port = port
+
+class _Lookup:
+    """One lookup of a name, shared by all callers that ask for the same account meanwhile."""
+
+    def __init__(self, key: _Key) -> None:
+        self.key = key
+        self.account_id = key[0]
         self.wanted_until = 0.0  # monotonic; no caller waits longer
         self.outcome: Future[Addresses | DnsFailure] = Future()
 
@@ -100,17 +111,16 @@ class _LookupQueue:
     """The lookups of one process and the threads that make them."""
 
     def __init__(self, max_workers: int, max_waiting: int, getaddrinfo: GetAddrInfo) -> None:
-        self._max_workers = max_workers
         self._max_waiting = max_waiting
         self._getaddrinfo = getaddrinfo
         self._lock = threading.Lock()
-        self._lookups: dict[tuple[str, int], _Lookup] = {}  # waiting or running
-        self._waiting: deque[_Lookup] = deque()
-        self._workers = 0
+        self._lookups: dict[_Key, _Lookup] = {}  # waiting or running
+        self._waiting: dict[AccountId, deque[_Lookup]] = {}
+        self._threads = AccountShares(max_workers)
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, key: _Key, timeout_s: float) -> Addresses:
         with self._lock:
-            lookup = self._lookups.get((host, port)) or self._enqueue(host, port)
+            lookup = self._lookups.get(key) or self._enqueue(_Lookup(key))
             lookup.wanted_until = max(lookup.wanted_until, time.monotonic() + timeout_s)
         try:
             outcome = lookup.outcome.result(timeout_s)
@@ -120,49 +130,64 @@ class _LookupQueue:
             raise DnsError(outcome)
         return outcome
 
-    def _enqueue(self, host: str, port: int) -> _Lookup:
-        """Add a name and start a thread for it if there may be another. The lock is held."""
-        if self._workers >= self._max_workers and len(self._waiting) >= self._max_waiting:
+    def _enqueue(self, lookup: _Lookup) -> _Lookup:
+        """Start a thread for a lookup if its account may have another, else let it wait. The lock is held."""
+        account_id = lookup.account_id
+        if self._threads.may_take(account_id):
+            self._start_thread(lookup)
+        elif len(self._waiting.get(account_id, ())) < self._max_waiting:
+            self._waiting.setdefault(account_id, deque()).append(lookup)
+        else:
             raise DnsError(DnsFailure.OVERLOADED)
-        if self._workers < self._max_workers:
-            self._start_worker()
-        lookup = self._lookups[host, port] = _Lookup(host, port)
-        self._waiting.append(lookup)
+        self._lookups[lookup.key] = lookup
         return lookup
 
-    def _start_worker(self) -> None:
-        """Start a thread, which takes a lookup once the lock is free."""
+    def _start_thread(self, lookup: _Lookup) -> None:
         try:
-            threading.Thread(target=self._work, name="name-lookup", daemon=True).start()
+            threading.Thread(target=self._work, args=(lookup,), name="name-lookup", daemon=True).start()
         except RuntimeError:  # the system has no thread left
             raise DnsError(DnsFailure.OVERLOADED) from None
-        self._workers += 1
+        self._threads.take(lookup.account_id)
 
-    def _work(self) -> None:
-        while lookup := self._next():
+    def _work(self, first: _Lookup) -> None:
+        lookup: _Lookup | None = first
+        while lookup is not None:
             outcome = self._look_up(lookup)
             with self._lock:
+                self._threads.release(lookup.account_id)
                 self._close(lookup, outcome)
+                lookup = self._next()
 
     def _next(self) -> _Lookup | None:
-        """Take the oldest name that a caller still waits for; None ends the thread."""
-        with self._lock:
-            while self._waiting:
-                lookup = self._waiting.popleft()
-                if time.monotonic() <= lookup.wanted_until:
-                    return lookup
+        """Take the oldest name that a caller still waits for, of the account with the fewest threads. The lock is held."""
+        for account_id in self._threads.in_order(self._waiting):
+            lookup = self._next_of(account_id)
+            if lookup is not None:
+                self._threads.take(account_id)
+                return lookup
+        return None
+
+    def _next_of(self, account_id: AccountId) -> _Lookup | None:
+        waiting, found = self._waiting[account_id], None
+        while waiting and found is None:
+            lookup = waiting.popleft()
+            if time.monotonic() <= lookup.wanted_until:
+                found = lookup
+            else:
                 self._close(lookup, DnsFailure.TIMEOUT)
-            self._workers -= 1
-            return None
+        if not waiting:
+            del self._waiting[account_id]
+        return found
 
     def _close(self, lookup: _Lookup, outcome: Addresses | DnsFailure) -> None:
         """Give the outcome to all callers. The lock is held, so that later callers start a new lookup."""
-        del self._lookups[lookup.host, lookup.port]
+        del self._lookups[lookup.key]
         lookup.outcome.set_result(outcome)
 
     def _look_up(self, lookup: _Lookup) -> Addresses | DnsFailure:
         try:
-            return _addresses(self._getaddrinfo(lookup.host, lookup.port, type=socket.SOCK_STREAM))
+            _, host, port = lookup.key
+            return _addresses(self._getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except socket.gaierror as error:
             return DnsFailure.NOT_FOUND if error.errno in _NOT_FOUND else DnsFailure.FAILED
         except Exception:  # noqa: BLE001  the callers need an outcome, and the thread must go on

@@ -51,8 +51,8 @@ class TargetsResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Check the address, and store the target if it is allowed."""
-        url = req.context.payload.base_url
-        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(url))
+        url, principal = req.context.payload.base_url, req.context.principal
+        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(url, principal))
 
     def _create(self, req: falcon.Request) -> ApiResponse:
         target = self._targets.create(req.context.payload, req.context.principal)

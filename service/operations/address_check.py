@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 from schemas.base.errors import FieldProblem, ServiceUnavailable, ValidationFailed
 from schemas.settings.definitions import Settings
@@ -22,26 +23,30 @@ class AddressCheck:
         self._resolver = resolver
         self._timeout_s = settings.connect_timeout_s
 
-    def check(self, url: str) -> Validation:
-        """Return why `url` is not allowed, or a partial validation that has passed. Waits for the resolver."""
+    def check(self, url: str, account_id: AccountId) -> Validation:
+        """Return why `url` is not allowed, or a partial validation that has passed.
+
+        Waits for the resolver, in the share of the account; None is the operator's own.
+        """
         address = check_url(url, self._policy)
         if isinstance(address, UrlRefusal):
             return _refused(address)
         try:
-            refusal = check_addresses(self._resolver.resolve(address.host, address.port, self._timeout_s), self._policy)
+            addresses = self._resolver.resolve(address.host, address.port, self._timeout_s, account_id)
         except DnsError as failed:
             return Validation(failed.reason.value)
+        refusal = check_addresses(addresses, self._policy)
         return _refused(refusal) if refusal else Validation(is_partial=True)
 
-    def require_safe(self, url: str) -> None:
+    def require_safe(self, url: str, account_id: AccountId) -> None:
         """Raise ValidationFailed on `/base_url` for a URL that is not allowed."""
-        reason = self.check(url).reason
+        reason = self.check(url, account_id).reason
         if reason is not None:
             raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_ALLOWED))
 
-    def validate(self, url: str) -> Validation:
+    def validate(self, url: str, account_id: AccountId) -> Validation:
         """Check `url`. Raises ServiceUnavailable if our resolver is overloaded, which says nothing about the target."""
-        validation = self.check(url)
+        validation = self.check(url, account_id)
         if validation.reason == DnsFailure.OVERLOADED:
             raise ServiceUnavailable
         return validation

@@ -83,7 +83,7 @@ class ExportOperations:
             return None
         if isinstance(actor, TokenPrincipal) and not actor.may_use_webhooks:
             raise WebhooksForbidden
-        return self._check.validate(url)
+        return self._check.validate(url, actor.account_id)
 
     def retry(self, export_id: str, actor: Actor, validation: Validation | None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.

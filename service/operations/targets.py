@@ -57,9 +57,9 @@ class TargetOperations:
         """Return the target as it is now."""
         return targets.get(target_id, self.default_secret, actor.account_id)
 
-    def require_safe(self, url: str) -> None:
+    def require_safe(self, url: str, actor: Actor) -> None:
         """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
-        self._check.require_safe(url)
+        self._check.require_safe(url, actor.account_id)
 
     def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:
         """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
@@ -99,9 +99,9 @@ class TargetOperations:
             return None
         engine.release()
         if isinstance(actor, TokenPrincipal):
-            self._check.require_safe(target.base_url)
+            self._check.require_safe(target.base_url, actor.account_id)
             return Validation(is_partial=True)
-        found = self._check.check(target.base_url)
+        found = self._check.check(target.base_url, actor.account_id)
         if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
             raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address is not allowed.")
         return found
@@ -154,7 +154,7 @@ class TargetOperations:
         """
         url = self.get(target_id, actor).base_url
         engine.release()
-        found = self._check.validate(url)
+        found = self._check.validate(url, actor.account_id)
         if found.has_passed:
             self._validate_by_worker(target_id, actor)
         else:

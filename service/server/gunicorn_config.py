@@ -10,7 +10,7 @@ from typing import Any
 
 import gevent
 
-from runtime import error_reports, logs, tls_key_log, tracing
+from runtime import dns_resolver, error_reports, logs, tls_key_log, tracing
 from runtime.file_limits import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
 
@@ -54,8 +54,13 @@ proc_name = "riskrelay-service"
 
 
 def post_worker_init(_worker: Any) -> None:
-    """Log what ends a greenlet; gevent would print it, in its own format and with the error's words."""
-    gevent.get_hub().print_exception = _tell_end
+    """Log what ends a greenlet; gevent would print it, in its own format and with the error's words.
+
+    Give name lookups their threads: gevent's ten would be fewer than the resolver shares between accounts.
+    """
+    hub = gevent.get_hub()
+    hub.print_exception = _tell_end
+    hub.threadpool.maxsize = max(hub.threadpool.maxsize, dns_resolver.MAX_THREADS)
 
 
 def worker_exit(_server: Any, _worker: Any) -> None:

@@ -71,9 +71,11 @@ def callers(resolver: DnsResolver, hosts: Sequence[str], timeout_s: float = 20) 
     results.extend(future.result() for future in futures)
 
 
-def outcome(resolver: DnsResolver, host: str, timeout_s: float = 5) -> list[str] | DnsFailure:
+def outcome(
+    resolver: DnsResolver, host: str, timeout_s: float = 5, account_id: int | None = None
+) -> list[str] | DnsFailure:
     try:
-        return [str(address) for address in resolver.resolve(host, 443, timeout_s)]
+        return [str(address) for address in resolver.resolve(host, 443, timeout_s, account_id)]
     except DnsError as failed:
         return failed.reason
 
@@ -192,6 +194,35 @@ def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
         fake.free.set()
     assert results == [["192.0.2.7"]]
     assert fake.asked == ["slow.example", "next.example"]
+
+
+def test_names_of_one_account_that_hang_leave_threads_to_the_names_of_others() -> None:
+    hanging = [f"{number}.hanging.example" for number in range(30)]
+    table = {name: ["192.0.2.7"] for name in hanging}
+    fake = FakeGetAddrInfo({**table, "quick.example": ["192.0.2.8"]}, hanging)
+    resolver = DnsResolver(max_workers=4, max_waiting=20, getaddrinfo=fake)
+    # More than one account may hold: 4 threads hang, 20 names wait, the other 6 are refused at once.
+    for number, name in enumerate(hanging):
+        expected = DnsFailure.TIMEOUT if number < 24 else DnsFailure.OVERLOADED
+        assert outcome(resolver, name, timeout_s=0.01, account_id=1) == expected
+    assert [outcome(resolver, "quick.example", account_id=2) for _ in range(3)] == [["192.0.2.8"]] * 3
+    # Each further account whose names hang takes its own thread, of 16 that are kept for them.
+    for account_id in range(3, 18):
+        assert outcome(resolver, hanging[account_id], timeout_s=0.01, account_id=account_id) == DnsFailure.TIMEOUT
+    assert outcome(resolver, "quick.example", account_id=2) == ["192.0.2.8"]
+    assert fake.most_running == 20
+    fake.free.set()
+    wait_until(lambda: fake.running == 0)
+    assert outcome(resolver, "quick.example", account_id=1) == ["192.0.2.8"]
+
+
+def test_a_name_that_waits_for_one_account_is_looked_up_at_once_for_another() -> None:
+    fake = FakeGetAddrInfo({"slow.example": [], "shared.example": ["192.0.2.7"]}, ["slow.example"])
+    resolver = DnsResolver(max_workers=1, getaddrinfo=fake)
+    assert outcome(resolver, "slow.example", timeout_s=0.01, account_id=1) == DnsFailure.TIMEOUT
+    assert outcome(resolver, "shared.example", timeout_s=0.01, account_id=1) == DnsFailure.TIMEOUT
+    assert outcome(resolver, "shared.example", account_id=2) == ["192.0.2.7"]
+    fake.free.set()
 
 
 def test_threads_end_when_nobody_asks() -> None:

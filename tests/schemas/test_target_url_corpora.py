@@ -99,7 +99,7 @@ class Witness(DnsResolver):
         super().__init__()
         self.asked: list[tuple[str, int]] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         self.asked.append((host, port))
         raise DnsError(DnsFailure.NOT_FOUND)
 

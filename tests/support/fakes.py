@@ -56,7 +56,7 @@ class FakeResolver(DnsResolver):
         self.table = dict(table)
         self.asked: list[str] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         self.asked.append(host)
         found = self.table.get(host, [host] if _is_literal(host) else DnsFailure.NOT_FOUND)
         if isinstance(found, DnsFailure):
@@ -71,9 +71,9 @@ class SlowResolver(FakeResolver):
         super().__init__(table)
         self._delay_s = delay_s
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         time.sleep(self._delay_s)
-        return super().resolve(host, port, timeout_s)
+        return super().resolve(host, port, timeout_s, account_id)
 
 
 class FakeMonotonic:
@@ -235,3 +235,21 @@ class LoopbackServer:
             self._behave(peer)
         self._open.discard(connection)
         peer.close()
+
+
+class HangingNames:
+    """Stands in for getaddrinfo: names with `hanging` in them get no answer before `let_go`, all others are on loopback."""
+
+    def __init__(self) -> None:
+        self.hanging: list[str] = []
+        self._free = threading.Event()
+
+    def __call__(self, host: str, port: int, **_hints: int) -> Sequence[tuple[object, ...]]:
+        if "hanging" in host:
+            self.hanging.append(host)
+            self._free.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
+
+    def let_go(self) -> None:
+        """Answer every name from now on."""
+        self._free.set()

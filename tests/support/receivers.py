@@ -149,7 +149,7 @@ class RebindingResolver(DnsResolver):
         self.asked = 0
         self._lock = threading.Lock()
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         with self._lock:
             self.asked += 1
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

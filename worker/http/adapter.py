@@ -23,6 +23,7 @@ from requests.exceptions import InvalidHeader
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 
+from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsResolver
 from schemas.url_policy.policy import TargetPolicy
 from worker.http.connection_pool import ConnectionPool, GuardedConnection
@@ -110,7 +111,7 @@ class GuardedAdapter(BaseAdapter):
 
         `headers` holds none of Host, Accept-Encoding, Content-Length and Transfer-Encoding. Raises as `send` does.
         """
-        route = self._pool.route(url)
+        route = self._pool.route(url, exchange.account_id)
         message = _message(method, route.start, headers, body)
         self._watchdog.watch(exchange)
         try:
@@ -122,13 +123,13 @@ class GuardedAdapter(BaseAdapter):
         finally:
             self._watchdog.forget(exchange)
 
-    def begin(self) -> Exchange:
-        """Return an exchange with the adapter's own limits, which begins now."""
-        return Exchange(self._deadline_s, self._connect_timeout_s)
+    def begin(self, account_id: AccountId = None) -> Exchange:
+        """Return an exchange with the adapter's own limits, which begins now, for an account."""
+        return Exchange(self._deadline_s, self._connect_timeout_s, account_id)
 
     def connect(self, exchange: Exchange, url: str) -> GuardedConnection:
         """Return a connection as a request would get it, with TLS, which is never kept. Raises as `send` does."""
-        route = self._pool.route(url)
+        route = self._pool.route(url, exchange.account_id)
         self._watchdog.watch(exchange)
         try:
             return route.origin.connect(exchange)

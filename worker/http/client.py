@@ -7,6 +7,7 @@ import ssl
 from contextlib import closing
 from typing import Any, Final, Literal
 
+from runtime.account_shares import AccountId
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.exports.delivery import Outcome
@@ -37,21 +38,21 @@ class HttpClient:
             policy, resolver, deadline_s, connect_timeout_s, connections, verify, confirmed_for_s, kept_idle_s
         )
 
-    def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        """Send one POST and return its outcome; never raises for what the network or the receiver does."""
-        exchange = self._adapter.begin()
+    def post(self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId = None) -> Outcome:
+        """Send one POST for an account and return its outcome; never raises for what the network or the receiver does."""
+        exchange = self._adapter.begin(account_id)
         try:
             response = self._adapter.exchange(exchange, "POST", url, headers, body)
         except TransportError as failed:
             return exchange.outcome(error=failed.error, refused=isinstance(failed, TargetRefused))
         return exchange.outcome(response.status, retry_after=response.retry_after, body=response.body)
 
-    def inspect(self, url: str) -> Validation:
+    def inspect(self, url: str, account_id: AccountId = None) -> Validation:
         """Check a target as a delivery would meet it now, from its URL to its certificate; sends nothing, never raises.
 
         Reasons are the error codes of attempts, and `certificate_expired` beside them.
         """
-        exchange = self._adapter.begin()
+        exchange = self._adapter.begin(account_id)
         try:
             with closing(self._adapter.connect(exchange, url)) as connection:
                 return _judge_certificate(connection.socket)

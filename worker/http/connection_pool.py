@@ -1,5 +1,7 @@
 """Connections that only the dialer opens, kept open while their names still resolve to their addresses.
 
+Accounts share none: what one account's name servers do not answer decides nothing for another account's connections.
+
 A request is one write, a response is read as far as `worker.http.response_parser` allows, and nothing in between sends a
 request twice. A POST over a kept connection takes 60 µs of processor time where requests' own adapter, urllib3 and
 http.client took 360, and half of it is the kernel's.
@@ -18,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
+from runtime.account_shares import AccountId
 from schemas.url_policy.policy import TargetPolicy, UrlRefusal
 from schemas.url_policy.target_url import DEFAULT_PORTS, check_url
 from worker.http.deadline import Exchange, WatchedSocket, milliseconds
@@ -68,7 +71,7 @@ class GuardedConnection(WatchedSocket):
 
 
 class Origin:
-    """A scheme, host and port: its kept connections, and what its name last resolved to.
+    """A scheme, host and port of an account: its kept connections, and what its name last resolved to.
 
     Closes the connections when the last reference to it is gone. Threads share it without a lock: taking from and adding to
     a list is one step each, and a connection that was taken belongs to the thread that took it.
@@ -194,13 +197,13 @@ class ConnectionPool:
         self._dialer = dialer
         self._connections = connections
         self._verify = verify
-        self._origins: WeakValueDictionary[tuple[str, str, int], Origin] = WeakValueDictionary()
+        self._origins: WeakValueDictionary[tuple[AccountId, str, str, int], Origin] = WeakValueDictionary()
         self._origins_lock = threading.Lock()
         self._route_or_refusal = lru_cache(maxsize=_ROUTES)(self._find_route)
 
-    def route(self, url: str) -> Route:
-        """Return the route of a URL. Raises TargetRefused if the policy forbids the URL."""
-        found = self._route_or_refusal(url)
+    def route(self, url: str, account_id: AccountId) -> Route:
+        """Return the route of an account's URL. Raises TargetRefused if the policy forbids the URL."""
+        found = self._route_or_refusal(url, account_id)
         if isinstance(found, UrlRefusal):
             raise TargetRefused(found.reason)
         return found
@@ -224,11 +227,11 @@ class ConnectionPool:
         # Reading the authorities takes tens of milliseconds, and is not needed for plain http.
         return _tls_context(self._verify)
 
-    def _find_route(self, url: str) -> Route | UrlRefusal:
+    def _find_route(self, url: str, account_id: AccountId) -> Route | UrlRefusal:
         target = check_url(url, self._policy)
         if isinstance(target, UrlRefusal):
             return target
-        key = (target.scheme, target.host, target.port)
+        key = (account_id, target.scheme, target.host, target.port)
         context = self._context if target.scheme == "https" else None
         with self._origins_lock:
             origin = self._origins.get(key) or Origin(self._dialer, target.host, target.port, context, self._connections)

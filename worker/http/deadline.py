@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome, Timings
 
 #: How late the watchdog may notice that a deadline has passed.
@@ -21,12 +22,14 @@ _WATCH_S: Final = 0.05
 class Exchange:
     """One request under its deadline: the connection it uses and the duration of its parts.
 
-    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them.
+    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them. Its name is looked up
+    in the share of `account_id`.
     """
 
     __slots__ = (
         "_expired",
         "_watched",
+        "account_id",
         "address",
         "began_at",
         "connect_timeout_s",
@@ -35,7 +38,8 @@ class Exchange:
         "timings",
     )
 
-    def __init__(self, deadline_s: float, connect_timeout_s: float = math.inf) -> None:
+    def __init__(self, deadline_s: float, connect_timeout_s: float = math.inf, account_id: AccountId = None) -> None:
+        self.account_id = account_id
         self.began_at = time.monotonic()
         self.deadline = self.began_at + deadline_s
         self.connect_timeout_s = connect_timeout_s

@@ -68,7 +68,7 @@ class Dialer:
         """Return all addresses of a name, each of which may be dialed."""
         began_at = time.monotonic()
         try:
-            addresses = self._resolver.resolve(host, port, timeout_s)
+            addresses = self._resolver.resolve(host, port, timeout_s, exchange.account_id)
         except DnsError as failed:
             raise transport_error(failed.reason) from None
         finally:

@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
+from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import kept_answer, without_secret
@@ -33,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 class Post(Protocol):
     """Sends one request within a deadline and returns its outcome; never raises for what the network does."""
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome: ...
+    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId) -> Outcome: ...
 
 
 class Message(NamedTuple):
@@ -47,7 +48,7 @@ class Message(NamedTuple):
     body: bytes
     at: datetime
     nonce: str
-    account_id: int | None = None
+    account_id: AccountId = None
 
 
 class SignedPost:
@@ -64,7 +65,7 @@ class SignedPost:
             secret = self._secret(message)
             if secret is None:
                 return Outcome(error="no_secret")
-            outcome = self._post(message.url, signed_headers(message, secret), message.body)
+            outcome = self._post(message.url, signed_headers(message, secret), message.body, message.account_id)
         except RiskRelayError as broken:
             _log.error("message cannot be signed", extra={**_named(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")

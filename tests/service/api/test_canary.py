@@ -246,9 +246,9 @@ KEPT_AROUND: Final = {"header X-Request-Id": ("answer", "log"), "header Idempote
 class AnyLookup(FakeResolver):
     """Every name leads to one public address."""
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Any:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Any:
         self.table[host] = ["93.184.215.14"]
-        return super().resolve(host, port, timeout_s)
+        return super().resolve(host, port, timeout_s, account_id)
 
 
 def _be_a_worker() -> object:

@@ -181,11 +181,11 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
     customer: Customer, target: Target, tmp_path: Any, status: str, answered: int
 ) -> None:
     class Meanwhile(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+        def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
             # Nothing is held while a resolver is asked.
             assert peewee_database.is_closed()
             turn_to(target, status)
-            return super().resolve(host, port, timeout_s)
+            return super().resolve(host, port, timeout_s, account_id)
 
     [export_id] = make_failed(customer, target.id)
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), Meanwhile({HOST: ["93.184.215.14"]})))

@@ -469,9 +469,9 @@ class WatchingResolver(FakeResolver):
         super().__init__({HOST: ["93.184.215.14"]})
         self.held: list[bool] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         self.held.append(not peewee_database.is_closed())
-        return super().resolve(host, port, timeout_s)
+        return super().resolve(host, port, timeout_s, account_id)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -264,9 +264,9 @@ class ConnectionCheckingResolver(FakeResolver):
         super().__init__(NAMES)
         self.held: list[bool] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         self.held.append(not peewee_database.is_closed())
-        return super().resolve(host, port, timeout_s)
+        return super().resolve(host, port, timeout_s, account_id)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

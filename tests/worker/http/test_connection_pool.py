@@ -192,9 +192,9 @@ def test_one_look_at_a_name_serves_all_its_connections() -> None:
 class CountingResolver(FakeResolver):
     """A lookup that takes a moment, during which others come with the same question."""
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         time.sleep(0.002)
-        return super().resolve(host, port, timeout_s)
+        return super().resolve(host, port, timeout_s, account_id)
 
 
 def test_many_posts_on_many_threads_share_the_lookups() -> None:

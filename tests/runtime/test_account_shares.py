@@ -1,0 +1,120 @@
+"""An account alone may use all shared slots, and other accounts keep none from its reserved ones."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.account_shares import AccountShares
+
+#: What happens to the slots: an account that wants one and may have it takes it, or one that holds some releases one.
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=400)
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 5))
+
+
+def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[int]:
+    """Let accounts take and release slots; return what each holds, which `shares` must have counted."""
+    held = Counter[int]()
+    for account_id, releases in steps:
+        if releases and held[account_id]:
+            shares.release(account_id)
+            held[account_id] -= 1
+        elif not releases and shares.may_take(account_id):
+            shares.take(account_id)
+            held[account_id] += 1
+        assert shares.total == held.total()
+        assert all(shares.held(each) == held[each] for each in range(10))
+    return held
+
+
+@given(SIZES, STEPS)
+def test_whatever_others_hold_an_account_gets_its_reserved_slots(
+    sizes: tuple[int, int], steps: list[tuple[int, bool]]
+) -> None:
+    shares = AccountShares(*sizes)
+    held = played(shares, steps)
+    assert held.total() <= shares.limit
+    holders = {account_id for account_id, count in held.items() if count}
+    for account_id in range(10):
+        if held[account_id] < shares.reserved and len(holders | {account_id}) <= sizes[1]:
+            assert shares.may_take(account_id)
+
+
+@given(SIZES, STEPS)
+def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
+    sizes: tuple[int, int], steps: list[tuple[int, bool]]
+) -> None:
+    shares = AccountShares(*sizes)
+    held = played(shares, steps)
+    full = shares.holders_of_all()
+    if shares.shared <= held.total() < shares.limit:
+        assert set(full) == {account_id for account_id, count in held.items() if count >= shares.reserved}
+    assert bool(full) <= (held.total() >= shares.shared)
+
+
+@given(SIZES, STEPS, st.sets(st.integers(0, 9)))
+def test_of_those_that_want_a_slot_the_one_that_holds_the_fewest_is_first(
+    sizes: tuple[int, int], steps: list[tuple[int, bool]], wanting: set[int]
+) -> None:
+    shares = AccountShares(*sizes)
+    held = played(shares, steps)
+    order = shares.in_order(wanting)
+    assert [held[each] for each in order if each is not None] == sorted(
+        held[each] for each in wanting if shares.may_take(each)
+    )
+
+
+@given(SIZES, st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.booleans()), max_size=60))
+def test_no_account_takes_more_than_its_share_while_another_has_work(
+    sizes: tuple[int, int], steps: list[tuple[int, int, bool]]
+) -> None:
+    """Accounts get work and finish some of it; each time, slots are handed out until no account may take one."""
+    shares, work = AccountShares(*sizes), Counter[int]()
+    for account_id, count, finishes in steps:
+        if finishes:
+            for _ in range(min(count, shares.held(account_id))):
+                shares.release(account_id)
+        else:
+            work[account_id] += count
+        while taking := shares.in_order(+work)[:1]:
+            [first] = taking
+            assert first is not None
+            assert all(shares.held(first) <= shares.held(other) for other in +work)
+            shares.take(first)
+            work[first] -= 1
+        holders = [each for each in range(10) if shares.held(each)]
+        if +work and len(holders) <= sizes[1]:
+            # Nothing shared is left idle, and an account whose work waits has what is reserved for it.
+            assert shares.is_reserve
+            assert all(shares.held(each) >= shares.reserved for each in +work)
+        if len(holders) < sizes[1]:
+            assert shares.may_take(10)
+
+
+def test_an_account_alone_takes_every_shared_slot_and_no_more() -> None:
+    shares = AccountShares(32)
+    taken = 0
+    while shares.may_take(1):
+        shares.take(1)
+        taken += 1
+    assert taken == 32
+
+
+def test_while_sixteen_accounts_hold_all_they_may_each_has_its_quarter() -> None:
+    shares = AccountShares(32)
+    for account_id in range(16):
+        while shares.may_take(account_id):
+            shares.take(account_id)
+    assert [shares.held(account_id) for account_id in range(16)] == [32] + [8] * 15
+    assert (shares.total, shares.limit) == (152, 160)
+    # And so does one more: the first one had its eight among the shared ones.
+    assert shares.may_take(16)
+
+
+def test_an_account_that_holds_slots_in_advance_leaves_as_much_room() -> None:
+    shares = AccountShares(8, held={1: -4})
+    for _ in range(12):
+        assert shares.may_take(1)
+        shares.take(1)
+    assert not shares.may_take(1)
