@@ -16,6 +16,7 @@ from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker.background import compliance, pings, recoveries, retention, validations
+from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -67,10 +68,7 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
 
 
 def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTask]:
-    """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age.
-
-    Pings and validations have a thread for each that may run at once, so that a slow receiver delays no other client.
-    """
+    """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
     vault = Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
     inspect = compose_client(settings, validations.VALIDATIONS_AT_ONCE).inspect
@@ -84,10 +82,9 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
 
     deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now)
     return [
-        *(BackgroundTask(f"ping-{n}", ping.run_once, pings.POLL_S) for n in range(pings.PINGS_AT_ONCE)),
-        *(
-            BackgroundTask(f"validation-{n}", validation.run_once, validations.POLL_S)
-            for n in range(validations.VALIDATIONS_AT_ONCE)
+        AccountTask("pings", ping.claim, ping.send, pings.PINGS_AT_ONCE, pings.POLL_S),
+        AccountTask(
+            "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
         ),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),

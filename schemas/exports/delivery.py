@@ -20,7 +20,8 @@ class Claim(NamedTuple):
     """One export held for one attempt.
 
     `attempt` counts all attempts of the export; `try_number` those of the current schedule, which a manual retry starts
-    again at `schedule_began_at`. `claimed_at` is when the row was last read with this lease.
+    again at `schedule_began_at`. `claimed_at` is when the row was last read with this lease. The attempt takes a sender
+    thread of the share of `account_id`.
     """
 
     export_id: str

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from schemas.targets.target import TargetStatus
+
+
+class TargetKey(NamedTuple):
+    """A target and its account, as counters of claims name them."""
+
+    account_id: int
+    target_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,13 @@ class ThrottleState:
     failing_since: datetime | None
     max_per_minute: int | None
     paced_until: datetime | None
+    account_id: int
     validation_status: str | None = None
+
+    @property
+    def key(self) -> TargetKey:
+        """The target and its account."""
+        return TargetKey(self.account_id, self.target_id)
 
     def is_held(self, now: datetime) -> bool:
         """Return whether it is held until a time that its receiver or the circuit breaker set."""

@@ -4,6 +4,7 @@ A ping is sent at most once: its start and its end are each a compare-and-swap. 
 started in time, so that nothing is sent after the client has its response.
 """
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -77,8 +78,11 @@ def give_up(ping_id: str, now: datetime) -> bool:
     return finish(ping_id, PingResult(False, error_code=WORKER_LOST), now)
 
 
-def claim_next(now: datetime) -> PingOrder | None:
-    """Claim the ping that has waited longest; None where none waits. Ends stale ones unsent."""
+def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrder | None:
+    """Claim the ping that has waited longest; None where none waits. Ends stale ones unsent.
+
+    Pings of the accounts `excluded` are left alone.
+    """
     oldest = (
         PingRow.select(
             *columns(
@@ -97,6 +101,8 @@ def claim_next(now: datetime) -> PingOrder | None:
         .order_by(PingRow.requested_at)
         .limit(1)
     )
+    if excluded:
+        oldest = oldest.where(TargetRow.account.not_in(list(excluded)))
     while found := tuples(oldest.clone()):
         [(*values, status)] = found
         order = PingOrder(*values)

@@ -29,12 +29,17 @@ WITH RECURSIVE waiting (target_id) AS (
     SELECT w.target_id, (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = w.target_id AND e.due_at IS NOT NULL)
     FROM waiting w WHERE w.target_id IS NOT NULL
 )"""
-_DUE: Final = f"""{_WAITING}
-SELECT {_COLUMNS} FROM first f CROSS JOIN targets t
+_FROM_DUE: Final = """
+FROM first f CROSS JOIN targets t
 WHERE t.id = f.target_id AND (t.status IN ('blocked', 'disabled') OR (
     t.status = 'active' AND f.due_at <= ? AND (t.held_until IS NULL OR t.held_until <= ?)
-))
-LIMIT ?"""  # noqa: S608 - our own names
+))"""
+_DUE: Final = f"{_WAITING} SELECT {_COLUMNS} {_FROM_DUE} LIMIT ?"
+# Ordered by the place within the account, so that the first rows hold some targets of each account.
+_DUE_BY_ACCOUNT: Final = f"""{_WAITING}
+SELECT {_COLUMNS} {_FROM_DUE}
+ORDER BY ROW_NUMBER() OVER (PARTITION BY t.account_id ORDER BY t.id), t.id
+LIMIT ?"""
 _DUE_OF: Final = f"""
 WITH r (id) AS ({{rows}})
 SELECT {_COLUMNS} FROM r CROSS JOIN targets t
@@ -77,6 +82,11 @@ def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
     Includes targets that are blocked or disabled while exports wait for them.
     """
     return [_state(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
+
+
+def due_by_account(limit: int, now: datetime) -> list[ThrottleState]:
+    """Return up to `limit` targets as `due` does, of all accounts in turn: the first of each, the second of each, …"""
+    return [_state(row) for row in rows(_DUE_BY_ACCOUNT, ("", to_ms(now), to_ms(now), limit))]
 
 
 def due_of(target_ids: Sequence[str], now: datetime) -> list[ThrottleState]:
@@ -133,7 +143,8 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
         failing_since=from_ms(row[9]),
         max_per_minute=row[10],
         paced_until=_from_us(row[11]),
-        validation_status=row[12],
+        account_id=row[12],
+        validation_status=row[13],
     )
 
 

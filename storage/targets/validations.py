@@ -5,6 +5,7 @@ the result. If a worker dies, the lease lapses and the target is due again. A re
 time, and records its own finding. Targets that are turned off are validated only on request.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -31,6 +32,7 @@ class ValidationJob:
     """A target that a worker validates under a lease."""
 
     target_id: str
+    account_id: int
     base_url: str
     lease: str
 
@@ -87,12 +89,15 @@ def cancel(target_id: str, asked_at: datetime) -> bool:
         return compare_and_swap(TargetRow, target_id, is_same, validation_asked_at=None)
 
 
-def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
+def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] = ()) -> ValidationJob | None:
     """Claim the target whose validation is due longest, requested ones first; None where none is due.
 
-    The claim lapses `lease_s` seconds after `now`. Targets that need no validation by themselves are postponed.
+    Targets of the accounts `excluded` are left alone. The claim lapses `lease_s` seconds after `now`. Targets that need no
+    validation by themselves are postponed.
     """
     due = TargetRow.select().where(TargetRow.validation_due_at <= now).order_by(TargetRow.validation_due_at)
+    if excluded:
+        due = due.where(TargetRow.account.not_in(list(excluded)))
     while (row := due.clone().first()) is not None:
         spared_until = None if row.validation_asked_at is not None else _spared_until(row, now)
         with transaction():
@@ -101,7 +106,7 @@ def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
                 compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                return ValidationJob(row.id, row.base_url, lease)
+                return ValidationJob(row.id, row.account_id, row.base_url, lease)
     return None
 
 

@@ -20,6 +20,7 @@ from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
+from worker.http.signed_request import Post
 
 #: Each dispatcher has a name of its own, as each worker process has.
 NUMBERS: Final = itertools.count()
@@ -72,7 +73,7 @@ class FakePost:
         self._now = now
         self._lock = threading.Lock()
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
         with self._lock:
             self.sent[headers["Idempotency-Key"]] += 1
             self.calls.append((self._now(), url))
@@ -107,8 +108,8 @@ class RoutedPost(FakePost):
         self._by_url = by_url
         self._default = default
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        return self._by_url.get(url, self._default)(url, headers, body)
+    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+        return self._by_url.get(url, self._default)(url, headers, body, account_id)
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def running_dispatcher(
 
 
 def make_dispatcher(
-    post: FakePost,
+    post: Post,
     concurrency: int = 8,
     sweep_s: float = NO_SWEEP_S,
     now: Callable[[], datetime] = utc_now,

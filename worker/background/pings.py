@@ -4,10 +4,11 @@ A client waits for the response, so nothing is retried; the effects on the targe
 a delivery. No database connection is held during the request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Final
 
+from runtime.account_shares import AccountId
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.targets.pings import PingOrder, PingResult, ping_body
 from storage.db.engine import connection, transaction
@@ -16,7 +17,8 @@ from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import log_events, write_effects
 from worker.http.signed_request import Message, SignedPost, new_nonce
 
-#: Concurrent pings of one worker: a receiver that hangs must not make other clients wait for its deadline.
+#: Concurrent pings of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
+#: hangs must not make other clients wait for its deadline.
 PINGS_AT_ONCE: Final = 4
 #: A client waits: a lost wake-up, or one during a run of the dispatcher, costs it a second at most.
 POLL_S: Final = 1.0
@@ -26,7 +28,7 @@ _ONE_RETRY_LEFT: Final = Schedule((0.0,), timedelta.max)
 
 
 class PingTask:
-    """Sends pings, each on the thread that takes it."""
+    """Claims and sends pings."""
 
     def __init__(self, signed_post: SignedPost, worker: str, now: Callable[[], datetime]) -> None:
         self._signed_post = signed_post
@@ -35,14 +37,21 @@ class PingTask:
 
     def run_once(self) -> bool:
         """Send the ping that has waited longest; return whether there was one."""
+        order = self.claim()
+        if order is not None:
+            self.send(order)
+        return order is not None
+
+    def claim(self, excluded: Collection[AccountId] = ()) -> PingOrder | None:
+        """Claim the ping that has waited longest, of any account but those `excluded`."""
         with connection():
-            order = pings.claim_next(self._now())
-        if order is None:
-            return False
+            return pings.claim_next(self._now(), excluded)
+
+    def send(self, order: PingOrder) -> None:
+        """Send a ping that was claimed, and store its result."""
         at = self._now()
         outcome = self._signed_post.send(_message(order, at))
         self._record(order, outcome, at)
-        return True
 
     def send_unrecorded(self, order: PingOrder) -> PingResult:
         """Send a ping that is not stored, and return its result; it has no effect on the target."""

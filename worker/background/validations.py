@@ -5,16 +5,19 @@ down is shown and blocks nothing. No database connection is held during the netw
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final
 
+from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
 from schemas.targets.validations import Validation
 from storage.db.engine import connection
 from storage.targets import validations
+from storage.targets.validations import ValidationJob
 
-#: Concurrent validations of one worker: a receiver that hangs must not make other clients wait for its deadline.
+#: Concurrent validations of one account alone, in one worker; beside it, other accounts have threads of their own. A
+#: receiver that hangs must not make other clients wait for its deadline.
 VALIDATIONS_AT_ONCE: Final = 4
 #: A client waits: a lost wake-up costs it a second at most.
 POLL_S: Final = 1.0
@@ -25,13 +28,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ValidationTask:
-    """Validates targets, each on the thread that claims it.
+    """Claims and validates targets.
 
-    `inspect` checks a URL within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
+    `inspect` checks the URL of an account within a deadline and never raises for what the network does; a lease lasts
+    `lease_s` seconds.
     """
 
     def __init__(
-        self, inspect: Callable[[str], Validation], worker: str, now: Callable[[], datetime], lease_s: float
+        self, inspect: Callable[[str, AccountId], Validation], worker: str, now: Callable[[], datetime], lease_s: float
     ) -> None:
         self._inspect = inspect
         self._worker = worker
@@ -40,19 +44,26 @@ class ValidationTask:
 
     def run_once(self) -> bool:
         """Validate the target that has been due longest; return whether there was one."""
+        due = self.claim()
+        if due is not None:
+            self.validate(due)
+        return due is not None
+
+    def claim(self, excluded: Collection[AccountId] = ()) -> ValidationJob | None:
+        """Claim the target that has been due longest, of any account but those `excluded`."""
         with connection():
-            due = validations.claim_next(self._now(), self._lease_s)
-        if due is None:
-            return False
-        validation = self._inspect(due.base_url)
+            return validations.claim_next(self._now(), self._lease_s, excluded)
+
+    def validate(self, due: ValidationJob) -> None:
+        """Validate a target that was claimed, and record the result."""
+        validation = self._inspect(due.base_url, due.account_id)
         if validation.reason == DnsFailure.OVERLOADED:
             # Our own overload, not the target's fault: the lease expires, and the target is validated then.
             overloaded = {"target_id": due.target_id, "worker": self._worker}
             _log.warning("DNS resolver overloaded, validation postponed", extra=overloaded)
-            return True
+            return
         with connection():
             is_recorded = validations.finish(due, validation, self._now(), self._worker)
         if is_recorded and validation.is_refused:
             extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self._worker}
             _log.warning("target blocked: its address is not allowed", extra=extra)
-        return True

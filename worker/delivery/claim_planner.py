@@ -1,24 +1,30 @@
 """Plans how many exports of each target this worker claims now: what the throttle states allow, shared fairly.
 
-A scan goes from target to target with due exports and ends when there is no room for more; so a target with a hundred
-thousand waiting exports costs as much as a target with one, and is planned for no more often. With thousands of targets
-for which nothing can be claimed, full scans are spaced so that they take a small part of the time; the scans between them
-read the targets that the last full scan found. While claims get all they ask for, the result of a scan serves the next
-plans too: the claim itself asks the database what is due and whether it may be sent.
+Accounts share the room by `runtime.account_shares`, the targets of an account share what it gets. So an account with a
+thousand targets and a hundred thousand due exports leaves the others their claims, in every plan.
+
+A scan goes from target to target with due exports; so a target with a hundred thousand waiting exports costs as much as a
+target with one, and is planned for no more often. Of more than MAX_KNOWN targets it returns some of each account, and each
+plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the time; the scans
+between them read the targets that the last full scan found. While claims get all they ask for, the result of a scan serves
+the next plans too: the claim itself asks the database what is due and whether it may be sent.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
+from runtime.account_shares import AccountId, AccountShares
 from schemas.targets.target import TargetStatus
-from schemas.targets.throttle_state import ThrottleState, WorkerShare
+from schemas.targets.throttle_state import TargetKey, ThrottleState, WorkerShare
 from storage.targets import throttle_state_sql
 from worker.delivery import throttle
+from worker.delivery.target_queues import WaitingClaims
 
 #: Exports of one claim. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like a permanent outage.
 MAX_BATCH: Final = 500
@@ -39,11 +45,14 @@ REST_FACTOR: Final = 9.0
 #: But no longer than a sweep's period: where a process or a database stalled within a scan, new exports must not wait for
 #: minutes, nor longer than after a lost wake-up.
 MAX_REST_S: Final = 1.0
-#: Targets that are read between full scans.
-MAX_KNOWN: Final = 1000
+#: Targets that one scan returns, and that are read between full scans; more than these are read in pages.
+MAX_KNOWN: Final = 256
+#: Of more targets, those that are read between full scans: four of each of 16 accounts.
+KNOWN_OF_MANY: Final = 64
 #: How long the result of a scan serves further claims: exports that come due for another target wait no longer than this.
 #: A scan of twenty targets took 0.2 ms on SQLite; on PostgreSQL 1.3, which must skip the dead rows that ticks leave behind.
 SCAN_REUSED_FOR_S: Final = 0.1
+_NONE_WAITING: Final = WaitingClaims(Counter(), Counter())
 #: For a rest that ended within a scan: a moment in the past would mean that nothing waits.
 _AT_ONCE_S: Final = 0.001
 
@@ -61,28 +70,29 @@ class ClaimPlan:
 
 
 class DueTargetScanner:
-    """Reads the throttle states of targets with due exports, beginning after the target that was served last.
+    """Reads the throttle states of targets with due exports, some of each account.
 
-    A full scan that took longer than `quick_scan_s` is followed by a rest.
+    Reading that took longer than `quick_scan_s` is followed by a rest.
     """
 
     def __init__(self, quick_scan_s: float = QUICK_SCAN_S, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._quick_scan_s = quick_scan_s
         self._monotonic = monotonic
-        self._cursor = ""
-        #: What the last full scan found, and from when on the next one may begin.
-        self._known: list[str] = []
-        self._rests_until = monotonic()
-        self._was_full = False
-        #: The result of the last full scan if it was complete, when it began, and whether it may be used again.
+        self._scans, self._pages = _Rest(quick_scan_s, monotonic), _Rest(quick_scan_s, monotonic)
+        #: What the last full scan found, whether that were all due targets, when it began, and whether it may be used again.
         self._result: list[ThrottleState] = []
+        self._is_complete = True
         self._scanned_at = 0.0
         self._is_reusable = False
+        #: What is read between full scans.
+        self._known: list[str] = []
+        self._was_full = False
+        #: The target that the last page ended with.
+        self._page_end = ""
 
     def cached(self) -> list[ThrottleState]:
-        """Return the result of the last full scan, in the order of a scan, while it may be used again; else nothing."""
-        is_fresh = self._is_reusable and self._monotonic() < self._scanned_at + SCAN_REUSED_FOR_S
-        return self._in_order(self._result) if is_fresh else []
+        """Return the result of the last full scan while it may be used again; else nothing."""
+        is_fresh = self._is_reusable and self._is_complete and self._monotonic() < self._scanned_at + SCAN_REUSED_FOR_S
+        return self._result if is_fresh else []
 
     def reuse(self) -> None:
         """Let the result of the last full scan be used again."""
@@ -92,49 +102,104 @@ class DueTargetScanner:
         """Scan again next time."""
         self._is_reusable = False
 
-    def scan(self, now: datetime) -> Generator[ThrottleState, None, None]:
-        """Yield the targets with exports due at `now`, as many as the caller takes."""
+    def scan(self, now: datetime) -> list[ThrottleState]:
+        """Return targets with exports due at `now`: if there are more than MAX_KNOWN, of all accounts alike."""
         self.forget()
-        self._was_full = self._monotonic() >= self._rests_until
-        return self._scan_all(now) if self._was_full else self._scan_known(now)
+        self._was_full = self._scans.is_over()
+        if not self._was_full:
+            return throttle_state_sql.due_of(self._known, now)
+        self._scanned_at = self._monotonic()
+        with self._scans.after():
+            self._result = throttle_state_sql.due_by_account(MAX_KNOWN, now)
+        self._is_complete = len(self._result) < MAX_KNOWN
+        self._known = [state.target_id for state in self._result[: MAX_KNOWN if self._is_complete else KNOWN_OF_MANY]]
+        return self._result
 
-    def start_after(self, target_id: str) -> None:
-        """Let the next scan begin after this target."""
-        self._cursor = target_id
+    def pages(self, now: datetime) -> Generator[list[ThrottleState], None, None]:
+        """Yield all due targets, whosever they are, after those of the last page; nothing where scans find all of them."""
+        if self._is_complete or not self._pages.is_over():
+            return
+        # A caller that has enough ends this; the time until then counts.
+        with self._pages.after():
+            yield from _pages(self._page_end, now)
+
+    def end_page(self, target_id: str) -> None:
+        """Let the next page begin after this target."""
+        self._page_end = target_id
 
     def next_scan_at(self, now: datetime) -> datetime | None:
         """Return when to scan again after a scan that left nothing to claim; None where nothing waits for a moment."""
-        if self._was_full:
+        if self._was_full and self._is_complete:
             return throttle_state_sql.next_ready(now)
-        return now + timedelta(seconds=max(_AT_ONCE_S, self._rests_until - self._monotonic()))
+        rest_s = self._scans.left_s() if self._is_complete else min(self._scans.left_s(), self._pages.left_s())
+        return now + timedelta(seconds=max(_AT_ONCE_S, rest_s))
 
-    def _scan_known(self, now: datetime) -> Generator[ThrottleState, None, None]:
-        yield from self._in_order(throttle_state_sql.due_of(self._known, now))
 
-    def _in_order(self, found: list[ThrottleState]) -> list[ThrottleState]:
-        return sorted(found, key=lambda state: (state.target_id <= self._cursor, state.target_id))
+class _Rest:
+    """A rest after work that took longer than `quick_s`."""
 
-    def _scan_all(self, now: datetime) -> Generator[ThrottleState, None, None]:
-        seen: list[ThrottleState] = []
-        began_at, self._known, self._result = self._monotonic(), [], []
+    def __init__(self, quick_s: float, monotonic: Callable[[], float]) -> None:
+        self._quick_s = quick_s
+        self._monotonic = monotonic
+        self._until = monotonic()
+
+    def is_over(self) -> bool:
+        return self._monotonic() >= self._until
+
+    def left_s(self) -> float:
+        return self._until - self._monotonic()
+
+    @contextmanager
+    def after(self) -> Iterator[None]:
+        """Rest after the block."""
+        began_at = self._monotonic()
         try:
-            for state in _all_due(self._cursor, now):
-                if len(seen) < MAX_KNOWN:
-                    seen.append(state)
-                    self._known.append(state.target_id)
-                yield state
-            if len(seen) < MAX_KNOWN:
-                self._result, self._scanned_at = seen, began_at
+            yield
         finally:
-            # A caller that has enough ends the scan; the time until then counts.
             ended_at = self._monotonic()
             took_s = ended_at - began_at
-            rest_s = min(MAX_REST_S, REST_FACTOR * took_s)
-            self._rests_until = ended_at + (rest_s if took_s > self._quick_scan_s else 0)
+            self._until = ended_at + (min(MAX_REST_S, REST_FACTOR * took_s) if took_s > self._quick_s else 0)
+
+
+class _Wanted:
+    """How many claims of each target there is room for, by account; as many targets of each as can get one.
+
+    `quota` returns that of one target. Also keeps the targets with a rate limit, and those that are turned off.
+    """
+
+    def __init__(
+        self, shares: AccountShares, satisfied: Collection[AccountId], quota: Callable[[ThrottleState], int]
+    ) -> None:
+        self.quotas: dict[AccountId, dict[str, int]] = {}
+        self.rate_limited: set[str] = set()
+        self.off: set[str] = set()
+        self._shares = shares
+        self._satisfied = satisfied
+        self._quota = quota
+        self._shared_room = shares.shared - shares.total
+
+    def add(self, states: Iterable[ThrottleState]) -> None:
+        """Add what there is room for of these targets."""
+        for state in states:
+            if state.status in _TURNED_OFF:
+                self.off.add(state.target_id)
+            elif self._has_room(state.account_id) and (quota := self._quota(state)):
+                self.quotas.setdefault(state.account_id, {})[state.target_id] = quota
+                if state.max_per_minute is not None:
+                    self.rate_limited.add(state.target_id)
+
+    def fills_shared(self) -> bool:
+        """Return whether there are targets for all shared threads."""
+        return sum(map(len, self.quotas.values())) >= self._shared_room
+
+    def _has_room(self, account_id: int) -> bool:
+        room = max(self._shared_room, self._shares.reserved - self._shares.held(account_id))
+        may_take = account_id not in self._satisfied and self._shares.may_take(account_id)
+        return may_take and len(self.quotas.get(account_id, ())) < room
 
 
 class ClaimPlanner:
-    """Plans the claims of a worker with `threads` threads; `share` is its place among the workers."""
+    """Plans the claims of a worker with `threads` shared threads; `share` is its place among the workers."""
 
     def __init__(self, threads: int, scanner: DueTargetScanner | None = None) -> None:
         self._threads = threads
@@ -142,6 +207,8 @@ class ClaimPlanner:
         #: One target takes half the threads at most, so that one that hangs leaves room for the others.
         self._slots_per_target = max(1, threads // 2)
         self._ahead = _AHEAD
+        #: The target that each account was served last.
+        self._served_last: dict[AccountId, str] = {}
         self.share = WorkerShare()
         #: When the next attempt of any target may start, as far as the last plan knows; None where nothing waits.
         self.ready_at: datetime | None = None
@@ -152,28 +219,40 @@ class ClaimPlanner:
         """Return how many requests to a target this worker may have open at once."""
         return min(self._slots_per_target, throttle.slots(state, self.share, now))
 
-    def plan(self, held: Counter[str], returned: Counter[str], now: datetime, queued: int = 0) -> ClaimPlan:
-        """Plan claims for the free room.
+    def plan(
+        self,
+        held: Counter[TargetKey],
+        returned: Counter[TargetKey],
+        now: datetime,
+        waiting: WaitingClaims = _NONE_WAITING,
+    ) -> ClaimPlan:
+        """Plan claims for the free room of each account.
 
-        `held` counts the claims of this worker by target without those `returned` in this tick. `queued` claims wait for a
-        slot of their target and take no room: a target that hangs suddenly must not keep the free threads from others.
+        `held` counts the claims of this worker by target without those `returned` in this tick, `waiting` those of them that
+        no thread sends yet. They take no room from other accounts, and those for a slot of their target none from other
+        targets: a target or an account that hangs suddenly must not keep the free threads from others.
         """
-        room = _room(self._threads, round(self._ahead * returned.total()), held.total() - queued)
-        if not room:
-            self.ready_at, self.leaves_to_others = None, False
-            return ClaimPlan()
-        if cached := self._scanner.cached():
-            plan = self._allot_all(cached, held, returned, now, room)
+        self.ready_at, self.leaves_to_others = None, False
+        (shares, satisfied), plan = self._shares(held, returned, waiting), ClaimPlan()
+        if shares.total >= shares.limit:
+            return plan
+        if found := self._scanner.cached():
             self._note(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
         else:
-            with closing(self._scanner.scan(now)) as states:
-                plan = self._allot_all(states, held, returned, now, room)
-            if not plan.quotas:
-                self._note(self._scanner.next_scan_at(now), now)
-        quotas = throttle.distribute(plan.quotas, room)
-        if len(plan.quotas) >= room:
-            self._scanner.start_after(next(reversed(quotas)))
-        return ClaimPlan(quotas, [target_id for target_id in plan.rate_limited if target_id in quotas], plan.off)
+            found = self._scanner.scan(now)
+        quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
+        wanted = _Wanted(shares, satisfied, quota)
+        # For reserved threads alone the scan is enough: it finds targets of each account.
+        read = [] if shares.is_reserve else self._add_pages(wanted, now)
+        wanted.add(sorted(found, key=self._after_served))
+        plan.off.extend(wanted.off)
+        plan.quotas.update(self._allot(wanted.quotas, shares))
+        plan.rate_limited.extend(wanted.rate_limited & plan.quotas.keys())
+        if not plan.quotas and not self._scanner.cached():
+            self._note(self._scanner.next_scan_at(now), now)
+        if read:
+            self._scanner.end_page(_last_served(read, plan.quotas))
+        return plan
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:
         """Record what was claimed for a plan: where all it asked for was due, the scan serves the next plan too."""
@@ -190,55 +269,108 @@ class ClaimPlanner:
         """Record how long a tick takes, from claim to claim: what waits for a slot for longer must be checked once more."""
         self._ahead = max(1.0, min(_AHEAD, _WAITS_S / max(tick_s, _WAITS_S / _AHEAD)))
 
-    def _allot_all(
-        self, states: Iterable[ThrottleState], held: Counter[str], returned: Counter[str], now: datetime, room: int
-    ) -> ClaimPlan:
-        self.ready_at, self.leaves_to_others = None, False
-        plan = ClaimPlan()
-        for state in states:
-            if state.status in _TURNED_OFF:
-                plan.off.append(state.target_id)
-                continue
-            if quota := self._quota(state, held[state.target_id], returned[state.target_id], now):
-                plan.quotas[state.target_id] = quota
-                if state.max_per_minute is not None:
-                    plan.rate_limited.append(state.target_id)
-            if len(plan.quotas) >= room:
-                break
-        return plan
+    def _shares(
+        self, held: Mapping[TargetKey, int], returned: Mapping[TargetKey, int], waiting: WaitingClaims
+    ) -> tuple[AccountShares, set[AccountId]]:
+        """Return what accounts hold of the threads, less what each is to hold ahead of those that come back soon.
 
-    def _quota(self, state: ThrottleState, held: int, returned: int, now: datetime) -> int:
-        slots = self.slots(state, now)
+        Also returns the accounts that hold as much ahead; what they hold beyond that takes no room from others.
+        """
+        in_use, back, satisfied = Counter[AccountId](), Counter[AccountId](), set[AccountId]()
+        for key, count in held.items():
+            in_use[key.account_id] += count
+        for key, count in returned.items():
+            back[key.account_id] += count
+        for account_id in in_use.keys() | back.keys():
+            ahead, for_threads = round(self._ahead * back[account_id]), waiting.for_threads[account_id]
+            in_use[account_id] -= for_threads + waiting.for_slots[account_id] + max(0, ahead - for_threads)
+            if for_threads > ahead:
+                satisfied.add(account_id)
+        return AccountShares(self._threads, held=in_use), satisfied
+
+    def _add_pages(self, wanted: _Wanted, now: datetime) -> list[ThrottleState]:
+        """Add targets beyond those that scans find until all shared threads have one; return what was read."""
+        read: list[ThrottleState] = []
+        with closing(self._scanner.pages(now)) as pages:
+            for page in pages:
+                read += page
+                wanted.add(page)
+                if wanted.fills_shared():
+                    break
+        return read
+
+    def _after_served(self, state: ThrottleState) -> tuple[bool, str]:
+        """Order the targets of an account from the one after that which was served last."""
+        return state.target_id <= self._served_last.get(state.account_id, ""), state.target_id
+
+    def _allot(self, wanted: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
+        """Divide the room among accounts, then what each gets among its targets."""
+        left = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
+        given = Counter[AccountId]()
+        most = shares.total + MAX_BATCH
+        while shares.total < most and (first := shares.in_order(left)[:1]):
+            [account_id] = first
+            shares.take(account_id)
+            given[account_id] += 1
+            left[account_id] -= 1
+            if not left[account_id]:
+                del left[account_id]
+        quotas: dict[str, int] = {}
+        for account_id, count in given.items():
+            quotas |= (own := throttle.distribute(wanted[account_id], count))
+            self._served_last[account_id] = next(reversed(own))
+        return quotas
+
+    def _quota(
+        self,
+        state: ThrottleState,
+        held: Mapping[TargetKey, int],
+        returned: Mapping[TargetKey, int],
+        now: datetime,
+        shares: AccountShares,
+    ) -> int:
+        slots, held_here = self.slots(state, now), held.get(state.key, 0)
         self.leaves_to_others = self.leaves_to_others or not slots
+        if shares.is_reserve:
+            slots = min(slots, shares.half_reserved)
         if state.max_per_minute is None:
-            return _room(slots, round(self._ahead * returned), held) if slots else 0
+            return _room(slots, round(self._ahead * returned.get(state.key, 0)), held_here) if slots else 0
         self._note(throttle.rate_allows_from(state), now)
         # Claimed for free slots alone: claims that wait for a slot would be sent closer together than the rate limit allows.
-        return min(_room(slots, 0, held), throttle.rate_allowance(state, now))
+        return min(_room(slots, 0, held_here), throttle.rate_allowance(state, now))
 
     def _note(self, ready_at: datetime | None, now: datetime) -> None:
         if ready_at is not None and ready_at > now and (self.ready_at is None or ready_at < self.ready_at):
             self.ready_at = ready_at
 
 
+def _pages(after_id: str, now: datetime) -> Iterator[list[ThrottleState]]:
+    """Yield the due targets after an id in pages, then those up to it."""
+    began_after, is_second = after_id, False
+    while True:
+        page = throttle_state_sql.due(after_id, TARGETS_PER_QUERY, now)
+        if is_second:
+            page = [state for state in page if state.target_id <= began_after]
+        if page:
+            yield page
+        if len(page) < TARGETS_PER_QUERY:
+            if is_second or not began_after:
+                return
+            after_id, is_second = "", True
+        else:
+            after_id = page[-1].target_id
+
+
+def _last_served(read: Sequence[ThrottleState], quotas: Collection[str]) -> str:
+    """Return the target after which the next page begins: the last that got a claim, or the last of all.
+
+    Of the account with the most targets there: scans find some targets of the others anyway.
+    """
+    [(account_id, _)] = Counter(state.account_id for state in read).most_common(1)
+    served = [state.target_id for state in read if state.account_id == account_id and state.target_id in quotas]
+    return served[-1] if served else read[-1].target_id
+
+
 def _room(at_once: int, ahead: int, held: int) -> int:
     """Return how many more to hold: what is sent at once, and what is to wait for a slot."""
     return min(max(0, at_once + ahead - held), MAX_BATCH)
-
-
-def _all_due(cursor: str, now: datetime) -> Iterator[ThrottleState]:
-    """Yield the due targets after the cursor, then those up to it."""
-    yield from _due_after(cursor, now)
-    for state in _due_after("", now) if cursor else ():
-        if state.target_id > cursor:
-            return
-        yield state
-
-
-def _due_after(after_id: str, now: datetime) -> Iterator[ThrottleState]:
-    while True:
-        found = throttle_state_sql.due(after_id, TARGETS_PER_QUERY, now)
-        yield from found
-        if len(found) < TARGETS_PER_QUERY:
-            return
-        after_id = found[-1].target_id

@@ -2,7 +2,8 @@
 
 Each tick is one transaction (`worker.delivery.tick_writer`). The dispatcher owns the database work, the pool's threads own
 the network, and neither waits for the other. It claims no more than the pool can soon send, so that claims do not wait here
-while another worker is idle; and no more of one target than its throttle state and this worker's share of it allow
+while another worker is idle; no more of one account than its share of the threads, so that no account delays another
+(`runtime.account_shares`); and no more of one target than its throttle state and this worker's share of it allow
 (`worker.delivery.throttle`), so that no target delays another.
 """
 
@@ -45,8 +46,8 @@ class Dispatcher:
         self._stopped_at = float("inf")
         self._planner = ClaimPlanner(options.concurrency, DueTargetScanner(options.quick_scan_s))
         self._inbox = Inbox(self._planner.scan_again)
-        self._queues = TargetQueues()
-        self._pool = SenderPool(runner, self._queues, self._inbox, options.concurrency)
+        self._queues = TargetQueues(options.concurrency)
+        self._pool = SenderPool(runner, self._queues, self._inbox)
         clock = ClockGuard(options.now, options.compare_clocks)
         self._leases = LeaseKeeper(options, clock)
         self._writer = TickWriter(options, self._planner, clock, self._leases, self._queues, self._gives_up)
@@ -55,7 +56,7 @@ class Dispatcher:
     def start(self) -> None:
         """Start the threads; the first scan is at once."""
         self._inbox.wake()
-        self._pool.start()
+        self._pool.grow()
         self._thread.start()
 
     def deliver_due(self, timeout_s: float = SLICE_S) -> bool:
@@ -162,6 +163,7 @@ class Dispatcher:
             self._queues.set_slots(state.target_id, slots)
             for claim in self._queues.remove(state.target_id) if not slots else ():
                 self._inbox.put(SendResult(claim, is_unsent=True))
+        self._pool.grow()
 
     def _return_unsent(self) -> None:
         unsent = self._queues.remove_all()

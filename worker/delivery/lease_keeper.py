@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from schemas.exports.delivery import Claim
-from schemas.targets.throttle_state import WorkerShare
+from schemas.targets.throttle_state import TargetKey, WorkerShare
 from storage.db.engine import connection, transaction
 from storage.exports import claims_sql, transitions, worker_heartbeats
 from worker.delivery.claim_planner import MAX_BATCH
@@ -46,9 +46,9 @@ class LeaseKeeper:
         for claim in claims:
             del self._held[id(claim)]
 
-    def count_by_target(self) -> Counter[str]:
+    def count_by_target(self) -> Counter[TargetKey]:
         """Return how many claims are held for each target."""
-        return Counter(claim.target_id for claim in self._held.values())
+        return Counter(TargetKey(claim.account_id, claim.target_id) for claim in self._held.values())
 
     def until_renewal_s(self) -> float:
         """Return the seconds until the next renewal is due."""

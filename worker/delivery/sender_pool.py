@@ -1,5 +1,6 @@
 """The threads that send: each makes one attempt after another and puts the results into the dispatcher's inbox."""
 
+import itertools
 import logging
 import threading
 from typing import Final
@@ -14,22 +15,28 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SenderPool:
-    """Sends what `queues` has ready, on `threads` threads."""
+    """Sends what `queues` hands out, on as many threads as that asks for."""
 
-    def __init__(self, runner: AttemptRunner, queues: TargetQueues, inbox: Inbox, threads: int) -> None:
+    def __init__(self, runner: AttemptRunner, queues: TargetQueues, inbox: Inbox) -> None:
         self._runner = runner
         self._queues = queues
         self._inbox = inbox
-        self._threads = threads
+        self._numbers = itertools.count()
 
-    def start(self) -> None:
-        """Start the threads."""
-        for number in range(self._threads):
-            threading.Thread(target=self._run, name=f"delivery-{number}", daemon=True).start()
+    def grow(self) -> None:
+        """Start the threads that are missing; those beyond the shared ones end when they have nothing to send."""
+        while self._queues.add_thread():
+            try:
+                threading.Thread(target=self._run, name=f"delivery-{next(self._numbers)}", daemon=True).start()
+            except RuntimeError:
+                # The system has no thread left: what was handed out waits for one of ours, and its lease is renewed.
+                self._queues.remove_thread()
+                _log.warning("no thread left for a delivery, it waits")
+                return
 
     def stop(self) -> None:
         """End each thread once nothing is ready for it."""
-        self._queues.end_threads(self._threads)
+        self._queues.end_threads()
 
     def _run(self) -> None:
         claim = self._queues.take()

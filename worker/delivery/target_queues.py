@@ -3,97 +3,128 @@
 A target never has more open requests here than the slots that its queue was given, whatever is claimed for it; claims that
 wait in one queue take no thread from another. A result that pauses the queue takes its slots away at once, until the result
 is committed: a row that was read before would give them back.
+
+Accounts share the threads by `runtime.account_shares`, whose slots are the open requests. Among the targets of an account
+threads alternate; of its reserved threads a target gets half, so that one that hangs leaves the others theirs.
 """
 
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from runtime.account_shares import AccountId, AccountShares
 from schemas.exports.delivery import Claim
 
 
 @dataclass(slots=True)
 class _TargetQueue:
+    account_id: int
     slots: int = 0
-    open: int = 0  # ready for a thread, or being sent
+    open: int = 0  # handed to a thread, or being sent
     uncommitted: int = 0  # results that paused the queue and are not in the target's row yet
+    is_listed: bool = False  # among the queues of its account that wait for a thread
     waiting: deque[Claim] = field(default_factory=deque)
 
     def has_work(self) -> bool:
         return bool(self.waiting) and self.open < self.slots
 
-    def next(self) -> Claim:
-        self.open += 1
-        return self.waiting.popleft()
+
+class WaitingClaims(NamedTuple):
+    """Claims that wait, by account: for a thread, or for a slot of their target, so that no free thread could send them."""
+
+    for_threads: Counter[AccountId]
+    for_slots: Counter[AccountId]
 
 
 class TargetQueues:
-    """Hands claims to threads, each target's in order, as many at once as the target's queue has slots."""
+    """Hands claims to threads, each target's in order, as many at once as its queue has slots and its account threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         self._lock = threading.Lock()
         self._queues: dict[str, _TargetQueue] = {}
-        #: What may be sent now; None ends one thread. A simple queue, because an executor's future costs a delivery more
-        #: than its share of the database does.
-        self._ready: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
+        self._shares = AccountShares(threads)
+        #: By account, the queues whose next claim only waits for a thread, each once.
+        self._listed: dict[AccountId, deque[_TargetQueue]] = {}
+        #: Claims that have a thread each; None ends one thread. A simple queue, because an executor's future costs a
+        #: delivery more than its share of the database does.
+        self._handed_out: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
+        self._threads = 0
 
     def add(self, claims: Iterable[Claim]) -> None:
         """Append claims to the queues of their targets; `set_slots` lets them be sent."""
         with self._lock:
             for claim in claims:
-                self._queues.setdefault(claim.target_id, _TargetQueue()).waiting.append(claim)
+                self._queues.setdefault(claim.target_id, _TargetQueue(claim.account_id)).waiting.append(claim)
 
     def set_slots(self, target_id: str, slots: int) -> None:
-        """Set how many requests to a target may be open, and make as many claims ready."""
+        """Set how many requests to a target may be open, and hand out as many claims as there may be threads for."""
         with self._lock:
             target = self._queues.get(target_id)
             if target is not None:
                 target.slots = 0 if target.uncommitted else slots
-                while target.has_work():
-                    self._ready.put(target.next())
+                self._list(target)
+                self._hand_out()
 
     def waiting(self) -> set[str]:
         """Return the targets that claims wait for."""
         with self._lock:
             return {target_id for target_id, target in self._queues.items() if target.waiting}
 
-    def count_beyond_slots(self) -> int:
-        """Return how many claims wait beyond the slots of their targets: no free thread could send them."""
+    def count_waiting(self) -> WaitingClaims:
+        """Return by account how many claims wait, and for what."""
+        counts = WaitingClaims(Counter(), Counter())
         with self._lock:
-            return sum(max(0, len(each.waiting) - max(0, each.slots - each.open)) for each in self._queues.values())
+            for each in self._queues.values():
+                for_threads = min(len(each.waiting), max(0, each.slots - each.open))
+                counts.for_threads[each.account_id] += for_threads
+                counts.for_slots[each.account_id] += len(each.waiting) - for_threads
+        return counts
 
     def has_ready(self) -> bool:
         """Return whether more claims are ready than threads are free to send them."""
-        return not self._ready.empty()
+        return bool(self._listed)
+
+    def add_thread(self) -> bool:
+        """Count one more thread if one is missing: the shared ones at first, then one for each claim that has none."""
+        with self._lock:
+            is_missing = self._threads < max(self._shares.shared, self._shares.total)
+            self._threads += is_missing
+            return is_missing
+
+    def remove_thread(self) -> None:
+        """Count one thread less: it could not be started."""
+        with self._lock:
+            self._threads -= 1
 
     def take(self) -> Claim | None:
         """Wait for a claim that may be sent; None ends the thread."""
-        claim = self._ready.get()
+        with self._lock:
+            if self._threads > max(self._shares.shared, self._shares.total):
+                self._threads -= 1
+                return None
+        claim = self._handed_out.get()
         while claim is not None and self._requeue_if_paused(claim):
-            claim = self._ready.get()
+            claim = self._handed_out.get()
         return claim
 
     def finish(self, claim: Claim, *, pauses_queue: bool) -> Claim | None:
-        """Free the slot of a claim that was sent; return its target's next claim if no other target waits for the thread.
+        """Free the slot of a claim that was sent; return the claim that its thread sends next, if there is one.
 
         A result that `pauses_queue` keeps the queue closed until `commit` is called for it.
         """
         with self._lock:
             target = self._queues[claim.target_id]
-            target.open -= 1
+            self._release(target)
             if pauses_queue:
                 target.slots = 0
                 target.uncommitted += 1
-            if target.has_work():
-                following = target.next()
-                if self._ready.empty():
-                    return following
-                self._ready.put(following)
+            self._list(target)
             self._delete_if_empty(claim.target_id)
-        return None
+            return self._next()
 
     def commit(self, target_id: str) -> None:
         """Record that a result that paused a queue is in the target's row."""
@@ -116,31 +147,72 @@ class TargetQueues:
         with self._lock:
             removed = self._remove_ready()
             for claim in removed:
-                self._queues[claim.target_id].open -= 1
+                self._release(self._queues[claim.target_id])
             for target in self._queues.values():
                 removed += _close(target)
         return removed
 
-    def end_threads(self, count: int) -> None:
-        """End this many threads once nothing is ready for them."""
-        for _ in range(count):
-            self._ready.put(None)
+    def end_threads(self) -> None:
+        """End every thread once nothing is ready for it."""
+        with self._lock:
+            for _ in range(self._threads):
+                self._handed_out.put(None)
+
+    def _list(self, target: _TargetQueue) -> None:
+        if target.has_work() and not target.is_listed:
+            target.is_listed = True
+            self._listed.setdefault(target.account_id, deque()).append(target)
+
+    def _hand_out(self) -> None:
+        while (claim := self._next()) is not None:
+            self._handed_out.put(claim)
+
+    def _next(self) -> Claim | None:
+        """Take the claim that gets the next thread. The lock is held."""
+        for account_id in self._shares.in_order(self._listed):
+            claim = self._next_of(self._listed[account_id])
+            if not self._listed[account_id]:
+                del self._listed[account_id]
+            if claim is not None:
+                self._shares.take(account_id)
+                return claim
+        return None
+
+    def _next_of(self, listed: deque[_TargetQueue]) -> Claim | None:
+        most = self._shares.half_reserved if self._shares.is_reserve else self._shares.shared
+        for _ in range(len(listed)):
+            target = listed.popleft()
+            claim = None
+            if target.has_work() and target.open < most:
+                target.open += 1
+                claim = target.waiting.popleft()
+            target.is_listed = target.has_work()
+            if target.is_listed:
+                listed.append(target)
+            if claim is not None:
+                return claim
+        return None
+
+    def _release(self, target: _TargetQueue) -> None:
+        target.open -= 1
+        self._shares.release(target.account_id)
 
     def _requeue_if_paused(self, claim: Claim) -> bool:
-        """Put a claim back to the front if its queue was closed while it waited for a thread."""
+        """Put a claim back to the front if its queue was closed while it waited for a thread, which gets another one."""
         with self._lock:
             target = self._queues[claim.target_id]
             if target.slots:
                 return False
-            target.open -= 1
+            self._release(target)
             target.waiting.appendleft(claim)
+            self._hand_out()
             return True
 
     def _remove_ready(self) -> list[Claim]:
         removed = []
         # Threads take without the lock: what was there a moment ago may be gone.
         with suppress(queue.Empty):
-            while (claim := self._ready.get_nowait()) is not None:
+            while (claim := self._handed_out.get_nowait()) is not None:
                 removed.append(claim)
         return removed
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from runtime import logs
 from schemas.exports.delivery import Claim, CompletedAttempt
-from schemas.targets.throttle_state import ThrottleState
+from schemas.targets.throttle_state import TargetKey, ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import claims_sql, transitions
 from storage.targets import throttle_state_sql
@@ -115,11 +115,11 @@ class TickWriter:
         return Tick(claims, written.states)
 
     def _plan(self, results: Sequence[SendResult], now: datetime) -> ClaimPlan:
-        returned = Counter(each.claim.target_id for each in results)
+        returned = Counter(TargetKey(each.claim.account_id, each.claim.target_id) for each in results)
         held = self._leases.count_by_target()
         held.subtract(returned)
         self._planner.record_tick(time.monotonic() - self._claimed_at)
-        return self._planner.plan(held, returned, now, self._queues.count_beyond_slots())
+        return self._planner.plan(held, returned, now, self._queues.count_waiting())
 
     def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
         """Claim what the plan allows, and end what waits for targets that were turned off."""

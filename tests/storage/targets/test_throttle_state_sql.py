@@ -44,7 +44,20 @@ def due_ids(after_id: str = "", limit: int = 100, now: datetime = NOW) -> list[s
 def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -> None:
     target = make_target(customer)
     assert state_of(target.id) == ThrottleState(
-        target.id, TargetStatus.ACTIVE, "unknown", None, None, None, 16.0, 4, 0, None, None, None, "passed"
+        target.id,
+        TargetStatus.ACTIVE,
+        "unknown",
+        None,
+        None,
+        None,
+        16.0,
+        4,
+        0,
+        None,
+        None,
+        None,
+        customer.account_id,
+        "passed",
     )
 
 

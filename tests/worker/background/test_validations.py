@@ -31,7 +31,7 @@ class FakeInspect:
         self._found = found
         self._meanwhile = meanwhile
 
-    def __call__(self, url: str) -> Validation:
+    def __call__(self, url: str, account_id: int | None = None) -> Validation:
         self.seen.append(url)
         self.held.append(not database.is_closed())
         self._meanwhile()
@@ -119,7 +119,7 @@ def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -
     hanging, other = make_due(customer, "https://hanging.example.com/"), make_due(customer)
     gate = threading.Event()
 
-    def inspect(url: str) -> Validation:
+    def inspect(url: str, account_id: int | None) -> Validation:
         if "hanging" in url:
             gate.wait(30)
         return Validation()

@@ -9,11 +9,11 @@ from typing import Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from schemas.targets.throttle_state import WorkerShare
+from schemas.targets.throttle_state import TargetKey, WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import claims_sql
 from storage.targets import targets, throttle_state_sql
-from tests.support.factories import NOW, Customer, make_approved
+from tests.support.factories import NOW, Customer, make_approved, make_customer
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import statements
 from worker.delivery import throttle
@@ -26,9 +26,10 @@ from worker.delivery.claim_planner import (
     ClaimPlanner,
     DueTargetScanner,
 )
+from worker.delivery.target_queues import WaitingClaims
 
 URL: Final = "https://tracker.example.com/hook"
-NOTHING: Final[Counter[str]] = Counter()
+NOTHING: Final[Counter[TargetKey]] = Counter()
 
 
 def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[str]:
@@ -44,7 +45,14 @@ def made(threads: int) -> ClaimPlanner:
 
 
 def plan(planner: ClaimPlanner, held: Iterable[str] = (), returned: Iterable[str] = (), later_s: float = 0.0) -> ClaimPlan:
-    return planner.plan(Counter(held), Counter(returned), NOW + timedelta(seconds=later_s))
+    return planner.plan(counted(held), counted(returned), NOW + timedelta(seconds=later_s))
+
+
+def counted(target_ids: Iterable[str]) -> Counter[TargetKey]:
+    """Count claims of targets that are stored, by target and account."""
+    counts = Counter(target_ids)
+    owner = dict(rows("SELECT id, account_id FROM targets")) if counts else {}
+    return Counter({TargetKey(owner[target_id], target_id): count for target_id, count in counts.items()})
 
 
 def change(target_id: str, **columns: object) -> None:
@@ -90,9 +98,10 @@ def test_what_is_held_counts_against_target_and_threads(customer: Customer) -> N
 def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(customer: Customer) -> None:
     hanging, other = waiting_for(customer, 2, 100)
     planner = made(16)
-    held = Counter({hanging: 40})
+    held = counted([hanging] * 40)
     assert not planner.plan(held, NOTHING, NOW)
-    assert planner.plan(held, NOTHING, NOW, queued=32).quotas == {other: 8}
+    waiting = WaitingClaims(Counter(), Counter({customer.account_id: 32}))
+    assert planner.plan(held, NOTHING, NOW, waiting).quotas == {other: 8}
 
 
 def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: Customer) -> None:
@@ -163,8 +172,9 @@ def test_an_incomplete_scan_is_not_reused(customer: Customer) -> None:
 
 def scans(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
     """Plan, and tell whether the database was asked for that."""
+    counts = counted(held)
     with statements() as found:
-        plan(planner, held)
+        planner.plan(counts, NOTHING, NOW)
     return bool(found)
 
 
@@ -225,12 +235,13 @@ def test_the_next_plan_is_when_the_first_export_comes_due(customer: Customer) ->
     assert plan(planner, later_s=20).quotas == {ids[1]: 4}
 
 
-def test_without_room_nothing_is_read(customer: Customer) -> None:
-    [target_id] = waiting_for(customer, 1, 100)
+def test_without_room_for_any_account_nothing_is_read(customer: Customer) -> None:
+    waiting_for(customer, 1, 100)
     planner = made(4)
     planner.ready_at = NOW
+    held = Counter({TargetKey(account_id, "tgt_other"): 1 for account_id in range(2, 22)})
     with statements() as asked:
-        assert not plan(planner, held=[target_id] * 2 + ["tgt_other"] * 2)
+        assert not planner.plan(held, NOTHING, NOW)
     assert not asked
     assert planner.ready_at is None
 
@@ -361,6 +372,68 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
     # Twelve targets, eight claims a plan.
     assert plans <= 4
     assert few_left == 1
+
+
+# ---------------------------------------------------------------- accounts
+
+
+def test_accounts_share_the_room_before_their_targets_do(customer: Customer) -> None:
+    ids = waiting_for(customer, 6, 100)
+    alone = waiting_beside(1, 100)
+    planned = plan(made(16)).quotas
+    assert planned == {alone[0]: 8, **dict.fromkeys(ids[:2], 2), **dict.fromkeys(ids[2:], 1)}
+
+
+def test_an_account_whose_claims_take_every_thread_leaves_others_their_reserved_ones(customer: Customer) -> None:
+    ids = waiting_for(customer, 4, 100)
+    others = waiting_beside(3, 100)
+    held = [target_id for target_id in ids for _ in range(4)]
+    planner = made(16)
+    # A quarter of the threads, half of it for one target.
+    assert plan(planner, held).quotas == {others[0]: 2, others[1]: 1, others[2]: 1}
+    assert plan(planner, held + [others[0]] * 2).quotas == {others[1]: 1, others[2]: 1}
+    assert not plan(planner, held + others[:2] * 2)
+
+
+def test_claims_that_wait_behind_those_that_hang_take_no_room_from_other_accounts(customer: Customer) -> None:
+    """An account answered quickly, so that many claims wait for its threads; now its receivers hang."""
+    ids = waiting_for(customer, 20, 100)
+    [other] = waiting_beside(1, 100)
+    held = counted(target_id for target_id in ids for _ in range(10))
+    waiting = WaitingClaims(Counter({customer.account_id: 184}), Counter())
+    assert made(16).plan(held, NOTHING, NOW, waiting).quotas == {other: 2}
+
+
+def test_of_a_thousand_targets_of_one_account_the_one_of_another_is_in_every_plan(customer: Customer) -> None:
+    ids = waiting_for(customer, 1500)
+    [other] = waiting_beside(1, 50, first=9000)
+    stopwatch = Stopwatch()
+    planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
+    seen = Counter[str]()
+    for number in range(200):
+        # The first scan is a long one: for a second only targets that it found are read.
+        stopwatch.step_s = 1.0 if not number else 0.0
+        planned = plan(planner).quotas
+        assert planned[other] == 16
+        assert sum(planned.values()) == 32
+        seen += Counter(planned)
+        stopwatch.at_s += 0.02
+    assert set(seen) == {*ids, other}
+
+
+def test_an_account_with_a_thousand_targets_and_no_room_hides_no_other_account(customer: Customer) -> None:
+    ids = waiting_for(customer, 1500)
+    [other] = waiting_beside(1, 50, first=9000)
+    planner = ClaimPlanner(32, DueTargetScanner(monotonic=Stopwatch()))
+    assert plan(planner, ids[:32]).quotas == {other: 4}
+
+
+def waiting_beside(targets_count: int, each: int, first: int = 500) -> list[str]:
+    """Store targets of another account as `waiting_for` does, numbered from `first`."""
+    customer = make_customer()
+    ids = many_targets(customer, first, targets_count, URL)
+    many_waiting(customer, 1000 * first, targets_count * each, (first, targets_count), NOW)
+    return ids
 
 
 # ---------------------------------------------------------------- rate limits

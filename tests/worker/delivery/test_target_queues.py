@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
@@ -19,17 +19,19 @@ from worker.delivery.target_queues import TargetQueues
 
 NUMBERS: Final = itertools.count()
 PATIENCE_S: Final = 10.0
+#: More than claims that are ready in a test that is not about threads.
+THREADS: Final = 32
 
 
-def claims(target_id: str, count: int) -> list[Claim]:
+def claims(target_id: str, count: int, account_id: int = 1) -> list[Claim]:
     return [
-        Claim(f"exp_{next(NUMBERS)}", "lse_1", 1, 1, target_id, "https://a.example/", None, b"{}", NOW, NOW, 1)
+        Claim(f"exp_{next(NUMBERS)}", "lse_1", 1, 1, target_id, "https://a.example/", None, b"{}", NOW, NOW, account_id)
         for _ in range(count)
     ]
 
 
 def queues_with(slots: int, *waiting: Claim) -> TargetQueues:
-    queues = TargetQueues()
+    queues = TargetQueues(THREADS)
     queues.add(waiting)
     for target_id in {claim.target_id for claim in waiting}:
         queues.set_slots(target_id, slots)
@@ -38,12 +40,13 @@ def queues_with(slots: int, *waiting: Claim) -> TargetQueues:
 
 def ready(queues: TargetQueues) -> list[Claim]:
     """Return what threads could take now; the queues are of no use afterwards."""
-    queues.end_threads(1)
+    queues.add_thread()
+    queues.end_threads()
     return list(iter(queues.take, None))
 
 
 def test_claims_wait_until_their_queue_has_slots() -> None:
-    queues = TargetQueues()
+    queues = TargetQueues(THREADS)
     queues.add(claims("a", 3))
     assert queues.waiting() == {"a"}
     assert ready(queues) == []
@@ -68,25 +71,34 @@ def test_a_thread_that_is_done_takes_the_next_claim_of_its_queue() -> None:
 
 def test_claims_beyond_the_slots_are_counted() -> None:
     first, *others = claims("a", 5)
-    queues = TargetQueues()
+    queues = TargetQueues(THREADS)
     queues.add([first, *others, *claims("b", 2)])
     # Closed queues have no slots.
-    assert queues.count_beyond_slots() == 7
+    assert queues.count_waiting() == ({1: 0}, {1: 7})
     queues.set_slots("a", 2)
     queues.set_slots("b", 3)
-    assert queues.count_beyond_slots() == 3
+    assert queues.count_waiting() == ({1: 0}, {1: 3})
     assert queues.take() == first
     queues.finish(first, pauses_queue=False)
-    assert queues.count_beyond_slots() == 2
+    assert queues.count_waiting() == ({1: 0}, {1: 2})
+
+
+def test_claims_that_wait_for_a_thread_are_counted_beside_those_for_a_slot() -> None:
+    queues = TargetQueues(2)
+    queues.add(claims("a", 5))
+    queues.set_slots("a", 4)
+    assert queues.count_waiting() == ({1: 2}, {1: 1})
 
 
 def test_another_queue_that_waits_for_the_thread_goes_first() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
-    queues = queues_with(1, first, second, other)
-    taken = [queues.take(), None]
-    assert taken[0] is not None
-    assert queues.finish(taken[0], pauses_queue=False) is None
-    assert len(ready(queues)) == (2 if taken[0] == first else 1)
+    queues = TargetQueues(1)
+    queues.add([first, second, other])
+    queues.set_slots("a", 1)
+    queues.set_slots("b", 1)
+    assert queues.take() == first
+    assert queues.finish(first, pauses_queue=False) == other
+    assert queues.finish(other, pauses_queue=False) == second
 
 
 def test_fewer_slots_let_what_is_open_end_and_send_nothing_more() -> None:
@@ -210,14 +222,14 @@ class Senders:
 
 
 @contextmanager
-def sending(senders: Senders, threads: int) -> Iterator[None]:
-    with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(senders.run) for _ in range(threads)]
+def sending(senders: Senders) -> Iterator[None]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        running = [pool.submit(senders.run) for _ in iter(senders.queues.add_thread, False)]
         try:
             yield
         finally:
             senders.gate.set()
-            senders.queues.end_threads(threads)
+            senders.queues.end_threads()
         for each in running:
             each.result(PATIENCE_S)
 
@@ -226,8 +238,8 @@ def sending(senders: Senders, threads: int) -> Iterator[None]:
 def test_many_threads_send_everything_once_and_keep_to_the_slots(slots: int) -> None:
     added = {f"t{number}": claims(f"t{number}", 200) for number in range(5)}
     everything = list(itertools.chain(*added.values()))
-    senders = Senders(TargetQueues(), send_s=0.0001)
-    with sending(senders, 12):
+    senders = Senders(TargetQueues(12), send_s=0.0001)
+    with sending(senders):
         senders.queues.add(everything)
         for target_id in added:
             senders.queues.set_slots(target_id, slots)
@@ -240,8 +252,8 @@ def test_many_threads_send_everything_once_and_keep_to_the_slots(slots: int) -> 
 
 
 def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
-    senders = Senders(TargetQueues(), hangs="slow")
-    with sending(senders, 3):
+    senders = Senders(TargetQueues(3), hangs="slow")
+    with sending(senders):
         senders.queues.add([*claims("slow", 50), *claims("quick", 50)])
         senders.queues.set_slots("slow", 2)
         senders.queues.set_slots("quick", 2)
@@ -253,10 +265,10 @@ def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
 
 def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() -> None:
     """A dispatcher that sets slots by what it read, whatever pauses the queue meanwhile."""
-    queues = TargetQueues()
+    queues = TargetQueues(8)
     senders = Senders(queues, pauses_queue=0.2, send_s=0.0001)
     everything = [*claims("a", 300), *claims("b", 300)]
-    with sending(senders, 8):
+    with sending(senders):
         queues.add(everything)
         written = 0
         while written < len(everything):
@@ -276,10 +288,10 @@ def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() 
 def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
     """Over and over: what is there for a moment may be gone in the next, and nobody waits for it with the lock held."""
     for _ in range(100):
-        queues = TargetQueues()
+        queues = TargetQueues(4)
         senders = Senders(queues)
         everything = claims("a", 20)
-        with sending(senders, 4):
+        with sending(senders):
             queues.add(everything)
             queues.set_slots("a", 16)
             taken = queues.remove_all()
@@ -289,13 +301,71 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
 
 
 def test_ready_claims_show_while_they_wait_for_a_thread() -> None:
-    queues = TargetQueues()
+    queues = TargetQueues(1)
     queues.add(claims("a", 3))
     # What has no slot is not what a thread would send.
     assert not queues.has_ready()
     queues.set_slots("a", 2)
     assert queues.has_ready()
-    first, second = queues.take(), queues.take()
+    first = queues.take()
     assert first is not None
+    second = queues.finish(first, pauses_queue=False)
     assert second is not None
+    assert queues.has_ready()
+    assert queues.finish(second, pauses_queue=False) is not None
     assert not queues.has_ready()
+
+
+# ---------------------------------------------------------------- accounts
+
+
+def opened(queues: TargetQueues, account_id: int, target_ids: Sequence[str], each: int = 16) -> None:
+    """Add claims of an account's targets, which have slots for all of them."""
+    for target_id in target_ids:
+        queues.add(claims(target_id, each, account_id))
+        queues.set_slots(target_id, each)
+
+
+def handed_out(queues: TargetQueues) -> Counter[int]:
+    """Count by account the claims that threads can take now; the queues are of no use afterwards."""
+    return Counter(claim.account_id for claim in ready(queues))
+
+
+def test_beside_an_account_that_holds_every_thread_others_get_threads_of_their_own() -> None:
+    queues = TargetQueues(8)
+    opened(queues, 1, ["a", "b"])
+    opened(queues, 2, ["c", "d"])
+    opened(queues, 3, ["e", "f"])
+    assert [queues.add_thread() for _ in range(13)] == [True] * 12 + [False]
+    assert handed_out(queues) == {1: 8, 2: 2, 3: 2}
+
+
+def test_of_its_reserved_threads_an_account_gives_a_target_half() -> None:
+    queues = TargetQueues(16)
+    opened(queues, 1, ["a"])
+    opened(queues, 2, ["c"])
+    opened(queues, 2, ["d"], 1)
+    assert handed_out(queues) == {1: 16, 2: 3}
+
+
+def test_a_thread_that_is_free_goes_to_the_account_with_the_fewest() -> None:
+    queues = TargetQueues(8)
+    opened(queues, 1, ["a"])
+    taken = [queues.take() for _ in range(8)]
+    opened(queues, 2, ["c", "d"])
+    following = [queues.finish(claim, pauses_queue=False) for claim in taken[:4] if claim]
+    # Two of the other account began on threads of their own; until it is even, every free thread is that account's.
+    assert [claim and claim.account_id for claim in following] == [None, None, 2, 2]
+
+
+def test_a_thread_beyond_the_shared_ones_ends_when_it_has_nothing_to_send() -> None:
+    queues = TargetQueues(4)
+    opened(queues, 1, ["a"], 4)
+    opened(queues, 2, ["c"], 1)
+    assert [queues.add_thread() for _ in range(6)] == [True] * 5 + [False]
+    taken = [queues.take() for _ in range(5)]
+    last = taken[-1]
+    assert last is not None
+    assert queues.finish(last, pauses_queue=False) is None
+    assert queues.take() is None
+    assert not queues.add_thread()

@@ -49,6 +49,7 @@ FRESH: Final = ThrottleState(
     failing_since=None,
     max_per_minute=None,
     paced_until=None,
+    account_id=1,
 )
 
 
