@@ -65,8 +65,10 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
     "tcp_keepalives_count": 3,
 }
 
-#: Each connection caches so much of the file; the system caches the rest. A worker's caches fill within the first hour.
-SQLITE_CACHE_BYTES: Final = 2_048_000
+#: The writer, which all transactions of a process use, caches so much of the file; the system caches the rest.
+SQLITE_WRITER_CACHE_BYTES: Final = 2_048_000
+#: Each of the other connections: a worker has some twenty that are used now and then, whose caches would fill for an hour.
+SQLITE_CACHE_BYTES: Final = 512_000
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "cache_size": -SQLITE_CACHE_BYTES // 1024,
@@ -328,6 +330,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
             driver: sqlite3.Connection = SqliteDatabase._connect(self)  # type: ignore[attr-defined]  # peewee has no annotations
         # `GroupCommit` waits by itself.
         driver.execute("PRAGMA busy_timeout = 0")
+        driver.execute(f"PRAGMA cache_size = {-SQLITE_WRITER_CACHE_BYTES // 1024}")
         return driver
 
     def _open_reader(self) -> sqlite3.Connection:

@@ -18,6 +18,8 @@ from storage.accounts import accounts
 from storage.db.engine import (
     DAMAGE,
     OUTAGES,
+    SQLITE_CACHE_BYTES,
+    SQLITE_WRITER_CACHE_BYTES,
     close_database,
     connection,
     execute,
@@ -437,3 +439,16 @@ def test_importing_the_models_touches_no_database(tmp_path: Path) -> None:
     assert ran.stdout == ran.stderr == b""
     found: list[Any] = [*tmp_path.iterdir()]
     assert found == []
+
+
+def test_only_the_writer_of_sqlite_has_a_large_page_cache(sqlite_url: str) -> None:
+    """A worker has some twenty connections that are used now and then: their caches would fill for an hour."""
+    open_database(sqlite_url)
+    try:
+        with connection():
+            assert rows("PRAGMA cache_size") == [(-SQLITE_CACHE_BYTES // 1024,)]
+            with transaction():
+                assert rows("PRAGMA cache_size") == [(-SQLITE_WRITER_CACHE_BYTES // 1024,)]
+        assert SQLITE_WRITER_CACHE_BYTES + 25 * SQLITE_CACHE_BYTES < 16 * 1024 * 1024
+    finally:
+        close_database()
