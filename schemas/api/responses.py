@@ -428,7 +428,10 @@ class RecoveryResponse(ResponseSchema):
     target_id = identifier("tgt", "The target.")
     since = moment("Exports that failed or were blocked at this time or later are redelivered.")
     status = one_of(RecoveryStatus, "`running` until every export is due again, or the recovery is cancelled.")
-    total = number("The number of exports found; grows if more fail meanwhile.")
+    total = number(
+        "The number of exports found: at first among the newest 10,000 of the target that failed. It grows as more are "
+        "found, and is exact once the recovery is `done`."
+    )
     done = number("The number of exports that are due again.")
     created_at = moment("When it was requested.")
     finished_at = moment("When it ended.", nullable=True)

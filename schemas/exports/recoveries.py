@@ -33,7 +33,7 @@ class RecoveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A stored recovery: `total` exports were found when it began, `done` of them were queued again."""
+    """A stored recovery: `total` exports have been found so far, `done` of them were queued again."""
 
     id: str
     target_id: str

@@ -132,15 +132,10 @@ def recoverable(target_id: str, since: datetime | int, after_id: str = "") -> An
     return ExportRow.select(ExportRow.id).where(*wanted)
 
 
-def count_recoverable(target_id: str, since: datetime) -> int:
-    """Return how many exports of a target a recovery since a moment would make due again."""
-    return int(recoverable(target_id, since).select(fn.COUNT(SQL("*"))).scalar())
-
-
 def count_recoverable_since(target_id: str, moments: Sequence[datetime], limit: int) -> list[int]:
     """Return how many exports a recovery since each moment would make due again, among the newest `limit` that failed.
 
-    One query, bounded by `limit`: it runs each time a target is shown.
+    One query, bounded by `limit`: it runs each time a target is shown, and before a recovery.
     """
     if not moments:
         return []

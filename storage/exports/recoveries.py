@@ -23,12 +23,14 @@ from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports import transitions
-from storage.exports.queries import count_recoverable
+from storage.exports.queries import count_recoverable_since
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
 BATCH_SIZE: Final = 500
 #: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
 LEASE_S: Final = 6.0
+#: Failed exports of the target, the newest first, among which a recovery counts its own when it begins: 10 ms, in a request.
+COUNTED_AT_FIRST: Final = 10_000
 #: How soon a recovery whose target was turned off checks again whether it was resumed.
 HALTED_RETRY_S: Final = 30.0
 
@@ -126,7 +128,7 @@ def advance(held: RecoveryLease, now: datetime) -> RecoveryBatch:
             _end(held.id, RecoveryStatus.DONE, now, actor)
             return RecoveryBatch(RecoveryProgress.DONE)
         done += moved
-        # Exports that fail while it runs may be included: the total is what was found, and never less than what is done.
+        # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
         compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
     return RecoveryBatch(RecoveryProgress.MOVED, moved)
 
@@ -194,12 +196,13 @@ def _create(
     if status not in ENABLED:
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
     recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
+    [total] = count_recoverable_since(target_id, [since], COUNTED_AT_FIRST)
     row = RecoveryRow.insert(
         id=recovery_id,
         target=target_id,
         since=since,
         status=RecoveryStatus.RUNNING.value,
-        total=count_recoverable(target_id, since),
+        total=total,
         done=0,
         after_id=_FROM_THE_FIRST,
         actor=actor,

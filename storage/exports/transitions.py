@@ -36,6 +36,8 @@ from storage.exports.transitions_sql import swap, target_state
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
+#: Failed exports that one batch of a recovery reads from their index: 2 ms, in a transaction.
+RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
@@ -150,10 +152,14 @@ def recover_batch(
     """Make up to `limit` exports of a target due again that failed or were blocked at `since` or later, as `retry` does.
 
     In the order of their ids, after `after_id`; redacted ones are left out, and an export that changes meanwhile stays as it
-    is. Return the last id examined, None where none is left, and how many are due again. The caller holds the transaction
-    and has checked that the target accepts exports; `reason` is for the audit log.
+    is. Examines RECOVERY_EXAMINED failed exports at most. Return the last id examined, None where none is left, and how many
+    are due again. The caller holds the transaction and has checked that the target accepts exports; `reason` is for the
+    audit log.
     """
-    found = [row[0] for row in tuples(recoverable(target_id, since, after_id).order_by(ExportRow.id).limit(limit))]
+    failed = recoverable(target_id, 0, after_id).order_by(ExportRow.id)
+    end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
+    wanted = recoverable(target_id, since, after_id).where(ExportRow.id <= end[0][0] if end else True)
+    found = [row[0] for row in tuples(wanted.order_by(ExportRow.id).limit(limit))]
     held = [(export_id, status) for export_id, status in _unredacted(found) if allows(Transition.RETRY, status)]
     _update(
         [export_id for export_id, _ in held],
@@ -166,7 +172,8 @@ def recover_batch(
         attempts_before=ExportRow.attempts,
     )
     append_all([_entry(now, actor, Transition.RETRY, status, export_id, reason) for export_id, status in held])
-    return (found[-1] if found else None), len(held)
+    is_rest = len(found) < limit and bool(end)
+    return (end[0][0] if is_rest else found[-1] if found else None), len(held)
 
 
 def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:

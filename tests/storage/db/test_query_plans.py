@@ -128,7 +128,7 @@ def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(targ
 def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> None:
     since = utc_now() - timedelta(days=1)
 
-    require_no_scan(asked(queries.count_recoverable, target_ids[0], since))
+    require_no_scan(asked(queries.count_recoverable_since, target_ids[0], [since], 1000))
 
 
 def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:

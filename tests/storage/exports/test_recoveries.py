@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,6 +20,7 @@ from storage.db.models import ExportRow
 from storage.exports import queries, recoveries, transitions
 from storage.exports.recoveries import (
     BATCH_SIZE,
+    COUNTED_AT_FIRST,
     HALTED_RETRY_S,
     LEASE_S,
     AlreadyRecovering,
@@ -27,8 +28,10 @@ from storage.exports.recoveries import (
     RecoveryLease,
     RecoveryProgress,
 )
+from storage.exports.transitions import RECOVERY_EXAMINED
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.fakes import Rollback
+from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 
 SINCE: Final = NOW - timedelta(hours=1)
@@ -455,6 +458,49 @@ def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Cu
     assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
 
 
+# --- how much of the tables it reads at once
+
+
+@pytest.mark.usefixtures("emptied")
+def test_beginning_counts_no_further_than_ten_thousand_and_the_end_has_counted_all(
+    customer: Customer, target: Target
+) -> None:
+    more = 3
+    many_failed(customer, target, COUNTED_AT_FIRST + more, NOW)
+    held = begin(target)
+    assert recoveries.get(held.id).total == COUNTED_AT_FIRST
+    assert work(held)[-1].progress is RecoveryProgress.DONE
+    recovery = recoveries.get(held.id)
+    assert (recovery.total, recovery.done) == (COUNTED_AT_FIRST + more,) * 2
+
+
+@pytest.mark.usefixtures("emptied")
+def test_a_batch_examines_no_more_than_ten_thousand_that_failed_too_long_ago(customer: Customer, target: Target) -> None:
+    many_failed(customer, target, 2 * RECOVERY_EXAMINED + 3, SINCE - timedelta(days=1))
+    execute("UPDATE exports SET finished_at = ? WHERE id = (SELECT MAX(id) FROM exports)", (to_ms(NOW),))
+    # Both batches that find nothing commit how far they have come.
+    assert [step.moved for step in work(begin(target))] == [0, 0, 1, 0]
+
+
+@pytest.fixture
+def emptied(database: str) -> Iterator[None]:
+    """Empty the tables of PostgreSQL afterwards: row by row, the next test would check the attempts of every export."""
+    yield
+    if not is_sqlite():
+        execute("TRUNCATE exports CASCADE")
+
+
+def many_failed(customer: Customer, target: Target, count: int, finished_at: datetime) -> None:
+    """Store exports that failed at a target, and no attempt of them."""
+    stored = many_targets(customer, 0, 1, target.base_url)
+    many_waiting(customer, 0, count, (0, 1), NOW)
+    execute(
+        "UPDATE exports SET status = 'failed', status_reason = 'receiver_gone', due_at = NULL, finished_at = ?, "
+        "target_id = ? WHERE target_id = ?",
+        (to_ms(finished_at), target.id, stored[0]),
+    )
+
+
 # --- how it is found
 
 
@@ -467,7 +513,7 @@ def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_fur
     moments = [at(-90_000), at(-3600), at(-600), NOW]
     with statements() as found:
         counts = queries.count_recoverable_since(target.id, moments, 100)
-    assert counts == [queries.count_recoverable(target.id, moment) for moment in moments] == [9, 7, 4, 0]
+    assert counts == [queries.recoverable(target.id, moment).count() for moment in moments] == [9, 7, 4, 0]
     assert [bool(read_whole(each)) for each in found] == [False]
     assert queries.count_recoverable_since(target.id, moments[:1], 5) == [5]
     assert queries.count_recoverable_since(target.id, [], 5) == []
@@ -479,7 +525,7 @@ def test_what_is_to_be_put_back_is_read_from_its_index_among_many_others(custome
     make_failed(customer, make_target(customer).id, 500)
     execute("ANALYZE" if is_sqlite() else "VACUUM ANALYZE")
     with statements() as found:
-        queries.count_recoverable(target.id, SINCE)
+        queries.count_recoverable_since(target.id, [SINCE], 100)
         list(queries.recoverable(target.id, SINCE).order_by(ExportRow.id).limit(500).tuples())
     assert len(found) == 2
     for statement in found:
