@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.account_shares import AccountShares
@@ -28,6 +28,7 @@ def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[
     return held
 
 
+@settings(deadline=None)
 @given(SIZES, STEPS)
 def test_whatever_others_hold_an_account_gets_its_reserved_slots(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
@@ -41,6 +42,7 @@ def test_whatever_others_hold_an_account_gets_its_reserved_slots(
             assert shares.may_take(account_id)
 
 
+@settings(deadline=None)
 @given(SIZES, STEPS)
 def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
@@ -53,6 +55,7 @@ def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
     assert bool(full) <= (held.total() >= shares.shared)
 
 
+@settings(deadline=None)
 @given(SIZES, STEPS, st.sets(st.integers(0, 9)))
 def test_of_those_that_want_a_slot_the_one_that_holds_the_fewest_is_first(
     sizes: tuple[int, int], steps: list[tuple[int, bool]], wanting: set[int]
@@ -65,6 +68,7 @@ def test_of_those_that_want_a_slot_the_one_that_holds_the_fewest_is_first(
     )
 
 
+@settings(deadline=None)
 @given(SIZES, st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.booleans()), max_size=60))
 def test_no_account_takes_more_than_its_share_while_another_has_work(
     sizes: tuple[int, int], steps: list[tuple[int, int, bool]]
