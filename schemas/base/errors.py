@@ -89,7 +89,7 @@ class UnsupportedMediaType(RiskRelayError):
 
 
 class PayloadTooLarge(RiskRelayError):
-    """The request body is larger than this installation allows."""
+    """The request body is larger than the setting MAX_BODY_BYTES allows."""
 
     code = "PAYLOAD_TOO_LARGE"
 

@@ -17,7 +17,7 @@ from schemas.exports.next_attempt import next_attempt
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
 from schemas.exports.ticket_text import ticket_by_hand
-from schemas.intake.scanner import MAX_EVIDENCE_BYTES, SEVERITY_SYNONYMS
+from schemas.intake.scanner import MAX_EVIDENCE_BYTES, SEVERITIES, SEVERITY_SYNONYMS
 
 #: An id is a prefix, an underscore and 26 characters; longer text needs no query.
 MAX_ID_LENGTH: Final = 64
@@ -109,6 +109,11 @@ class Title(Text):
 
 class Severity(Text):
     """A severity, or a synonym that scanners use; an unknown one is rejected."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # For the message; synonyms are accepted as well.
+        self.allowed = SEVERITIES
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         severity = SEVERITY_SYNONYMS.get(super()._deserialize(value, attr, data, **kwargs).strip().lower())

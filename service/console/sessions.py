@@ -336,7 +336,7 @@ def _body(req: falcon.Request) -> bytes:
     """Read a form's bytes, up to the limit. A form without a length would be chunked, which no browser sends."""
     length = req.content_length or 0
     if length > MAX_FORM_BYTES:
-        raise PayloadTooLarge
+        raise PayloadTooLarge(f"A form has at most {MAX_FORM_BYTES} bytes.")
     body = b""
     while len(body) < length and (piece := read_chunk(req.bounded_stream, length - len(body))):
         body += piece

@@ -7,7 +7,7 @@ next page starts after that id, whatever was added or removed meanwhile. Invalid
 import base64
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -98,7 +98,7 @@ def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
     if _WHOLE_NUMBER.fullmatch(text) is None:
         problems.append(problem("/limit", "invalid_type"))
     elif len(text) > _MAX_DIGITS or not 1 <= int(text) <= MAX_LIMIT:
-        problems.append(problem("/limit", "out_of_range"))
+        problems.append(problem("/limit", "out_of_range", f"1 to {MAX_LIMIT}"))
     else:
         return int(text)
     return DEFAULT_LIMIT
@@ -118,7 +118,9 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
 def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: list[FieldProblem]) -> str | None:
     text = _text(req, name)
     if text is not None and text not in allowed:
-        problems.append(problem(f"/{name}", "not_allowed"))
+        # Patterns of ids have no values to name.
+        words = ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
+        problems.append(problem(f"/{name}", "not_allowed", words))
     return text
 
 

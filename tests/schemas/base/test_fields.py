@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marshmallow import ValidationError, fields
 
-from schemas.base.fields import Text
+from schemas.base.errors import ValidationFailed
+from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber
+from schemas.exports.record import Severity
 
 LIMIT = 5
 #: What JSON has, and texts around the limit.
@@ -41,3 +43,37 @@ def read(field: fields.Field[Any], value: object) -> object:
 @given(value=values | st.sampled_from(["a", "plain", "beyond", " a ", "12345", "123456"]))
 def test_a_text_is_read_as_marshmallow_reads_it(options: dict[str, Any], value: object) -> None:
     assert read(Text(max_length=LIMIT, **options), value) == read(Unhurried(max_length=LIMIT, **options), value)
+
+
+class _Inner(Form):
+    word = Text(allowed=("a", "b"))
+    number = WholeNumber(minimum=1, maximum=9)
+
+
+class _Outer(Form):
+    name = Text(max_length=3)
+    url = WebUrl()
+    severity = Severity()
+    inner = fields.Nested(_Inner)
+    several = Several(fields.Nested(_Inner), at_most=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "message"),
+    [
+        ({"name": "long"}, "/name", "This value exceeds its maximum length: 3 characters."),
+        ({"url": f"https://a.example/{'x' * 2048}"}, "/url", "This value exceeds its maximum length: 2048 bytes."),
+        (
+            {"severity": "x"},
+            "/severity",
+            "This value is not one of the allowed values: info, low, medium, high, critical.",
+        ),
+        ({"inner": {"word": "c"}}, "/inner/word", "This value is not one of the allowed values: a, b."),
+        ({"several": [{}, {"number": 0}]}, "/several/1/number", "This number is out of range: 1 to 9."),
+        ({"several": [1, 2, 3]}, "/several", "This list or object exceeds its maximum number of entries: 2."),
+    ],
+)
+def test_a_message_names_the_allowed_values_or_the_limit(body: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        _Outer().read(body)
+    assert [(each.path, each.message) for each in refused.value.problems] == [(path, message)]
