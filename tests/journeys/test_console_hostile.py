@@ -348,9 +348,14 @@ def read(page: Page, path: str, texts: Mapping[str, str]) -> set[str]:
 
 
 def spellings(text: str) -> set[str]:
-    """Return the ways in which a text may be written: as it is, unseen letters by their numbers, in JSON or for a shell."""
-    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    return {*map(plain, (text, visible(text), quoted, pretty(text)[1:-1], shlex.quote(text)[1:-1]))}
+    """Return the ways to display a text: unchanged, invisible characters as numbers, backticks as code, as JSON or shell."""
+    quoted, shown = json.dumps(text, ensure_ascii=False)[1:-1], visible(text)
+    return {*map(plain, (text, shown, without_backticks(shown), quoted, pretty(text)[1:-1], shlex.quote(text)[1:-1]))}
+
+
+def without_backticks(text: str) -> str:
+    """Return a text as a page shows it whose backticks mark code; an odd number of backticks stays."""
+    return text if text.count("`") % 2 else text.replace("`", "")
 
 
 def plain(text: str) -> str:
