@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from schemas.url_policy.policy import Address, RefusalReason, TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import NEVER_ALLOWED, Address, RefusalReason, TargetPolicy, UrlRefusal
 
 # Instance metadata services give credentials to every client: refused even if the operator allows the network.
 _METADATA = frozenset(
@@ -28,11 +28,6 @@ _METADATA = frozenset(
         "fd00:a9fe:a9fe::1",  # Linode
         "fe80::a9fe:a9fe",  # OpenStack
     )
-)
-
-# Addresses of no single host, which no setting allows; connecting to 0.0.0.0 even reaches the machine itself.
-_NEVER_ALLOWED = frozenset(
-    {RefusalReason.ADDRESS_UNSPECIFIED, RefusalReason.ADDRESS_BROADCAST, RefusalReason.ADDRESS_MULTICAST}
 )
 
 # The first row that contains an address classifies it. Sources: IANA's special-purpose registries (RFC 6890) unless noted.
@@ -153,7 +148,7 @@ def _v6_class(address: IPv6Address) -> RefusalReason | None:
 def _is_allowed(address: Address, reason: RefusalReason | None, policy: TargetPolicy) -> bool:
     if reason is None:
         return True
-    return reason not in _NEVER_ALLOWED and any(address in network for network in policy.allowed_networks)
+    return reason not in NEVER_ALLOWED and any(address in network for network in policy.allowed_networks)
 
 
 def _embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -55,6 +55,17 @@ class RefusalReason(StrEnum):
     ADDRESS_NAT64 = "address_nat64"
     ADDRESS_TEREDO = "address_teredo"
     ADDRESS_COMPATIBLE = "address_compatible"
+
+
+#: Addresses that no setting allows: metadata services, and addresses of no single host; 0.0.0.0 reaches the machine itself.
+NEVER_ALLOWED: Final = frozenset(
+    {
+        RefusalReason.ADDRESS_METADATA,
+        RefusalReason.ADDRESS_UNSPECIFIED,
+        RefusalReason.ADDRESS_BROADCAST,
+        RefusalReason.ADDRESS_MULTICAST,
+    }
+)
 
 
 @dataclass(frozen=True)

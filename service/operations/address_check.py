@@ -1,7 +1,5 @@
 """Checks whether a target URL may be used now: its form and every address that its host resolves to."""
 
-from typing import Final
-
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 from schemas.base.errors import FieldProblem, ServiceUnavailable, ValidationFailed
@@ -9,10 +7,8 @@ from schemas.settings.definitions import Settings
 from schemas.targets.validations import Validation
 from schemas.url_policy.addresses import check_addresses
 from schemas.url_policy.policy import UrlRefusal
+from schemas.url_policy.refusal_text import refusal_text
 from schemas.url_policy.target_url import check_url
-
-#: The message of every refusal, by the address policy or by DNS; the code beside it is the reason.
-_NOT_ALLOWED: Final = "This address is not allowed, or its name does not resolve now; `code` names the reason."
 
 
 class AddressCheck:
@@ -42,7 +38,7 @@ class AddressCheck:
         """Raise ValidationFailed on `/base_url` for a URL that is not allowed."""
         reason = self.check(url, account_id).reason
         if reason is not None:
-            raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_ALLOWED))
+            raise ValidationFailed(FieldProblem("/base_url", reason, refusal_text(reason, self._policy)))
 
     def validate(self, url: str, account_id: AccountId) -> Validation:
         """Check `url`. Raises ServiceUnavailable if our resolver is overloaded, which says nothing about the target."""

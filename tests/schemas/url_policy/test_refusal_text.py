@@ -1,0 +1,38 @@
+"""Messages of refused URLs name what is allowed and the setting that decides."""
+
+import pytest
+
+from schemas.url_policy.policy import NEVER_ALLOWED, RefusalReason, TargetPolicy, parse_ports
+from schemas.url_policy.refusal_text import refusal_text
+
+POLICY = TargetPolicy(allowed_ports=parse_ports("443,8000-8999"))
+_LOOKUPS = ("dns_timeout", "dns_failed", "dns_not_found", "dns_overloaded")
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        (RefusalReason.SCHEME_NOT_ALLOWED, ("https", "TARGET_ALLOW_HTTP")),
+        (RefusalReason.PORT_NOT_ALLOWED, ("443, 8000-8999", "TARGET_ALLOWED_PORTS")),
+        (RefusalReason.ADDRESS_PRIVATE, ("TARGET_ALLOWED_NETWORKS",)),
+        (RefusalReason.ADDRESS_LOOPBACK, ("TARGET_ALLOWED_NETWORKS",)),
+        ("dns_timeout", ("DNS",)),
+    ],
+)
+def test_a_message_names_the_allowed_values_and_the_setting(reason: str, named: tuple[str, ...]) -> None:
+    text = refusal_text(reason, POLICY)
+
+    assert all(each in text for each in named)
+
+
+@pytest.mark.parametrize("reason", sorted(NEVER_ALLOWED))
+def test_an_address_that_no_setting_allows_names_none(reason: RefusalReason) -> None:
+    assert "TARGET_" not in refusal_text(reason, POLICY)
+
+
+def test_allowed_http_is_not_suggested_again() -> None:
+    assert "TARGET_ALLOW_HTTP" not in refusal_text(RefusalReason.SCHEME_NOT_ALLOWED, TargetPolicy(allow_http=True))
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert all(refusal_text(reason, POLICY).endswith(".") for reason in (*RefusalReason, *_LOOKUPS))
