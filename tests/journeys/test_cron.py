@@ -1,6 +1,5 @@
 """Every job of `bin/crontab.example`, run as cron does in both layouts, succeeds and prints nothing that cron would mail."""
 
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,11 +7,9 @@ from typing import Final
 
 import pytest
 
+from tests.support.checkouts import copy_checkout
 from tests.support.crontab import cron_jobs, cron_variables
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-#: What runs the commands.
-PRODUCT: Final = ("bin", "deploy", "runtime", "schemas", "service", "storage", "worker")
 WITHIN_S: Final = 60
 
 Layout = Callable[[Path], Mapping[str, str]]
@@ -26,24 +23,15 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def checkout_in(folder: Path) -> Path:
-    """Return a checkout of its own: its commands read the `.env` beside its `bin`."""
-    checkout = folder / "risk relay"
-    for name in PRODUCT:
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (checkout / ".venv").symlink_to(ROOT / ".venv")
-    return checkout
-
-
 def in_a_checkout(folder: Path) -> Mapping[str, str]:
     """The paths that the crontab's comment names for a checkout."""
-    checkout = checkout_in(folder)
+    checkout = copy_checkout(folder)
     return {"RISKRELAY": str(checkout / "bin" / "riskrelay"), "BACKUPS": str(checkout / "data" / "backups")}
 
 
 def with_systemd(folder: Path) -> Mapping[str, str]:
     """The crontab's own paths, in `folder`; the command believes that it runs as the user riskrelay."""
-    checkout = checkout_in(folder)
+    checkout = copy_checkout(folder)
     moved = {"/srv/riskrelay": f"{checkout}", "/etc/riskrelay": f"{folder}/etc", "/var/lib/riskrelay": f"{folder}/var"}
     command = (checkout / "deploy" / "systemd" / "riskrelay").read_text().replace("$(id -un)", "riskrelay")
     paths = cron_variables()

@@ -10,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from tests.support.checkouts import copy_checkout
 from tests.support.servers import free_port, processes_in
 from worker.http.signing import sign
 
@@ -40,12 +41,8 @@ def story(part: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with this checkout's files, without .env and data. Its name contains a space."""
-    folder = tmp_path / "risk relay"
-    folder.mkdir()
-    for name in ("Makefile", "bin", "examples", ".venv"):
-        (folder / name).symlink_to(ROOT / name)
-    return folder
+    """A copy of this checkout, as after a clone: without .env and data."""
+    return copy_checkout(tmp_path)
 
 
 @pytest.fixture
@@ -267,7 +264,9 @@ def running(script: str, folder: Path, environment: dict[str, str], ready: str) 
         wait_for(ready, command, START_WITHIN_S)
         yield command
     finally:
-        os.killpg(process.pid, signal.SIGINT)
+        # If the script has already ended, the failure above shows its log.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
         process.wait(STOP_WITHIN_S)
 
 
