@@ -177,7 +177,7 @@ def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:
     facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", html))
     assert facts["Database"] == engine.server_version()
     assert re.fullmatch(r"(SQLite|PostgreSQL) \d+\.\d+.*", facts["Database"])
-    assert re.fullmatch(r"000\d_\w+", facts["Schema"])
+    assert re.fullmatch(r"\d{4}_\w+", facts["Schema"])
     assert facts["Mode"] == "self-hosted"
     assert "console" in facts["Routes"].split(", ")
     assert facts["Operator account"] == str(customer.account_id)
