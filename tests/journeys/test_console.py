@@ -204,7 +204,9 @@ def signs_out(operator: ConsoleUi) -> None:
     expect(operator.page.get_by_role("alert")).to_have_text("This session was signed out.")
 
 
-def goes_the_core_path(operator: ConsoleUi, receiver: ConsoleReceiver, token: str, target_id: str) -> None:
+def goes_the_core_path(
+    operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, token: str, target_id: str
+) -> None:
     """Sign in, approve, see it delivered; see another one fail, retry it; pause, see one wait; resume."""
     operator.sign_in(token)
     first = operator.approve("The price is missing", "Tracker")
@@ -221,11 +223,18 @@ def goes_the_core_path(operator: ConsoleUi, receiver: ConsoleReceiver, token: st
     operator.waits_until("exported")
     assert len(receiver.of(second)) == 3
 
+    # Approved before the pause, and not sent yet.
+    worker.signal(signal.SIGSTOP)
+    third = operator.approve("The form has no name", "Tracker")
     operator.open(f"/targets/{target_id}")
     operator.press("Pause")
     operator.reads("Target paused.")
     expect(operator.status).to_have_text("paused")
-    third = operator.approve("The form has no name", "Tracker")
+    worker.signal(signal.SIGCONT)
+    # A paused target is not offered, and the page names the reason.
+    operator.find("prepared", "The picture has no text")
+    expect(operator.page.locator("select[name=target_id] option", has_text="Tracker")).to_have_count(0)
+    expect(operator.page.locator("[data-unavailable] li", has_text="Tracker")).to_contain_text("is paused")
     # What was approved later, for another target, is there already; this one waits.
     operator.approve("The picture has no text", "Witness")
     operator.waits_until("exported")
@@ -328,7 +337,7 @@ def test_somebody_looks_decides_and_acts_at_the_console(
     make_target(customer, receiver.url(), "Witness")
     token = make_console_token(customer)
     with at_the_console(browser, service, **how) as (operator, seen):
-        goes_the_core_path(operator, receiver, token, target.id)
+        goes_the_core_path(operator, receiver, worker, token, target.id)
         changes_the_secret(operator, receiver, target.id)
         recovers_a_window(operator, receiver, worker, customer, target.id)
         cancels_a_recovery(operator, receiver, worker, customer, target.id)
@@ -346,6 +355,6 @@ def test_everything_on_the_core_path_works_without_javascript(
     target = make_target(customer, receiver.url())
     make_target(customer, receiver.url(), "Witness")
     with at_the_console(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
-        goes_the_core_path(operator, receiver, make_console_token(customer), target.id)
+        goes_the_core_path(operator, receiver, worker, make_console_token(customer), target.id)
         signs_out(operator)
         assert not any(asked.endswith(".js") for asked in seen.asked)
