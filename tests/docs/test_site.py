@@ -160,7 +160,8 @@ def collect_errors(page: Page, home: str) -> list[str]:
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("requestfailed", lambda request: errors.append(request.url))
+    # Leaving a page aborts what it still loads, such as its icon.
+    page.on("requestfailed", lambda request: errors.append(request.url) if request.failure != "net::ERR_ABORTED" else None)
     page.on(
         "response", lambda response: errors.append(f"{response.status} {response.url}") if response.status >= 400 else None
     )
