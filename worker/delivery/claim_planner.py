@@ -245,9 +245,9 @@ class ClaimPlanner:
         # For reserved threads alone the scan is enough: it finds targets of each account.
         read = [] if shares.is_reserve else self._add_pages(wanted, now)
         wanted.add(sorted(found, key=self._after_served))
-        plan.off.extend(wanted.off)
+        plan.off.extend(sorted(wanted.off))
         plan.quotas.update(self._allot(wanted.quotas, shares))
-        plan.rate_limited.extend(wanted.rate_limited & plan.quotas.keys())
+        plan.rate_limited.extend(sorted(wanted.rate_limited & plan.quotas.keys()))
         if not plan.quotas and not self._scanner.cached():
             self._note(self._scanner.next_scan_at(now), now)
         if read:
