@@ -21,7 +21,17 @@ from service.http.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from tests.support.factories import LOOPBACK, SCANNER_SECRET, Customer, environment, make_exports, make_settings, postback
+from tests.support.factories import (
+    LOOPBACK,
+    SCANNER_SECRET,
+    Customer,
+    environment,
+    make_approved,
+    make_exports,
+    make_settings,
+    make_target,
+    postback,
+)
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
@@ -122,7 +132,10 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
         try:
 
             def ten_deliveries() -> None:
-                approved(f"http://127.0.0.1:{receiver.port}/hook", 10)
+                # One account: another one would get connections of its own, and keep them until they are idle for long.
+                target = make_target(customer, receiver.url())
+                for _ in range(10):
+                    make_approved(customer, target.id, utc_now())
                 dispatcher.deliver_due()
                 wait_until(all_are("exported"))
                 execute("UPDATE targets SET status = 'disabled'")

@@ -14,7 +14,7 @@ import pytest
 from runtime import wake_up_queue
 from storage.db.engine import rows
 from storage.exports import queries
-from tests.support.factories import WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
+from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS
@@ -165,7 +165,7 @@ def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(
             assert answer.status == 202
             acknowledged.append(export_id)
 
-    settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2")
+    settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
     with Service(settings) as service, ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(approve, export_id) for export_id in ids]
         wait_until(lambda: len(acknowledged) > 10)

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from storage.db.engine import rows
-from tests.support.factories import make_customer, make_exports, make_target
+from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
 from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
 from tests.support.raw_http import EXPORTS
 from tests.support.servers import RedisServer
@@ -118,7 +118,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
 
 
 def test_clients_of_one_service_go_on_when_another_dies(host: NewHost, receiver: CountingReceiver) -> None:
-    dying, other = [host().serve(RATE_LIMIT_PER_MINUTE="20") for _ in range(2)]
+    dying, other = [host().serve(RATE_LIMIT_PER_MINUTE="20", **LOOPBACK) for _ in range(2)]
     host().work()
     customer, another = make_customer(), make_customer()
     target = make_target(customer, receiver.url())
