@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import from_ms
@@ -69,6 +70,14 @@ class ObservedTarget(NamedTuple):
     status: str
     held_until: datetime | None
     base_url: str
+
+
+class UpcomingAttempt(NamedTuple):
+    """The next attempt as a poll shows it; `at` is None where nobody knows when, and then `reason` says why."""
+
+    at: datetime | None = None
+    reason: str | None = None
+    wait_s: int | None = None
 
 
 class ObservedAttempt(NamedTuple):
@@ -159,6 +168,20 @@ class Model:
         target = self.targets.get(row.target_id or "")
         is_open = target is not None and target.status == "active" and not _is_after(target.held_until, self.clock.at)
         return is_open and row.due_at is not None and row.due_at <= self.clock.at
+
+    def upcoming(self, row: StoredExport) -> UpcomingAttempt:
+        """Return what a poll shows now of the next attempt of an export."""
+        target = self.targets.get(row.target_id or "")
+        if target is None or row.due_at is None or row.status not in {"approved", "retry_scheduled"}:
+            return UpcomingAttempt()
+        if target.status in {"paused", "inactive"}:
+            return UpcomingAttempt(None, f"target_{target.status}", 60)
+        # A blocked or disabled target holds nothing: a worker ends what waits for it.
+        at = max(row.due_at, target.held_until or row.due_at) if target.status == "active" else row.due_at
+        if at <= self.clock.at:
+            # A hold that is over has left no trace.
+            return UpcomingAttempt(row.due_at, None, 1 if row.status == "retry_scheduled" else None)
+        return UpcomingAttempt(at, None, ceil((at - self.clock.at).total_seconds()))
 
     # --- the comparison
 
