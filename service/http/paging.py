@@ -24,6 +24,8 @@ MAX_LIMIT: Final = 200
 
 #: Ids in one filter: each is a part of the query.
 MAX_IDS: Final = 20
+#: In a filter; it has nine digits.
+MAX_PROJECT_ID: Final = 999_999_999
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")

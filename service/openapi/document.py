@@ -19,7 +19,7 @@ from service.http.request_pipeline import Body, Operation
 from service.openapi import deliveries, error_responses, exports, health, intake, recoveries, sessions, targets, uploads
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import own_schema, with_aliases
+from service.openapi.request_bodies import own_schema, with_aliases, with_mailboxes
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
@@ -160,8 +160,9 @@ class _Writer:
         webhooks = deliveries.webhooks(self._resolve)
         whole = self._spec.to_dict()
         schemas = whole["components"]["schemas"]
-        if "IssueInput" in schemas:
-            schemas["IssueInput"] = with_aliases(schemas["IssueInput"])
+        for name, completed in (("IssueInput", with_aliases), ("PostmarkInput", with_mailboxes)):
+            if name in schemas:
+                schemas[name] = completed(schemas[name])
         components = whole["components"]
         components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
         components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])

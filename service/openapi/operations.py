@@ -14,7 +14,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
-from service.http.paging import DEFAULT_LIMIT, MAX_IDS, MAX_LIMIT
+from service.http.paging import DEFAULT_LIMIT, MAX_IDS, MAX_LIMIT, MAX_PROJECT_ID
 from service.openapi.docs_page import FILES
 
 #: Ids and instants of the examples.
@@ -83,9 +83,12 @@ def _header(name: str, description: str, schema: Mapping[str, Any], **more: Any)
     return {"in": "header", "name": name, "description": description, "schema": dict(schema), "required": False, **more}
 
 
+def _id(prefix: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"}
+
+
 def _path(name: str, prefix: str, description: str, example: str) -> dict[str, Any]:
-    pattern = f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"
-    schema = {"type": "string", "pattern": pattern}
+    schema = _id(prefix)
     return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
 
 
@@ -149,14 +152,19 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ProjectIds": _query(
         "project_id",
         "Only exports of these projects, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": {"type": "integer", "minimum": 1}},
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_IDS,
+            "items": {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
+        },
         style="form",
         explode=False,
     ),
     "TargetIds": _query(
         "target_id",
         "Only exports for these targets, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": {"type": "string"}},
+        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": _id("tgt")},
         style="form",
         explode=False,
     ),

@@ -97,5 +97,19 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
     naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
     said = {"type": ["string", "integer"], "pattern": _SAYS_SOMETHING}
-    named = [{"required": [name], "properties": {name: said}} for name in naming]
-    return {**issue, "properties": members, "anyOf": named}
+    return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, said))}
+
+
+def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an email in Postmark's format with the fields that name its sender and its recipients."""
+    header: dict[str, Any] = {"type": "string"}
+    parsed: dict[str, Any] = {"type": "object", "required": ["Email"], "properties": {"Email": {"type": "string"}}}
+    several: dict[str, Any] = {"type": "array", "minItems": 1}
+    senders = {"From": header, "FromFull": parsed}
+    headers = dict.fromkeys(("To", "Cc", "Bcc", "OriginalRecipient"), header)
+    recipients = {**headers, **dict.fromkeys(("ToFull", "CcFull", "BccFull"), several)}
+    return {**email, "allOf": [_one_of(senders), _one_of(recipients)]}
+
+
+def _one_of(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {"anyOf": [{"required": [name], "properties": {name: dict(schema)}} for name, schema in members.items()]}

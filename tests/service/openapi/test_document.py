@@ -16,9 +16,11 @@ from jsonschema_rs import Draft202012Validator
 from openapi_spec_validator import validate
 from requests.structures import CaseInsensitiveDict
 
+from schemas.base.errors import ValidationFailed
 from schemas.base.principal import ABILITIES
 from schemas.content_policy import rules
 from schemas.exports.ticket import Source, delivery_body
+from schemas.intake.email_forms import EmailForm
 from schemas.targets.pings import PingOrder, ping_body
 from service.app import App, create_app
 from service.http.error_responses import STATUS
@@ -144,6 +146,34 @@ def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
     operation = actual["paths"][resource.path].get(method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [example["value"] for example in content.get("examples", {}).values()]
+
+
+@pytest.mark.parametrize(
+    ("sender", "recipients", "is_taken"),
+    [
+        ({"From": "a@b.example"}, {"To": "c@d.example"}, True),
+        ({"FromFull": {"Email": "a@b.example"}}, {"ToFull": [{"Email": "c@d.example"}]}, True),
+        ({"From": None, "FromFull": {"Email": "a@b.example"}}, {"To": None, "Cc": "c@d.example"}, True),
+        ({"FromFull": {"Email": "a@b.example"}}, {"BccFull": [{"Email": "c@d.example"}]}, True),
+        ({"From": "a@b.example"}, {"OriginalRecipient": "c@d.example"}, True),
+        ({}, {"To": "c@d.example"}, False),
+        ({"From": None, "FromFull": None}, {"To": "c@d.example"}, False),
+        ({"FromFull": {"Name": "Jane"}}, {"To": "c@d.example"}, False),
+        ({"From": "a@b.example"}, {}, False),
+        ({"From": "a@b.example"}, {"To": None, "ToFull": []}, False),
+    ],
+)
+def test_it_describes_which_mailboxes_an_email_needs(
+    database: str, tmp_path: Path, sender: dict[str, Any], recipients: dict[str, Any], is_taken: bool
+) -> None:
+    body = {"MessageID": "1", **sender, **recipients}
+    schema = {**described_in("cloud", tmp_path), "$ref": "#/components/schemas/PostmarkInput"}
+    assert Draft202012Validator(schema).is_valid(body) == is_taken
+    if is_taken:
+        assert EmailForm().read(body).message_id == "1"
+    else:
+        with pytest.raises(ValidationFailed):
+            EmailForm().read(body)
 
 
 def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
