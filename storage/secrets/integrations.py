@@ -162,6 +162,7 @@ def _newest(model: type[Model]) -> Any:
 
 
 def _newest_diagnostic(platform: str) -> Any:
-    # Ordered by the platform as well: the index begins with it.
-    of_platform = DiagnosticRow.select(DiagnosticRow.created_at).where(DiagnosticRow.platform == platform)
+    # A range, not an equality: for an equality PostgreSQL may read the ids of all platforms from the newest on. In the order
+    # of platform and id only the index of both gives the newest without a sort.
+    of_platform = DiagnosticRow.select(DiagnosticRow.created_at).where(DiagnosticRow.platform.between(platform, platform))
     return of_platform.order_by(DiagnosticRow.platform.desc(), DiagnosticRow.id.desc()).limit(1)

@@ -201,12 +201,16 @@ def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> 
 
 def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
+    # Of a small table PostgreSQL reads everything.
+    make_diagnostics(customer, 500)
+    execute("ANALYZE diagnostics")
     with statements() as ran:
         assert person.get("/integrations").status_code == 200
     # Who asks, and then: secrets, tokens, the newest, refusals, something to try with.
     assert len(ran) <= 8, [each.sql for each in ran]
     [newest] = [each for each in ran if "page_results" in each.sql]
     assert not read_whole(newest, {"diagnostics"}), plan_of(newest)
+    assert "diagnostics_platform" in indexes_read(newest)
 
 
 # --- samples
@@ -338,6 +342,18 @@ def test_an_email_that_a_shell_would_read_otherwise_is_quoted(customer: Customer
         ["bash", "-c", f'{printf}\nprintf %s "$TOKEN"'], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.count(f"|{odd}|") == 2
+
+
+def make_diagnostics(customer: Customer, count: int) -> None:
+    """Store so many diagnostics of each platform."""
+    with transaction():
+        for number in range(count):
+            for platform, place in (("cms_commerce", "site_url"), ("storefront", "shop_domain")):
+                execute(
+                    f"INSERT INTO diagnostics (id, project_id, platform, {place}, diagnostics, created_at) "  # noqa: S608 - our own names
+                    "VALUES (?, ?, ?, 'shop.example', '{}', 1)",
+                    (f"dia_{number:05}_{platform}", customer.project_id, platform),
+                )
 
 
 def stored() -> dict[str, int]:
