@@ -123,7 +123,7 @@ def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person:
     foreign = recoveries.begin(theirs, now - timedelta(days=1), now, "operator")
     html = person.get("/queue").text
     assert f'<a href="/console/recoveries/{mine.id}">' in html
-    assert "0 of 3" in html
+    assert "0 of 3 found" in html
     assert foreign.id in html
     assert f'href="/console/recoveries/{foreign.id}"' not in html
     # An account's own words are its own.
