@@ -431,9 +431,23 @@ class Machine(RuleBasedStateMachine):
     @rule(number=anything)
     def poll(self, number: int) -> None:
         """What a client is reported fits the row, what it was reported before, and the tag that it was reported it under."""
-        export_id = self.pick(number)
-        if export_id is None:
-            return
+        export_id = self.pick(number, *ON_ITS_WAY)
+        if export_id is not None:
+            self.see(export_id)
+
+    @rule(at=anything)
+    def poll_while_paused(self, at: int) -> None:
+        """What waits for a target is reported so before, while and after a person pauses it."""
+        self.approve_new([False], at)
+        export_id = list(self.model.known)[-1]
+        self.see(export_id)
+        for verb in ("pause", "resume"):
+            self.turn(at, verb, "no")
+            self.model.look()
+            self.see(export_id)
+
+    def see(self, export_id: str) -> None:
+        """Poll an export."""
         row = self.model.rows[export_id]
         answer = self.client.simulate_get(f"{EXPORTS}/{export_id}", headers=self.customer.bearer)
         assert answer.status_code == 200, answer.text
