@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem
-from schemas.content_policy import (
+from schemas.content_policy.detectors import (
     assignments,
     browser_state,
     card_numbers,
@@ -27,7 +27,7 @@ from schemas.content_policy import (
     tables,
     token_formats,
 )
-from schemas.content_policy.embedded_json import COOKIE_FIELDS
+from schemas.content_policy.detectors.embedded_json import COOKIE_FIELDS
 from schemas.content_policy.encoded_text import once_decoded
 from schemas.content_policy.field_names import NOTHING, Meaning, is_order_record, meaning
 from schemas.content_policy.text_parts import folded, joined, parts_with_digits

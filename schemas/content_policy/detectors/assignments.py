@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from schemas.content_policy.secret_values import (
+from schemas.content_policy.detectors.secret_values import (
     is_expression,
     is_label,
     is_mixed,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.content_policy.detectors.order_values import plausible
+from schemas.content_policy.detectors.secret_values import is_label, is_placeholder
 from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_bought, is_customer, meaning
-from schemas.content_policy.order_values import plausible
-from schemas.content_policy.secret_values import is_label, is_placeholder
 
 #: A field name with its colon, a brace, or the end of one of several joined texts.
 _TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{}\0])")

@@ -9,7 +9,7 @@ from base64 import b64decode, urlsafe_b64decode
 from binascii import Error as NotBase64
 from typing import Final
 
-from schemas.content_policy.secret_values import is_mixed, is_placeholder
+from schemas.content_policy.detectors.secret_values import is_mixed, is_placeholder
 
 #: A key's armour, and the least of its body that makes it more than a mention.
 _KEY_HEADER: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-[0-9]:")

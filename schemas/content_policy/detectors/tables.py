@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from schemas.content_policy.detectors.order_values import plausible
+from schemas.content_policy.detectors.secret_values import is_opaque, is_password
 from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_bought, meaning
-from schemas.content_policy.order_values import plausible
-from schemas.content_policy.secret_values import is_opaque, is_password
 from schemas.content_policy.text_parts import folded
 
 #: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them; only the tail is matched, the mark `$` or `{` comes first.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
-from schemas.content_policy.secret_values import is_filling
+from schemas.content_policy.detectors.secret_values import is_filling
 from schemas.content_policy.text_parts import alphabet, long_runs, parts_with_run
 
 _HEX: Final = "[0-9a-f]"

@@ -7,7 +7,7 @@ or an entry is set, the value decides: `document.cookie = "theme=dark"` passes, 
 import re
 from typing import Final
 
-from schemas.content_policy.secret_values import is_opaque, is_placeholder
+from schemas.content_policy.detectors.secret_values import is_opaque, is_placeholder
 from schemas.content_policy.text_parts import folded
 
 _HEADER: Final = re.compile(r"cookie2?[\"'\\]{0,3}\s{0,9}:\s{0,9}[\"'\\]{0,3}([^\r\n\"']{1,4096})")

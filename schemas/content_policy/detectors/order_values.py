@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
+from schemas.content_policy.detectors.secret_values import is_placeholder
 from schemas.content_policy.field_names import ADDRESS, EMAIL, NAME, TOTAL
-from schemas.content_policy.secret_values import is_placeholder
 
 _EMAIL: Final = re.compile(r"[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
 #: A number and a word, or a street as the languages around us end one.

@@ -1,0 +1,1 @@
+"""Detectors of forbidden content in text: one module per kind."""
