@@ -27,8 +27,7 @@ class RiskRelayGroup(LazyGroup):
             echo(f"riskrelay: {_describe(refused)}", err=True)
             ctx.exit(1)
         except click.ClickException as refused:
-            # Final for subclasses only; click prints it as it is.
-            refused.message = printable(refused.message, keep="\n")  # type: ignore[misc]  # click prints it as it is
+            refused.message = printable(refused.message, keep="\n")  # type: ignore[misc]  # final for subclasses only
             raise
 
 

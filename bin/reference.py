@@ -100,7 +100,6 @@ def settings_page() -> str:
             "file that cannot be read and a name that is set twice. A missing setting has its default; generated means "
             "that `init` writes it to `.env`."
         ),
-        "",
         *_wrapped(
             "RiskRelay refuses the `.env` if another user can change it: if the file, a folder above it or a symbolic link "
             "to it belongs to a user other than root, the current user and the owner of the checkout, or is writable by "

@@ -16,7 +16,7 @@ from tests.support.storefront import WEBHOOKS, ShopCustomer, redact_body, signat
 
 _TAKEN: Final = frozenset({204})
 _DONE_OR_TOO_LATE: Final = frozenset({200, 409})
-#: 422: its target is off.
+#: 422: its target is not active.
 _ACCEPTED_OR_TOO_LATE: Final = frozenset({202, 409, 422})
 #: Mean seconds between actions.
 _EVERY_S: Final = 2.0

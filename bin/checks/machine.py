@@ -77,8 +77,9 @@ def disk(settings: Settings) -> CheckResult:
     folders = [settings.data_dir]
     if settings.database_url.startswith("sqlite:///"):
         folders.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
-    fullest = min(folders, key=lambda folder: free_bytes([folder]))
-    return check_free_space(fullest, free_bytes([fullest]))
+    rooms = {folder: free_bytes([folder]) for folder in folders}
+    fullest = min(rooms, key=rooms.__getitem__)
+    return check_free_space(fullest, rooms[fullest])
 
 
 def check_free_space(folder: Path, room_bytes: int) -> CheckResult:

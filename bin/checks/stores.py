@@ -40,7 +40,7 @@ REDIS_WITHIN_S: Final = 2.0
 LATE_S: Final = 300.0
 MUCH_TOO_LATE_S: Final = 3600.0
 
-#: An account from this share of a limit on is named, up to so many.
+#: Accounts that use at least this share of a limit are named, at most MOST_NAMED of them.
 NEARLY_FULL: Final = 0.9
 MOST_NAMED: Final = 10
 
@@ -191,7 +191,7 @@ def operator(settings: Settings) -> Iterator[CheckResult]:
 
 
 def limits(settings: Settings, now: datetime) -> Iterator[CheckResult]:
-    """Check for accounts that may store little more."""
+    """Check for accounts that have reached a limit, or nearly."""
     usage = account_limits(settings).usage([each.id for each in accounts.list_accounts()], now)
     full = [
         (account_id, each) for account_id, used in usage.items() for each in used if each.used >= each.limit * NEARLY_FULL

@@ -1,4 +1,6 @@
-"""Changes lines of `.env`, through a temporary file with mode 0600 and a rename: an interruption leaves either the old or
+"""Changes lines of `.env` atomically.
+
+The new text is written to a temporary file with mode 0600, which replaces `.env`: an interruption leaves either the old or
 the new file.
 
 A new first key is refused if its line cannot be parsed, and if the file is not the source of the keys in use: a key added

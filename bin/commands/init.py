@@ -145,7 +145,10 @@ def _complete(settings: Settings) -> bool:
 
 
 def _add_secrets(env_file: Path) -> Settings:
-    """Add the secrets and keys that are not set; return the settings with them. Holds the lock, so it reads them again."""
+    """Add the secrets and keys that are not set; return the settings with them.
+
+    The caller holds the lock. The settings are read again, because another `init` may have added secrets before.
+    """
     settings = checked_settings()
     for name, value in _generated().items():
         if not getattr(settings, name.lower()):
@@ -197,7 +200,7 @@ def _add_first_records(settings: Settings) -> tuple[str, int]:
     project = projects.add_project("Default", account.id, now)
     accounts.grant_project(FIRST_USER, project.id, now)
     check_keys(Vault(settings.encryption_keys), now)
-    # With `console`, too: it is the operator's own, who wants to see the installation.
+    # With `console`, too: the operator signs in to the console with it.
     _, token = tokens.create(FIRST_USER, TokenKind.API, now, ABILITIES[TokenKind.API], name="first")
     return token, int(project.id)
 

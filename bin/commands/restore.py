@@ -138,7 +138,7 @@ def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
 
 
 def _busy() -> list[str]:
-    """Return why the locks of a restore cannot be had now; a dry run does not hold them, so that nothing waits for it."""
+    """Return why a restore could not take its locks now; they are released at once, so that nothing waits for a dry run."""
     try:
         with _alone():
             return []
