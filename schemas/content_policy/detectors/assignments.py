@@ -1,8 +1,8 @@
 """Credentials that a text assigns to a name: in settings files, code, XML, headers, commands and queries of URLs.
 
-The name is looked for by its root, in lower case; what stands before it, between it and the value, and the value decide.
-Passwords need digits and letters or symbols; keys and tokens must look generated. Left out: values with spaces, a `token` or
-`key` that no other word qualifies (outside a URL), `data-` attributes and tokens against forged requests: pages show those.
+The text is searched for the root of a name, in lower case. The words before the name, the separator and the value decide.
+Passwords need digits and letters or symbols; keys and tokens must look generated. Not detected: values with spaces, a
+`token` or `key` without a qualifying word (outside a URL), `data-` attributes and CSRF tokens, which pages contain anyway.
 """
 
 import re
@@ -21,21 +21,21 @@ from schemas.content_policy.detectors.secret_values import (
 )
 from schemas.content_policy.text_parts import folded
 
-#: What may stand between a name and its value, and the value: in quotes, or up to a space.
+#: The separator between a name and its value, and the value: in quotes, or up to a space.
 _TAIL: Final = (
     r"[0-9]{0,2}([\"'\\\])]{0,4})[^\S\r\n]{0,9}(=>|:=|==?|:|,|>|[^\S\r\n](?=[^\s-]))(?:(?<=:)\s{0,9}|[^\S\r\n]{0,9})"
     r"(?:\\{0,2}([\"'`])([^\"'`\r\n]{1,256})(?=\\{0,2}\3|[\r\n]|\Z)|([^\s\"'`<>]{4,256}))"
 )
 #: How far before a name its first words are read.
 _BEFORE_CHARACTERS: Final = 64
-#: A key or token whose name says what it opens.
+#: Words before `key` or `token` that make it a credential.
 _QUALIFIERS: Final = (
     *("api", "app", "application", "access", "secret", "private", "auth", "account", "encryption", "signing"),
     *("storage", "shared", "master", "service", "subscription", "consumer", "client", "license", "jwt", "hmac"),
     *("ssh", "aes", "admin", "deploy", "session", "security", "refresh", "bearer", "bot", "personal", "login"),
     *("vault", "oauth", "oauth2", "gitlab", "github"),
 )
-#: A variable of a shell: `export STRIPE_KEY=…`; and the ones made to be public or that are not secret.
+#: A shell variable: `export STRIPE_KEY=…`; and those that are public or not secret.
 _VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_\Z")
 _NOT_SECRET: Final = re.compile(r"(?:PUBLIC|SITE|PUBLISHABLE|PRIMARY|FOREIGN|CACHE|SORT|CSRF|XSRF)_\Z")
 _PAGE_ATTRIBUTE: Final = re.compile(r"(?i)(?<![\w-])data-[\w-]*\Z|(?:csrf|xsrf)[\w-]*\Z")
@@ -49,7 +49,7 @@ _OPENING: Final = re.compile(r"[(\[{]")
 _LEAST_PASSWORD: Final = 6
 _LEAST_KEY: Final = 10
 _LEAST_SECRET: Final = 8
-#: The name of a variable alone says little.
+#: A variable's name alone is weak evidence, so its value must be long.
 _LEAST_VARIABLE: Final = 16
 
 #: A parameter of a query, a fragment or a path, with its value.
@@ -79,7 +79,7 @@ class _Form(Enum):
 
 
 class _Assignment(NamedTuple):
-    """A name, what stands before it, and its value."""
+    """A name, the text before it, and its value."""
 
     name: str
     before: str
@@ -89,7 +89,7 @@ class _Assignment(NamedTuple):
 
 
 def has_assignment(text: str) -> bool:
-    """Say whether `text` assigns a credential to a name for one, outside the query of a URL."""
+    """Return whether `text` assigns a credential to a name for one, outside the query of a URL."""
     lower = folded(text)
     for root, names, is_credential in _NAMES:
         if root in lower:
@@ -100,7 +100,7 @@ def has_assignment(text: str) -> bool:
 
 
 def has_url_token(text: str) -> bool:
-    """Say whether a URL in `text` carries a password, a token, a key, a session or a signature."""
+    """Return whether a URL in `text` carries a password, a token, a key, a session or a signature."""
     return any(_is_credential_parameter(name.lower().rstrip("]"), value) for name, value in _PARAMETER.findall(text))
 
 
@@ -112,7 +112,7 @@ def _is_credential_parameter(name: str, value: str) -> bool:
 
 
 def _assignment(text: str, found: re.Match[str]) -> _Assignment | None:
-    """Return what a name and its value make together; None if nothing is assigned, or in a query, which is judged apart."""
+    """Return the assignment of a match; None if nothing is assigned, or in a query, which `has_url_token` checks."""
     before = text[max(0, found.start() - _BEFORE_CHARACTERS) : found.start()]
     separator, is_quoted = found[2], found[4] is not None
     value = text[slice(*found.span(4 if is_quoted else 5))]
@@ -140,7 +140,7 @@ def _is_password_assigned(one: _Assignment) -> bool:
     if one.name.lower() in ("pass", "passe") and not _is_whole_name(one):
         return False
     if one.form is not _Form.PLAIN:
-        # Nothing but a value stands there; words count as well.
+        # These forms contain only a value, so plain words count as well.
         is_label_of_form = one.form is _Form.ELEMENT and is_label(one.value)
         is_none = is_placeholder(one.value) or is_expression(one.value) or is_label_of_form
         return len(one.value) >= _LEAST_PASSWORD and not is_none

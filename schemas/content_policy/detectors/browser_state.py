@@ -1,7 +1,7 @@
 """Cookies and browser storage in text: headers, scripts, commands, jars and dumps.
 
-A header, a command and a jar hold somebody's cookies, whatever their values. In a script, where a text explains how a cookie
-or an entry is set, the value decides: `document.cookie = "theme=dark"` passes, a generated value does not.
+A header, a command and a jar contain a user's cookies, whatever their values. A script may only explain how a cookie or an
+entry is set, so the value decides: `document.cookie = "theme=dark"` passes, a generated value does not.
 """
 
 import re
@@ -17,7 +17,7 @@ _HEADER_START: Final = re.compile(r"(?<![\w-])(?:set-)?\Z")
 _VALUE: Final = re.compile(r"(?<=[!#$%&'*+.^`|~\w-])=([^\s;,<>]{1,4096})", re.ASCII)
 _NAME: Final = re.compile(r"[!#$%&'*+.^`|~\w-]+\Z", re.ASCII)
 _NAME_CHARACTERS: Final = 64
-#: Attributes of a response's cookie, which identify nobody.
+#: Attributes of a response's cookie, which identify no user.
 _ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "secure", "httponly", "priority"})
 _MIN_COOKIE_CHARACTERS: Final = 3
 
@@ -59,7 +59,7 @@ _LEAST_SESSION: Final = 4
 
 
 def has_cookies(text: str) -> bool:
-    """Say whether `text` holds a cookie with its value: of a header, a script, a command or a jar."""
+    """Return whether `text` holds a cookie with its value: of a header, a script, a command or a jar."""
     lower = folded(text)
     headers = (
         found for found in _HEADER.finditer(lower) if _HEADER_START.search(lower[max(0, found.start() - 5) : found.start()])
@@ -77,17 +77,17 @@ def has_cookies(text: str) -> bool:
 
 
 def has_command_cookies(text: str) -> bool:
-    """Say whether a curl command in `text` sends a cookie."""
+    """Return whether a curl command in `text` sends a cookie."""
     return any(not is_placeholder(found[2]) for found in _CURL.finditer(text))
 
 
 def has_cookie_jar(text: str) -> bool:
-    """Say whether `text` holds a line of a cookie jar's file."""
+    """Return whether `text` holds a line of a cookie jar's file."""
     return any(not is_placeholder(found[2]) for found in _JAR_LINE.finditer(folded(text)))
 
 
 def has_browser_storage(text: str) -> bool:
-    """Say whether `text` holds entries of local or session storage: set in a script, as JSON, or listed."""
+    """Return whether `text` holds entries of local or session storage: set in a script, as JSON, or listed."""
     lower = folded(text)
     if _DUMP.search(lower):
         return True

@@ -2,7 +2,7 @@
 
 The check digit alone takes every tenth timestamp, barcode and database id for a card. A number counts when it is written
 as its issuer prints it, or in one piece of 15 or 16 digits. In one piece, 14 digits of Diners Club and 19 of UnionPay count
-where they stand free in a text: not in a URL or after the name of an id (variant, GTIN, order), not with a barcode's check
+if they are free-standing: not in a URL or after the name of an id (variant, GTIN, order), not with a barcode's check
 digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs. Numbers of few distinct
 digits stay in: 4242 4242 4242 4242 is one. Digits of every script count.
 """
@@ -54,12 +54,12 @@ _RANGES: Final[tuple[tuple[int, int, frozenset[int]], ...]] = tuple(
 #: The same by their beginnings, which are those of different issuers: no two of them overlap.
 _SORTED: Final = sorted(_RANGES, key=lambda each: each[0])
 _FIRSTS: Final = [first for first, _, _ in _SORTED]
-#: What stands between groups: space, hyphen, dot, plus (a space of a form), slash, and their typographic relatives, also
-#: those that are not seen.
+#: Separators of groups: space, hyphen, dot, plus (a space of a form), slash, and their typographic variants, including
+#: invisible ones.
 _BETWEEN: Final = r"[ \-.+/\t\u00a0\u00ad\u2000-\u200b\u202f\u2010-\u2015\u2060\u2212\u3000\ufeff\uff0d]{1,3}"
-#: Groups as they are printed: fours; four and six and the rest; six and thirteen. In one piece last. Four digits stand
-#: first for speed: what must not stand before them is asked about afterwards. A letter, digit or underscore there means a
-#: digest, an id or a file's name; a digit and a point a fraction.
+#: Groups as they are printed: fours; four, six and the rest; six and thirteen. In one piece last. The pattern begins with
+#: four digits for speed and checks the characters before them afterwards: a letter, digit or underscore means a digest, an
+#: id or a file name; a digit and a point mean a fraction.
 _CANDIDATE: Final = re.compile(
     rf"""[2-69][0-9]{{3}} (?<![0-9A-Za-z_]....) (?<![0-9][.,]....)
     (?: ({_BETWEEN})
@@ -86,18 +86,18 @@ _ID_BEFORE: Final = re.compile(
     r"|posts?|pages?|users?|media|file|image|numbers?|nr|no)[\"']?\W{0,3}(?:(?:id|no|nr|number|nummer|code)\W{0,4})?)\Z"
 )
 _ID_AFTER: Final = re.compile(r"[\w/=#&?@$%-]|[.:][\w/]")
-#: How far before a number such a word is looked for: a label and a little punctuation.
+#: The characters before a number that are searched for such a word: a label and a little punctuation.
 _LABEL_CHARACTERS: Final = 40
-#: What a digit comes to that is doubled, both as bytes.
+#: The Luhn value of a doubled digit, both as bytes.
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO: Final = ord("0")
-#: JSON integers of 15 and 16 digits are written out: nothing beside a number says what it is, and other lengths are ids.
+#: JSON integers of these lengths are checked. Others are ids: nothing near a number shows that it is a card's.
 _MAX_NUMBER: Final = 10**16
 _MIN_NUMBER: Final = 10**14
 
 
 def found_in(text: str) -> bool:
-    """Say whether `text` holds a card number, plain or grouped."""
+    """Return whether `text` holds a card number, plain or grouped."""
     return any(_is_card(text, candidate) for candidate in _CANDIDATE.finditer(text))
 
 
@@ -135,14 +135,14 @@ def _is_plain_card(digits: str, before: str, after: str) -> bool:
 
 
 def _stands_free(digits: str, before: str, after: str) -> bool:
-    """Judge a number of a length that is seldom a card's: by its issuer, and by what stands beside it."""
+    """Judge a number of a length that is seldom a card's, by its issuer and the text around it."""
     if not digits.startswith(_FREE_RANGES.get(len(digits), ())) or _is_barcode(digits):
         return False
     return not _ID_BEFORE.search(before) and not _ID_AFTER.match(after)
 
 
 def _is_barcode(digits: str) -> bool:
-    """Say whether 14 digits end with a GTIN's check digit."""
+    """Return whether 14 digits end with a GTIN's check digit."""
     weighted = sum(int(digit) * (3 if place % 2 == 0 else 1) for place, digit in enumerate(digits))
     return len(digits) == 14 and weighted % 10 == 0
 
@@ -154,7 +154,7 @@ def _is_in_a_range(digits: str) -> bool:
 
 
 def _has_check_digit(digits: str) -> bool:
-    """Say whether the sum of ISO/IEC 7812 (Luhn) comes out."""
+    """Return whether the check digit of ISO/IEC 7812 (Luhn) is correct."""
     numbers = digits.encode()[::-1]
-    # Bytes of digits: a single one counts as itself, and so does what a doubled one comes to.
+    # Bytes of digits: single digits count as they are, doubled ones by their Luhn value.
     return (sum(numbers[::2]) + sum(numbers[1::2].translate(_DOUBLED)) - len(numbers) * _ZERO) % 10 == 0

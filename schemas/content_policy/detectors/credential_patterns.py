@@ -19,7 +19,7 @@ _KEY_BODY: Final = re.compile(rf"[A-Za-z0-9+/]{{{_KEY_BODY_CHARACTERS}}}")
 _KEY_START: Final = re.compile(
     r"(?:\s|\\[nr]|[\"'+>]){0,40}(?=[a-z0-9+/]{0,15}[A-Z])(?=[A-Z0-9+/]{0,15}[a-z])[A-Za-z0-9+/]{16}"
 )
-#: Room for what stands before the body: `Proc-Type`, `Version`, `Comment`, a PuTTY file's public half.
+#: Room for headers before the body: `Proc-Type`, `Version`, `Comment`, a PuTTY file's public half.
 _KEY_HEAD_CHARACTERS: Final = 1000
 
 _JWT: Final = re.compile(
@@ -27,7 +27,7 @@ _JWT: Final = re.compile(
 )
 #: The claims of RFC 7519.
 _CLAIMS: Final = (b'"iss"', b'"sub"', b'"aud"', b'"exp"', b'"nbf"', b'"iat"', b'"jti"')
-#: A shorter payload without any of them identifies nobody.
+#: A shorter payload without any of them identifies no user.
 _MIN_CLAIMS_BYTES: Final = 20
 
 _SCHEMES: Final = (
@@ -47,7 +47,7 @@ _MIXED_CASE: Final = re.compile(r"[a-z][A-Z]+[a-z]")
 
 
 def has_private_key(text: str) -> bool:
-    """Say whether `text` holds a private key (PEM, OpenSSH, PGP, PuTTY), whole or cut off, not only its armour."""
+    """Return whether `text` holds a private key (PEM, OpenSSH, PGP, PuTTY), whole or cut off, not only its armour."""
     body_start = -1
     for armour in _KEY_HEADER.finditer(text):
         if _KEY_START.match(text, armour.end()):
@@ -62,22 +62,22 @@ def has_private_key(text: str) -> bool:
 
 
 def has_jwt(text: str) -> bool:
-    """Say whether `text` holds a JSON Web Token, signed, unsigned or encrypted."""
+    """Return whether `text` holds a JSON Web Token, signed, unsigned or encrypted."""
     return any(_is_jwt(*found.groups()) for found in _JWT.finditer(text))
 
 
 def has_authorization(text: str) -> bool:
-    """Say whether `text` holds an Authorization header with a plausible value."""
+    """Return whether `text` holds an Authorization header with a plausible value."""
     return any(_is_authorization(*found.groups()) for found in _AUTHORIZATION.finditer(text))
 
 
 def has_url_password(text: str) -> bool:
-    """Say whether a URL in `text` carries a password before its host."""
+    """Return whether a URL in `text` carries a password before its host."""
     return any(not is_placeholder(found[1]) for found in _USERINFO.finditer(text))
 
 
 def has_command_credentials(text: str) -> bool:
-    """Say whether a curl command in `text` carries a password or a key."""
+    """Return whether a curl command in `text` carries a password or a key."""
     if any(_is_login(found[1], found[2]) for found in _CURL_USER.finditer(text)):
         return True
     headers = (found.groups() for found in _CURL_HEADER.finditer(text))
@@ -126,7 +126,7 @@ def _is_basic(value: str) -> bool:
 
 
 def _is_login(user: str, rest: str) -> bool:
-    """Judge what stands on either side of the colon: some put the key where the name belongs."""
+    """Judge both sides of the colon: some clients send the key as the user name."""
     password = rest.strip("\"'")
     return (len(user) >= 8 and _is_secret_looking(user)) or (len(password) >= 6 and _is_secret_looking(password))
 

@@ -35,12 +35,12 @@ _CREATE: Final = re.compile(
 
 
 def is_page(text: str) -> bool:
-    """Say whether `text` holds a whole HTML document; a validator's extract of a head is none."""
+    """Return whether `text` holds a whole HTML document; a validator's extract of a head is none."""
     return _PAGE.search(text) is not None and (len(text) > _EXTRACT_CHARACTERS or _CONTENT.search(text) is not None)
 
 
 def is_dump(text: str) -> bool:
-    """Say whether `text` holds a dump of a database: its header, or a table with rows, or several rows."""
+    """Return whether `text` holds a dump of a database: its header, or a table with rows, or several rows."""
     if any(pattern.search(text) for pattern in (_DUMP_HEADER, _COPY, _INSERT_MANY)):
         return True
     inserts = _INSERT.finditer(text)

@@ -43,7 +43,7 @@ class _Object:
 
 
 def has_forbidden_names(text: str) -> bool:
-    """Say whether JSON in `text` has a forbidden field name with a value, or a cookie with its name and value."""
+    """Return whether JSON in `text` has a forbidden field name with a value, or a cookie with its name and value."""
     if not _may_count(text):
         return False
     return any(meaning(found[1]).forbidden and _holds_value(text, found.end()) for found in _NAME.finditer(text)) or any(
@@ -52,7 +52,7 @@ def has_forbidden_names(text: str) -> bool:
 
 
 def has_order_record(text: str) -> bool:
-    """Say whether an object of JSON in `text` has two or more parts of an order record."""
+    """Return whether an object of JSON in `text` has two or more parts of an order record."""
     names = {*_NAME.findall(text)}
     if len({meaning(name).part for name in names} - {None}) < 2 and not any(map(is_customer, names)):
         return False
@@ -118,7 +118,7 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
 
 
 def _fits(part: str, text: str, at: int) -> bool:
-    """Judge a value of an order: labels of a form, types of a schema and placeholders are none."""
+    """Return whether a value can be part of an order: not a form's label, a schema's type or a placeholder."""
     written = _TEXT_VALUE.match(text, at)
     value = written[1].strip() if written else ""
     return plausible(part, value) if written else _fits_unquoted(part, text, at)

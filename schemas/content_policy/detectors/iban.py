@@ -27,7 +27,7 @@ _NO_SEPARATORS: Final = str.maketrans("", "", " -.\u00a0\u2009\u202f")
 
 
 def found_in(text: str) -> bool:
-    """Say whether `text` holds an IBAN with the right length and check digits, in one piece or in groups."""
+    """Return whether `text` holds an IBAN with the right length and check digits, in one piece or in groups."""
     return any(_is_iban(text[found.start() - 2 : found.end(1)]) for found in _CANDIDATE.finditer(text))
 
 

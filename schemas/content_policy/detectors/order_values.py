@@ -7,9 +7,9 @@ from schemas.content_policy.detectors.secret_values import is_placeholder
 from schemas.content_policy.field_names import ADDRESS, EMAIL, NAME, TOTAL
 
 _EMAIL: Final = re.compile(r"[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
-#: A number and a word, or a street as the languages around us end one.
+#: A digit, two letters in a row, and a space.
 _ADDRESS: Final = re.compile(r"(?=.*[0-9])(?=.*[^\W\d_]{2}).*\s", re.DOTALL)
-#: A name has letters and no digits, and is no path or address.
+#: A name has letters, no digits, and no character of a path, an address or markup.
 _NAME: Final = re.compile(r"[^\W\d_][^\d/@<>{}=]{1,100}")
 _AMOUNT: Final = re.compile(r"[^\d\s]{0,4}\s?[0-9][0-9.,' ]{0,20}\s?[^\d\s]{0,4}")
 _FITS: Final = {EMAIL: _EMAIL, ADDRESS: _ADDRESS, NAME: _NAME, TOTAL: _AMOUNT}

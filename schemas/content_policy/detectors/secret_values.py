@@ -46,11 +46,11 @@ _EXPRESSION: Final = re.compile(
     r"[\w.$>:-]{1,100}[(\[]|[$@&]\w{0,60}(?:->|\[|\Z)|[A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){1,9}\Z"
 )
 _PATH: Final = re.compile(r"(?:[a-z][a-z0-9+-]{1,20}:)?/|\.{1,2}/|[A-Za-z]:\\")
-#: What is done to a password: `sha256`, `base64-encoded`.
+#: The name of a hash or encoding: `sha256`, `base64-encoded`.
 _ALGORITHM: Final = re.compile(
     r"(?i)(?:sha|md|base|aes|rsa|utf|bcrypt|argon|pbkdf|hmac)[_-]?[0-9]{1,4}(?:[-_/][a-z0-9]{1,20})*"
 )
-#: Keys made to stand in public pages: of Google's browser APIs, Mapbox, Stripe and its kind, reCAPTCHA.
+#: Keys that vendors intend for public pages: Google's browser APIs and tags, Mapbox, Stripe, reCAPTCHA.
 _PUBLIC_KEY: Final = re.compile(r"AIza|pk[._]|6L[\w-]{38}\Z|G-|UA-|GTM-")
 #: The share of characters that repeat their neighbor, from which a value is filling: chance repeats one of sixteen.
 _FILLING: Final = 0.6
@@ -96,7 +96,7 @@ def is_slug(value: str) -> bool:
 
 
 def slug_parts(value: str) -> int:
-    """Return the number of words and small numbers of a slug; 0 if it is none."""
+    """Return the number of words and small numbers of a slug; 0 for any other value."""
     return len([part for part in _SLUG_SEPARATOR.split(value) if part]) if is_slug(value) else 0
 
 

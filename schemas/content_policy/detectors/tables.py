@@ -35,7 +35,7 @@ _MAX_HEADS: Final = 200
 #: Rows that are read below a head; the first may be a rule.
 _ROWS: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
-#: What no cell contains, and the reader refuses.
+#: Characters that no cell contains and csv.reader refuses.
 _NO_CELL: Final = re.compile("[\r\0]")
 #: Columns with a person's name or address, beside those of an order record.
 _PEOPLE: Final[Mapping[str, str]] = {
@@ -57,12 +57,12 @@ _LEAST_KEY: Final = 8
 
 
 def has_password_hash(text: str) -> bool:
-    """Say whether `text` holds the hash of a password, as a table of users has it."""
+    """Return whether `text` holds the hash of a password, as a table of users has it."""
     return _HASH.search(text) is not None or _LDAP.search(text) is not None
 
 
 def has_credential_table(text: str) -> bool:
-    """Say whether `text` holds a table with a column for passwords or keys, and one in it."""
+    """Return whether `text` holds a table with a column for passwords or keys, and one in it."""
     return any(
         is_password(cells[at], _LEAST_PASSWORD) if is_of_passwords else is_opaque(cells[at], _LEAST_KEY)
         for head, rows in _tables(text)
@@ -73,7 +73,7 @@ def has_credential_table(text: str) -> bool:
 
 
 def has_customer_table(text: str) -> bool:
-    """Say whether `text` holds a table of customers or orders: a row with a person and another part of an order record."""
+    """Return whether `text` holds a table of customers or orders: a row with a person and another part of an order."""
     for head, rows in _tables(text):
         columns = list(_customer_columns(head))
         if len({part for _, part, _ in columns}) > 1 and any(_is_of_a_customer(cells, columns) for cells in rows):
@@ -82,7 +82,7 @@ def has_customer_table(text: str) -> bool:
 
 
 def _credential_columns(head: Sequence[str]) -> Iterator[tuple[int, bool]]:
-    """Yield the place of each column of passwords or keys, and whether it is one of passwords."""
+    """Yield the index of each column of passwords or keys, and whether it is one of passwords."""
     for at, name in enumerate(head):
         is_of_passwords = _PASSWORDS.fullmatch(name.lower().replace(" ", "_")) is not None
         if is_of_passwords or meaning(name).forbidden in _KEYS:
@@ -90,7 +90,7 @@ def _credential_columns(head: Sequence[str]) -> Iterator[tuple[int, bool]]:
 
 
 def _customer_columns(head: Sequence[str]) -> Iterator[tuple[int, str, bool]]:
-    """Yield the place of each column with a part of an order record, the part, and whether its name says a customer's."""
+    """Yield the index of each column with a part of an order record, the part, and whether the name is an order record's."""
     for at, name in enumerate(head):
         part = meaning(name).part
         if (
@@ -102,7 +102,7 @@ def _customer_columns(head: Sequence[str]) -> Iterator[tuple[int, str, bool]]:
 
 
 def _is_of_a_customer(cells: Sequence[str], columns: Sequence[tuple[int, str, bool]]) -> bool:
-    # A city or a telephone number has no form; a name alone is a page's or a product's, with an address a person's.
+    # A city or a telephone number has no fixed form. A name alone may be a product's; with an address, it is a person's.
     found = {
         (part, is_own)
         for at, part, is_own in columns
@@ -141,7 +141,7 @@ def _end_of_line(text: str, at: int) -> int:
 
 
 def _separator(line: str) -> str:
-    """Return what separates the columns of a head; empty if it is none."""
+    """Return the separator of a head's columns; empty if the line is no head."""
     if len(line) > _MAX_LINE:
         return ""
     most = max(_SEPARATORS, key=line.count)

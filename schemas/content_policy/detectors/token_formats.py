@@ -1,8 +1,8 @@
 """The well-known formats of tokens, by the prefixes their vendors gave them so that they can be found.
 
-Left out: what is made to stand in public pages (`pk_live_…`, browser keys beginning with `AIza`, `pk.eyJ…`), names of
-accounts that open nothing by themselves, and vendors whose keys look like any other digest. A token that is mostly runs of
-one character is an example.
+Not detected: keys intended for public pages (`pk_live_…`, browser keys beginning with `AIza`, `pk.eyJ…`), account names that
+grant no access by themselves, and formats that look like any digest. A token that is mostly runs of one character is an
+example.
 """
 
 import re
@@ -106,7 +106,7 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("xai-", "[A-Za-z0-9]{80}"),  # xAI
     *((f"s-s4t2{kind}-", "[0-9a-f]{64}") for kind in ("ud", "af")),  # 42
 )
-#: The same where other characters stand within: each is looked for by its prefix in the whole text.
+#: Formats with other characters inside: the whole text is searched for each prefix.
 _BROKEN_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("ops_eyJ", "[A-Za-z0-9+/]{250,}"),  # 1Password
     ("pat", r"[A-Za-z0-9]{14}\.[0-9a-f]{64}"),  # Airtable
@@ -138,7 +138,7 @@ _BROKEN_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("whsec_", "[A-Za-z0-9+/=]{32,}"),  # Stripe, Standard Webhooks
     ("tfp_", r"[\w.-]{40,}"),  # Typeform
 )
-#: Formats that begin anyhow, and the mark in them that tells.
+#: Formats without a fixed prefix, and the mark inside that identifies them.
 _MARKED_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("Q~", r"(?<![\w~.-])[\w~.]{3}[0-9]Q~[\w~.-]{31,34}(?![\w~.-])"),  # Azure AD
     (":AA", r"(?<![0-9])[0-9]{8,10}:AA[\w-]{33}(?![\w-])"),  # Telegram
@@ -160,7 +160,7 @@ def _grouped(formats: Iterable[tuple[str, str]]) -> str:
 
 
 def _looked_for(prefix: str, rest: str) -> str:
-    """Return a pattern that begins with its literal prefix, for speed; what stands before is asked afterwards."""
+    """Return a pattern that begins with its literal prefix, for speed; the character before it is checked afterwards."""
     return rf"{re.escape(prefix)}(?<![A-Za-z0-9_]{re.escape(prefix)})(?:{rest})(?![A-Za-z0-9])"
 
 
@@ -171,12 +171,12 @@ _MARKED: Final = tuple((mark, re.compile(pattern, re.ASCII)) for mark, pattern i
 
 
 def found_in(text: str) -> bool:
-    """Say whether `text` holds a token of a known format that is not an example."""
+    """Return whether `text` holds a token of a known format that is not an example."""
     return _has_long_token(text) or _has_any(_MARKED, text)
 
 
 def _has_long_token(text: str) -> bool:
-    """Judge the long runs; a token that other characters break up has one as well, but must be read where it stands."""
+    """Judge the long runs; a token with other characters inside has one as well, but is matched in the whole text."""
     dense = parts_with_run(text, _RUN)
     return bool(dense) and (_holds(_TOKEN, b" ".join(long_runs(dense, _RUN)).decode()) or _has_any(_BROKEN, dense))
 
