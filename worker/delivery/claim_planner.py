@@ -10,6 +10,7 @@ between them read the targets that the last full scan found. While claims get al
 the next plans too: the claim itself asks the database what is due and whether it may be sent.
 """
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -236,10 +237,8 @@ class ClaimPlanner:
         (shares, satisfied), plan = self._shares(held, returned, waiting), ClaimPlan()
         if shares.total >= shares.limit:
             return plan
-        if found := self._scanner.cached():
-            self._note(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
-        else:
-            found = self._scanner.scan(now)
+        cached = self._scanner.cached()
+        found = cached or self._scanner.scan(now)
         quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
         wanted = _Wanted(shares, satisfied, quota)
         # For reserved threads alone the scan is enough: it finds targets of each account.
@@ -248,7 +247,9 @@ class ClaimPlanner:
         plan.off.extend(sorted(wanted.off))
         plan.quotas.update(self._allot(wanted.quotas, shares))
         plan.rate_limited.extend(sorted(wanted.rate_limited & plan.quotas.keys()))
-        if not plan.quotas and not self._scanner.cached():
+        if cached:
+            self._note(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
+        elif not plan.quotas:
             self._note(self._scanner.next_scan_at(now), now)
         if read:
             self._scanner.end_page(_last_served(read, plan.quotas))
@@ -305,16 +306,21 @@ class ClaimPlanner:
 
     def _allot(self, wanted: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
         """Divide the room among accounts, then what each gets among its targets."""
-        left = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
+        wanted_of = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
         given = Counter[AccountId]()
         most = shares.total + MAX_BATCH
-        while shares.total < most and (first := shares.in_order(left)[:1]):
-            [account_id] = first
+        # A heap: to order hundreds of accounts anew for each claim took 14 ms of a tick.
+        queue = [(shares.held(account_id), place, account_id) for place, account_id in enumerate(wanted_of)]
+        heapq.heapify(queue)
+        # If the account that holds the fewest may take none, no other may.
+        while queue and shares.total < most and shares.may_take(queue[0][-1]):
+            _, place, account_id = queue[0]
             shares.take(account_id)
             given[account_id] += 1
-            left[account_id] -= 1
-            if not left[account_id]:
-                del left[account_id]
+            if given[account_id] < wanted_of[account_id]:
+                heapq.heapreplace(queue, (shares.held(account_id), place, account_id))
+            else:
+                heapq.heappop(queue)
         quotas: dict[str, int] = {}
         for account_id, count in given.items():
             quotas |= (own := throttle.distribute(wanted[account_id], count))
