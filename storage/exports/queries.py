@@ -16,7 +16,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
-from storage.db.engine import is_sqlite
+from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports.poll_sql import read_export
@@ -77,8 +77,8 @@ def list_matching(wanted: ExportFilter, limit: int | None = None, before: str | 
 
 def count_matching(wanted: ExportFilter, limit: int) -> int:
     """Return how many exports a filter has, counting no further than `limit`."""
-    parts = [_ids(part).limit(limit) for part in _parts(wanted, ExportRow.id < _AFTER_ALL)]
-    return min(limit, sum(int(part.count()) for part in parts))
+    parts = [_ids(part) for part in _parts(wanted, ExportRow.id < _AFTER_ALL)]
+    return int(_union(parts, limit).limit(limit).count(database))
 
 
 def list_undelivered(
@@ -223,8 +223,13 @@ def _ids(wanted: Sequence[Any]) -> Any:
 
 def _page(parts: Sequence[Any], limit: int | None) -> list[Export]:
     """Return the newest of the exports whose ids the parts find."""
-    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("id")]) for part in parts]
-    ids = reduce(lambda one, other: one.union_all(other), selects)
-    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(SQL("e.id").in_(ids))
-    found = ExportRow._meta.database.execute(page.order_by(SQL("e.id DESC")).limit(limit))
+    ids = SQL("e.id").in_(_union(parts, limit))
+    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(ids)
+    found = database.execute(page.order_by(SQL("e.id DESC")).limit(limit))
     return [export_from(PolledExport._make(row)) for row in found.fetchall()]
+
+
+def _union(parts: Sequence[Any], limit: int | None) -> Any:
+    """Return one query for the ids that the parts find, up to `limit` of each."""
+    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("id")]) for part in parts]
+    return reduce(lambda one, other: one.union_all(other), selects)
