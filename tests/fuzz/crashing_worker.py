@@ -1,7 +1,7 @@
 """A worker of this process that dies or falls asleep at a named point, where its own tools are called.
 
 It is the dispatcher of `worker.daemon`, with the clock, the sender and the counter of the test. From its
-death on none of its threads gets any further than to its next tool; who sleeps stands still outside of transactions.
+death on none of its threads gets further than its next call of the fakes; a sleeping thread is outside of transactions.
 """
 
 import threading
@@ -82,7 +82,7 @@ class MortalWorker:
 
     @property
     def is_asleep(self) -> bool:
-        """Return whether it stands still."""
+        """Return whether the worker is stopped."""
         return not self._awake.is_set()
 
     @property

@@ -579,7 +579,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(point=st.sampled_from(SLEEPS), meanwhile=st.sampled_from(MEANWHILE), dies=st.booleans())
     def sleep_through(self, point: str, meanwhile: str, dies: bool) -> None:
-        """A worker stands still while what it holds becomes another's business, and wakes to that or dies of it."""
+        """A worker sleeps at `point` while something happens to its claims, then continues or dies."""
         self.deliver_and_sleep(point, 1)
         self.model.look()
         self.let_happen(meanwhile)

@@ -308,7 +308,7 @@ def fails(operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, ta
 
 
 def begins_a_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str) -> ConsoleUi:
-    """Order a recovery of the last hour while the worker stands still, and see it wait."""
+    """Request a recovery of the last hour while the worker is stopped, and see it wait."""
     worker.signal(signal.SIGSTOP)
     operator.open(f"/targets/{target_id}")
     operator.page.locator("[name=since][value='1h']").check()

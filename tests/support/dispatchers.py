@@ -1,4 +1,4 @@
-"""Dispatchers for tests: a scripted receiver that counts requests, a clock that stands still, and exports that are due."""
+"""Dispatchers for tests: a scripted receiver that counts requests, a frozen clock, and exports that are due."""
 
 import itertools
 import threading

@@ -51,7 +51,7 @@ class PortRedis(RedisServer):
         self._send(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it; one that stands still could not."""
+        """Stop the server; a stopped process continues first, since it would not handle SIGTERM."""
         if self.is_running:
             self.go_on()
         super().stop()

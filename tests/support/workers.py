@@ -134,7 +134,7 @@ class WorkerProcess:
         return (int(fields[11]) + int(fields[12])) / ticks_per_s
 
     def is_stopped(self) -> bool:
-        """Return whether it stands still, as after SIGSTOP."""
+        """Return whether the process is stopped by SIGSTOP."""
         return self._stat()[0] == "T"
 
     def _stat(self) -> list[str]:

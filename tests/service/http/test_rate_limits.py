@@ -102,7 +102,7 @@ def standing(header: str) -> tuple[int, int]:
 
 @pytest.fixture
 def frozen() -> Iterator[FrozenDateTimeFactory]:
-    """A minute that stands still seven seconds after it began.
+    """A clock frozen seven seconds after the start of a minute.
 
     It lies far ahead, because what is counted in memory is swept by a thread that freezegun does not reach.
     """

@@ -26,7 +26,7 @@ BUSY_URL: Final = "https://busy.example.com/hook"
 OTHER_URL: Final = "https://other.example.com/hook"
 DELIVERED: Final = Outcome(status=202)
 REFUSED: Final = Outcome(error="connect_refused")
-#: With a clock that stands still, leases need not be renewed for their own sake; signs of life come often enough.
+#: With a frozen clock leases need no renewal; heartbeats are frequent enough.
 STANDING: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
 
 
