@@ -44,7 +44,8 @@ def add(name: str, no_webhooks: bool, as_json: bool) -> None:
 def list_accounts(as_json: bool) -> None:
     """List accounts.
 
-    Shows how much each has stored, and how much it may store (MAX_FINDINGS_PER_ACCOUNT and the settings beside it).
+    Shows how much each has stored, and the limits of MAX_FINDINGS_PER_ACCOUNT, MAX_WAITING_EXPORTS_PER_ACCOUNT,
+    MAX_TARGETS_PER_ACCOUNT and MAX_UPLOADS_PER_DAY.
     """
     with opened() as settings:
         found = accounts.list_accounts()

@@ -85,9 +85,9 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
 @click.argument("request_id")
 @json_option
 def repeat(request_id: str, as_json: bool) -> None:
-    """Erase a shop again that was installed and removed again; its earlier erasure is finished.
+    """Repeat the finished erasure of a shop that was installed and removed again.
 
-    The platform's second webhook has the same bytes as the first, so it is answered and not carried out.
+    The platform's second webhook has the same bytes as the first, so RiskRelay accepts it and erases nothing.
     """
     with opened():
         ledger.repeat(request_id, utc_now(), OPERATOR.key)

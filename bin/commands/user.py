@@ -63,7 +63,7 @@ def disable(email: str, as_json: bool) -> None:
 @click.argument("email")
 @json_option
 def enable(email: str, as_json: bool) -> None:
-    """Accept a disabled user's tokens again; the user signs in to the console anew."""
+    """Accept a disabled user's tokens again; the user must sign in to the console again."""
     with opened():
         print_record(_record(operations.enable_user(email, OPERATOR)), as_json)
 

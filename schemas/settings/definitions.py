@@ -275,7 +275,7 @@ SETTINGS: Final = (
         "max_waiting_exports_per_account",
         values.whole(1),
         "500000",
-        "exports of an account that are prepared and not finished: prepared, approved, delivering or to be retried",
+        "unfinished exports that an account may have: prepared, approved, delivering or to be retried",
     ),
     Setting(
         "MAX_TARGETS_PER_ACCOUNT", "max_targets_per_account", values.whole(1), "1000", "targets that an account may have"
