@@ -697,11 +697,11 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
 @pytest.mark.parametrize(
     ("error", "reported"),
     [
-        (OSError(errno.ENOSPC, "reported", "/a/place"), "OSError: No space left on device"),
-        (PermissionError(errno.EACCES, "reported", "/a/place"), "PermissionError: Permission denied"),
-        (OSError("reported"), "OSError"),  # no number
-        (socket.gaierror(socket.EAI_NONAME, "reported"), "gaierror"),  # numbers of its own
-        (KeyError("reported"), "KeyError"),
+        (OSError(errno.ENOSPC, "secret row", "/a/place"), "OSError: No space left on device"),
+        (PermissionError(errno.EACCES, "secret row", "/a/place"), "PermissionError: Permission denied"),
+        (OSError("secret row"), "OSError"),  # no number
+        (socket.gaierror(socket.EAI_NONAME, "secret row"), "gaierror"),  # numbers of its own
+        (KeyError("secret row"), "KeyError"),
     ],
 )
 def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
@@ -711,4 +711,4 @@ def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
     complaint = capsys.readouterr().err
     assert complaint.endswith(f"riskrelay: unexpected error ({reported}); see the lines above.\n")
     assert "/a/place" not in complaint
-    assert " told" not in complaint.replace(reported, "")
+    assert "secret row" not in complaint
