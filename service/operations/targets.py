@@ -6,6 +6,7 @@ No transaction and no connection is held while waiting for a resolver, a worker 
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -156,7 +157,13 @@ class TargetOperations:
         engine.release()
         found = self._check.validate(url, actor.account_id)
         if found.has_passed:
-            self._validate_by_worker(target_id, actor)
+            # If no worker validates in time, the result of the check in this process is recorded.
+            self._wait_for_validation(
+                target_id,
+                actor,
+                lambda asked_at: validations.withdraw(target_id, asked_at, utc_now(), actor.key),
+                lambda asked_at: validations.give_up(target_id, asked_at, utc_now(), actor.key),
+            )
         else:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
@@ -169,15 +176,12 @@ class TargetOperations:
         self.get(target_id, actor)
         if not self.has_worker():
             return False
-        asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
-        engine.release()
-        self._wake_ups.notify()
         cancelled: list[bool] = []
 
-        def cancel() -> None:
+        def cancel(asked_at: datetime) -> None:
             cancelled.append(validations.cancel(target_id, asked_at))
 
-        _wait(lambda: _stage(validations.get(target_id, asked_at, utc_now())), cancel, cancel, self._end_within_s)
+        self._wait_for_validation(target_id, actor, cancel, cancel)
         engine.release()
         return not any(cancelled)
 
@@ -209,15 +213,21 @@ class TargetOperations:
         assert result is not None  # noqa: S101 - a ping that is over has its result
         return result
 
-    def _validate_by_worker(self, target_id: str, actor: Actor) -> None:
-        """Wait for a worker's validation; if none runs in time, the result of the check in this process is recorded."""
+    def _wait_for_validation(
+        self,
+        target_id: str,
+        actor: Actor,
+        withdraw: Callable[[datetime], object],
+        give_up: Callable[[datetime], object],
+    ) -> None:
+        """Request a validation and wait as `_wait` does; both functions get the time of the request."""
         asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         engine.release()
         self._wake_ups.notify()
         _wait(
             lambda: _stage(validations.get(target_id, asked_at, utc_now())),
-            lambda: validations.withdraw(target_id, asked_at, utc_now(), actor.key),
-            lambda: validations.give_up(target_id, asked_at, utc_now(), actor.key),
+            lambda: withdraw(asked_at),
+            lambda: give_up(asked_at),
             self._end_within_s,
         )
 
