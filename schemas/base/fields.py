@@ -92,12 +92,11 @@ class Text(fields.String):
         checks: list[Any] = [validate.Length(max=max_length, error="too_long")]
         if min_length:
             checks.append(_at_least(min_length))
-        allowed = None if allowed is None else tuple(allowed)
+        self.allowed = tuple(allowed or ())
         if allowed is not None:
-            checks.append(validate.OneOf(allowed, error="not_allowed"))
+            checks.append(validate.OneOf(self.allowed, error="not_allowed"))
         super().__init__(validate=checks, **options)
         self.min_length = min_length
-        self.allowed = tuple(allowed or ())
         self.max_length = max_length
         self._is_plain = type(self) is Text and len(checks) == 1 and not (self.pre_load or self.post_load)
 

@@ -8,7 +8,7 @@ from schemas.targets.target import TargetStatus
 
 #: Statuses of exports that wait for a worker.
 WAITING: Final = frozenset({ExportStatus.APPROVED.value, ExportStatus.RETRY_SCHEDULED.value})
-#: Between two polls while nobody knows when the target takes deliveries again.
+#: Between two polls while the time of the next attempt is unknown.
 UNKNOWN_WAIT_S: Final = 60
 
 _RETRY_SCHEDULED: Final = ExportStatus.RETRY_SCHEDULED.value
@@ -36,7 +36,7 @@ def next_attempt(
 ) -> NextAttempt:
     """Return the next attempt of an export that is due at `due_at_ms`, for a target that is held until `held_until_ms`.
 
-    A hold counts until it is over: from then on the record is the one that it was before the hold.
+    After the hold has ended, the result is the same as without it.
     """
     if status not in WAITING or due_at_ms is None:
         return _NONE

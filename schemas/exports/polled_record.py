@@ -100,7 +100,7 @@ def _source(export: PolledExport) -> str:
 
 
 def _extras(export: PolledExport, retry_after_s: int | None) -> str:
-    """Write the members that are there only where they have something to say."""
+    """Write the optional fields that have a value."""
     tail = ""
     if retry_after_s is not None:
         tail += f', "retry_after_seconds": {retry_after_s}'

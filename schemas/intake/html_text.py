@@ -1,7 +1,7 @@
 """Converts an HTML email to text: one line per block, links with their URLs.
 
-The sender writes the HTML, so any text is accepted here and the work is linear in its size: nothing
-unclosed is looked for twice. `html.parser` promises neither: 24 KB of `<a ` take it seconds, and `<![x` is an exception.
+The sender writes the HTML, so any text is accepted here and the work is linear in its size: the end of an unclosed element
+is searched once. `html.parser` promises neither: 24 KB of `<a ` take it seconds, and `<![x` is an exception.
 Comments, scripts, styles and titles say nothing; what was never closed hides the rest, as it does in a browser.
 """
 

@@ -29,6 +29,8 @@ from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, par
 #: sun_path has 108 bytes; Redis needs a few of them.
 MAX_SOCKET_PATH_BYTES: Final = 100
 
+#: What the URL of a SQLite file begins with.
+_SQLITE: Final = "sqlite:///"
 #: The suffix of a setting that names a file with the value.
 FILE_SUFFIX: Final = "_FILE"
 #: The environment variable that names the `.env` to use.
@@ -569,8 +571,8 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     """Derive the values that depend on other settings."""
     data_dir = folder / read.pop("data_dir")
     redis_url = read.pop("redis_url")
-    sqlite, url = "sqlite:///", read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
-    read["database_url"] = f"{sqlite}{folder / url.removeprefix(sqlite)}" if url.startswith(sqlite) else url
+    url = read["database_url"] or f"{_SQLITE}{data_dir / 'riskrelay.db'}"
+    read["database_url"] = f"{_SQLITE}{folder / url.removeprefix(_SQLITE)}" if url.startswith(_SQLITE) else url
     read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
     policy = TargetPolicy(
         allow_http=read.pop("allow_http"),

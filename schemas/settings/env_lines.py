@@ -1,4 +1,4 @@
-"""Finds the lines of `.env` that cannot be read, and names that are set twice: a value would be lost without a word."""
+"""Finds the lines of `.env` that cannot be read, and names that are set twice: without an error, a value would be lost."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from typing import Final
 
 from dotenv.parser import Binding, parse_stream
 
-#: The shape of variable names: all capitals or all small letters, and shorter than a key. Other text may be of a secret.
+#: The shape of variable names: all capitals or all small letters, and shorter than a key. Other text may be a secret.
 NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
 
 

@@ -19,8 +19,8 @@ class ThrottleState:
     """The columns of a target's row that decide its next attempts.
 
     `concurrency` is how many requests it may have open at once, over all workers; a fraction is progress to the next whole
-    number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`. A success passes a
-    failed validation.
+    number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`. A successful
+    delivery changes a failed `validation_status` to passed.
     """
 
     target_id: str

@@ -9,11 +9,11 @@ from schemas.url_policy.policy import RefusalReason
 PASSED: Final = "passed"
 FAILED: Final = "failed"
 
-#: Said of a target that passed: its certificate runs out within this many days.
+#: The reason of a target that passed whose certificate expires within this many days.
 EXPIRES_SOON: Final = "certificate_expires_soon"
 EXPIRES_SOON_DAYS: Final = 14
 
-#: A target that was heard from within this time, by a success or a validation, is not looked at by itself.
+#: No automatic validation of a target within this time after a delivery or a validation that passed.
 VALID_FOR: Final = timedelta(days=1)
 
 #: After the first failed validation the next one comes in this time, then in twice the time of the one before.
@@ -25,11 +25,11 @@ _MOST_DOUBLINGS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What a look found: `reason` names what is wrong, None where nothing is.
+    """The result of a validation: `reason` names the problem, None if there is none.
 
-    `is_refused` tells that our own address policy said no, which blocks a target; what the network or the receiver does
-    (a name that is not found, a certificate that does not count) turns nothing off. `is_partial` means that only the URL and
-    its addresses were checked, not the connection and the certificate.
+    `is_refused` means that our address policy refuses the URL, which blocks the target; a failure of the network or the
+    receiver (an unknown name, an invalid certificate) turns nothing off. `is_partial` means that only the URL and its
+    addresses were checked, not the connection and the certificate.
     """
 
     reason: str | None = None

@@ -95,8 +95,8 @@ class ReadinessChecks:
 class ReadinessResource:
     """Reports each check, and distinguishes degraded from unavailable.
 
-    Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
-    database away, of another version, or sealed with keys that this process has not; or what cannot store: a full disk.
+    Without a worker or Redis everything is accepted and delivered later: `degraded`. Without its database, with one of
+    another version or of keys that this process lacks, or on a full disk it is `unavailable`.
     """
 
     path = "/readyz"
@@ -109,7 +109,7 @@ class ReadinessResource:
         """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
         checks = self._checks.found()
         failed = {name for name, found in checks.items() if found != OK}
-        # Little room is a warning; everything is still stored.
+        # Little free space is a warning; everything is still stored.
         vital = {name for name in failed & VITAL if checks[name] != DiskState.LOW}
         status = UNAVAILABLE if vital else DEGRADED if failed else OK
         resp.status = 503 if vital else 200

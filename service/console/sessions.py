@@ -4,8 +4,8 @@ The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the 
 the account of the page. Each rejection states its reason to the user and is logged; cookies, tokens and form values are
 never echoed.
 
-Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http it can: such
-cookies are passed over, and of two valid sessions of different accounts neither may change anything.
+Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http it can:
+cookies without a valid session are ignored, and with valid sessions of two accounts only sign-in and sign-out are accepted.
 
 Failed sign-ins count towards the address's limit of failed authentications, as in the API. A cookie cannot be guessed, so
 signed-in users stay signed in while others guess from the same address. Their requests have the API's limit, but a counter
@@ -106,7 +106,7 @@ class SessionGate:
         self._is_secure = base.scheme == "https"
         #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
-        # Of the path prefix too: with the path /, another installation on the same host gets the cookie.
+        # The name has the path prefix: with the path /, other installations on the same host get the cookie too.
         suffix = self.root.replace("/", "-")
         self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self._is_secure else COOKIE
         self._cookie_path = "/" if self._is_secure else f"{self.root}/console"
@@ -194,7 +194,7 @@ class SessionGate:
         valid = [(secret, each) for secret, each in found if isinstance(each, Session)]
         if valid:
             return *valid[0], len({each.principal.account_id for _, each in valid}) > 1
-        # The reason of a cookie that was a session, before that of cookies that were none.
+        # The reason of an ended session counts before that of an unknown one.
         reasons = [each for _, each in found if isinstance(each, Ended)]
         ended = next((each for each in reasons if each is not Ended.UNKNOWN), reasons[0] if reasons else None)
         if ended is not None:
@@ -219,7 +219,7 @@ class SessionGate:
         account_id, dot, _ = csrf.partition(".")
         if dot and account_id.isdecimal() and account_id != str(user.account_id):
             self._log_rejection(req, "other_account")
-            raise Forbidden("This form is of another account than your session. Nothing was changed. Open the page again.")
+            raise Forbidden("This form belongs to another account. Nothing was changed. Open the page again.")
         self._log_rejection(req, "csrf")
         raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
 

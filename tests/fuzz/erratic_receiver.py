@@ -18,7 +18,7 @@ from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 
 class ModelClock:
-    """Stands still until it is advanced; the wall clock of service and workers. A fuse may burn down as it is read."""
+    """The wall clock of service and workers; it is stopped until it is advanced. A fuse may burn down as it is read."""
 
     def __init__(self, at: datetime) -> None:
         self.at = at

@@ -1,6 +1,6 @@
 """What clients and receivers may rely on, stated once more without the product's code: the model that the machine checks.
 
-It keeps of each export what its clients were reported and what its receivers saw, replays the audit trail, and after every
+It keeps of each export what its clients read and what its receivers got, replays the audit trail, and after every
 step compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the
 step, attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
 """
@@ -73,7 +73,7 @@ class ObservedTarget(NamedTuple):
 
 
 class UpcomingAttempt(NamedTuple):
-    """The next attempt as a poll shows it; `at` is None where nobody knows when, and then `reason` says why."""
+    """The next attempt as a poll shows it; `at` is None if the time is unknown; `reason` is then the cause."""
 
     at: datetime | None = None
     reason: str | None = None

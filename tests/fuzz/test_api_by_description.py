@@ -235,8 +235,8 @@ def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("database_url", ["sqlite_url"], indirect=True)
-def test_whoever_asks_too_often_is_reported_so_as_described(database: str, tmp_path: Path) -> None:
-    # An address that failed to authenticate too often is told that, whatever it brings next.
+def test_a_rate_limit_is_answered_as_described(database: str, tmp_path: Path) -> None:
+    # An address with too many failed authentications gets 429 for every request.
     found = tried(DescribedApi(tmp_path, LIMITED), ("examples",), without=("ignored_auth",))
 
     assert found.wrong == {}, _shown(found.wrong)

@@ -88,7 +88,7 @@ def dies_connecting(worker: UnluckyWorker) -> tuple[str, int]:
     return export_id, port
 
 
-def dies_reported_twice_to_stop(worker: UnluckyWorker, held: CountingReceiver) -> str:
+def dies_of_two_signals_to_stop(worker: UnluckyWorker, held: CountingReceiver) -> str:
     [export_id] = approved(held.url())
     worker.go()
     wait_until(lambda: held.of(export_id))
@@ -156,7 +156,7 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
         for worker in (heir := unlucky(), *doomed):
             stack.enter_context(worker)
         silent = stack.enter_context(LoopbackServer(hangs_up_once_greeted))
-        stopped = dies_reported_twice_to_stop(doomed[0], held)
+        stopped = dies_of_two_signals_to_stop(doomed[0], held)
         shelve(stopped)
         connecting, port = dies_connecting(doomed[1])
         shelve(connecting)

@@ -55,8 +55,8 @@ SECRETS: Final = {
 }
 OWN_SECRET: Final = "cAnArY-of-one-target-2f4e6a8c"
 TYPED_SECRET: Final = "cAnArY-of-a-form-6d0b4a2c"
-#: Where people look, and which pages they look at.
-CONSOLE_USER: Final = "https://desk.example.com"
+#: The address of the console, and its pages that are visited.
+CONSOLE_URL: Final = "https://console.example.com"
 PAGES: Final = (
     *("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings"),
     *("sessions", "sign-in"),
@@ -193,7 +193,7 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
     """Visit the console with `NOWHERE` wherever nothing is kept; return what was shown, and what lets somebody in."""
     token = make_console_token(customer)
     carried = {"User-Agent": NOWHERE, "Referer": NOWHERE, "Accept-Language": NOWHERE, "X-Forwarded-For": NOWHERE}
-    form = {**carried, "Origin": CONSOLE_USER, "Content-Type": FORM}
+    form = {**carried, "Origin": CONSOLE_URL, "Content-Type": FORM}
 
     def typed(**fields: str) -> bytes:
         return urlencode({**fields, NOWHERE: NOWHERE}).encode()
@@ -294,7 +294,7 @@ def with_password(url: str) -> str:
 
 
 @pytest.mark.timeout(300)  # a whole day of an installation, and a search in all that it leaves
-def test_nothing_that_an_installation_is_reported_comes_out_where_it_does_not_belong(
+def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     tmp_path: Path,
     folder: Path,
     database: str,
@@ -323,7 +323,7 @@ def test_nothing_that_an_installation_is_reported_comes_out_where_it_does_not_be
             WORKER_METRICS_BIND=f"127.0.0.1:{free_port()}",
             RETRY_SCHEDULE="0,0,0",
             TMPDIR=str(folder / "tmp"),
-            PUBLIC_BASE_URL=CONSOLE_USER,
+            PUBLIC_BASE_URL=CONSOLE_URL,
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}

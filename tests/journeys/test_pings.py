@@ -169,7 +169,7 @@ def test_a_worker_that_dies_within_a_ping_is_answered_for(
         }
 
 
-def test_a_worker_that_is_reported_to_stop_ends_its_ping(
+def test_a_worker_that_gets_a_signal_to_stop_ends_its_ping(
     service: Service, worker: WorkerProcess, customer: Customer
 ) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:

@@ -96,19 +96,19 @@ def test_a_client_hears_what_only_who_dials_can_tell(
         assert reported(validate(service, customer, unsafe))[1:] == ("address_metadata", "unknown", "blocked")
 
 
-def test_a_target_that_was_not_received_from_for_a_day_is_looked_at_by_itself(
+def test_a_target_without_a_success_for_a_day_is_validated_automatically(
     customer: Customer, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     with LoopbackServer(silent) as listening:
-        silent_for_long, received = make_target(customer, listening.url()), make_target(customer, listening.url())
+        silent_for_long, recent = make_target(customer, listening.url()), make_target(customer, listening.url())
         execute("UPDATE targets SET validation_due_at = 1")
         at = int(utc_now().timestamp() * 1000)
-        execute("UPDATE targets SET last_success_at = ? WHERE id = ?", (at, received.id))
+        execute("UPDATE targets SET last_success_at = ? WHERE id = ?", (at, recent.id))
         with start_worker():
             wait_until(lambda: targets.get(silent_for_long.id, None).validated_at != NOW)
             wait_until(lambda: rows("SELECT 1 FROM targets WHERE validation_due_at < ?", (at,)) == [])
         assert listening.connections == 1
-    assert targets.get(received.id, None).validated_at == NOW
+    assert targets.get(recent.id, None).validated_at == NOW
 
 
 def test_an_approval_waits_for_the_receiver_that_a_worker_validates_again_by_itself(

@@ -315,7 +315,7 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: C
     assert len(operator.contents()["accounts"]) == 1
 
 
-def test_what_waits_for_the_operator_is_reported_where_something_waits(on_sqlite: CommandRunner) -> None:
+def test_a_restore_names_the_next_command_only_if_a_target_is_paused(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
     reported = on_sqlite.type("restore", active, "--replace")
     assert "target resume --all" in reported.stdout

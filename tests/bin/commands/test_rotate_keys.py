@@ -81,7 +81,7 @@ def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShel
     assert "ENCRYPTION_KEYS does not open" in shell.refused()
 
 
-def test_a_person_is_reported_what_comes_next_and_never_a_key(shell: KeyShell) -> None:
+def test_a_rotation_prints_the_next_step_and_never_a_key(shell: KeyShell) -> None:
     reported = shell.type("--generate").stdout
     assert "restart service and workers" in reported
     assert "bin/riskrelay rotate-keys" in reported

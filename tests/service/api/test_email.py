@@ -177,7 +177,7 @@ def test_a_rotated_secret_counts_at_once_in_every_process(client: TestClient, cu
         ("webhook-only", "scanner,email", 202),
     ],
 )
-def test_webhook_only_mode_takes_emails_where_it_is_reported_to(
+def test_webhook_only_mode_accepts_emails_if_a_setting_allows_it(
     mode: str, extra: str, status: int, customer: Customer, tmp_path: Path
 ) -> None:
     client = client_with(

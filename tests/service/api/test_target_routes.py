@@ -563,7 +563,7 @@ def test_without_a_worker_the_ping_is_taken_back(
     assert pings.claim_next(utc_now()) is None
 
 
-def test_a_worker_that_is_not_received_of_again_is_given_up(
+def test_the_wait_for_a_worker_that_died_ends(
     customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
     wake_ups = FakeWakeUpQueue(lambda: pings.claim_next(utc_now()))

@@ -37,6 +37,11 @@ def send(person: ConsoleBrowser, body: bytes, **headers: str) -> Result:
     return person.client.simulate_post("/console/sign-out", body=body, headers={**shown, **named})
 
 
+def console_at(base: str, folder: Path) -> TestClient:
+    """Return a client of an installation with this PUBLIC_BASE_URL."""
+    return TestClient(create_app(make_settings(folder, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
+
+
 def is_signed_in(person: ConsoleBrowser) -> bool:
     return person.get("/exports").status_code == 200
 
@@ -74,8 +79,7 @@ def is_signed_in(person: ConsoleBrowser) -> bool:
 def test_a_form_comes_from_our_own_address_alone(
     base: str, origin: str | None, is_ours: bool, customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
-    answer = ConsoleBrowser(client, origin=origin).post("/sign-in", token=make_console_token(customer))
+    answer = ConsoleBrowser(console_at(base, tmp_path), origin=origin).post("/sign-in", token=make_console_token(customer))
     assert answer.status_code == (303 if is_ours else 403)
     if not is_ours:
         assert f"accepts forms only from {origin_of(base)}" in answer.text
@@ -105,10 +109,10 @@ def test_a_form_comes_from_our_own_address_alone(
 def test_every_loopback_name_leads_to_the_same_console(
     base: str, host: str, origin: str, is_ours: bool, customer: Customer, tmp_path: Path
 ) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
     form = urlencode({"token": make_console_token(customer)})
     headers = {"User-Agent": BROWSER, "Origin": origin, "Content-Type": FORM, "Host": host}
-    assert client.simulate_post("/console/sign-in", body=form, headers=headers).status_code == (303 if is_ours else 403)
+    answer = console_at(base, tmp_path).simulate_post("/console/sign-in", body=form, headers=headers)
+    assert answer.status_code == (303 if is_ours else 403)
 
 
 def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: ConsoleBrowser) -> None:

@@ -102,7 +102,7 @@ def test_every_source_says_which_it_is_and_nobody_else_does(tmp_path: Path) -> N
         (COMPLIANCE, SIGNATURE, "0", {"STOREFRONT_WEBHOOK_SECRET": ""}, 503, "SERVICE_UNAVAILABLE", "not_configured"),
     ],
 )
-def test_the_operator_is_reported_why_a_credential_did_not_do_and_the_client_is_not(
+def test_only_the_operator_sees_why_a_credential_was_refused(
     path: str,
     header: str,
     value: str | None,
@@ -124,7 +124,7 @@ def test_the_operator_is_reported_why_a_credential_did_not_do_and_the_client_is_
     assert [(field.path, field.code) for field in record.fields] == [(f"/{header}", why)]
 
 
-def test_a_token_that_may_not_is_reported_of_in_the_same_way(
+def test_a_token_without_the_right_is_recorded_in_the_same_way(
     client: TestClient, customer: Customer, recorder: RejectionRecorder
 ) -> None:
     other = make_platform_token(customer, Ability.UPLOAD_CMS_DIAGNOSTICS)

@@ -299,7 +299,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("wait_ms", "seconds"), WAITS)
-def test_the_wait_is_reported_twice_and_the_same(wait_ms: int, seconds: int, client: TestClient, customer: Customer) -> None:
+def test_header_and_body_have_the_same_wait(wait_ms: int, seconds: int, client: TestClient, customer: Customer) -> None:
     with freeze_time(NOW + timedelta(days=1)):
         export_id, _ = approved(client, customer)
         schedule_retry(export_id, wait_ms / 1000)

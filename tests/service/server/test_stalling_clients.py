@@ -56,7 +56,7 @@ def test_who_says_nothing_is_hung_up_on(impatient: Service) -> None:
         assert client.recv(1) == b""
 
 
-def test_who_does_not_end_a_head_is_reported_that_it_took_too_long(impatient: Service) -> None:
+def test_a_request_head_that_does_not_end_gets_a_timeout_response(impatient: Service) -> None:
     with impatient.connect() as client:
         client.sendall(HEAD[:40])
         answer = read_answer(client)
@@ -75,7 +75,7 @@ def test_a_head_that_drips_is_not_given_more_time(impatient: Service) -> None:
         assert answered.result().status == 408
 
 
-def test_who_does_not_end_a_body_is_reported_that_it_took_too_long(impatient: Service) -> None:
+def test_a_request_body_that_does_not_end_gets_a_timeout_response(impatient: Service) -> None:
     for route in (RESULTS, COMPLIANCE):
         with impatient.connect() as client:
             client.sendall(HEAD.replace(RESULTS.encode(), route.encode()) + GOOD[:40])

@@ -387,7 +387,7 @@ def test_a_form_of_another_account_is_refused(
     for path in ("/exports/exp_1/dismiss", "/sign-out"):
         answer = person.post(path)
         assert answer.status_code == 403
-        assert "of another account" in answer.text
+        assert "belongs to another account" in answer.text
     assert everything_stored() == before
     assert log_lines.text.count('"other_account"') == 2
 
