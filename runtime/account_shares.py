@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 #: None stands for callers that act for no account, such as a command.
 AccountId: TypeAlias = int | None
 
-#: How many accounts may hold slots while each is sure of its reserved ones. A slot is a thread that waits: 50 kB.
+#: How many accounts may hold slots while each is guaranteed its reserved ones. A slot is a thread that waits: 50 kB.
 ACCOUNTS: Final = 16
-#: An account is sure of a quarter of what one alone may use.
+#: An account is guaranteed a quarter of what one alone may use.
 _RESERVED_PART: Final = 4
 
 

@@ -35,8 +35,8 @@ from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
 from worker.wake_up_listener import REDIS_RETRY_S, listen
 
-#: How long a wake-up delivers before it wakes the background tasks: their queries would compete for the interpreter with the
-#: first delivery, which took 8 ms instead of 4 from the approval to the receiver.
+#: How long a wake-up delivers before it wakes the background tasks: their queries compete for the interpreter with the first
+#: delivery, which took 8 ms instead of 4 from the approval to the receiver.
 HEAD_START_S: Final = 0.05
 #: A wake-up reaches one worker. Redis gives the next one to the worker that waited longest, so one more reaches another.
 PASS_ON_EVERY_S: Final = 0.2

@@ -1,4 +1,4 @@
-"""Grants: checks that a token's user may submit data for a project or a report: by a grant for the project or that report.
+"""Grants: checks that a user has one for a project or a report, lists them and removes them.
 
 A project that does not exist, belongs to another account or is not granted gives the same error; so does any report that is
 not one of the project.

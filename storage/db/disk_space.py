@@ -1,7 +1,7 @@
-"""Whether the disk has room: the last write that failed for lack of space, and the free space of our folders.
+"""Returns whether the disk has room, from the last write that failed for lack of space and the free space of our folders.
 
-Nothing is written to find out: the system knows the free space of DATA_DIR and of SQLite's folder. The disk of PostgreSQL is
-known by the writes of this process alone.
+Nothing is written to check it: the system reports the free space of DATA_DIR and of SQLite's folder. A full disk of
+PostgreSQL shows only in the writes of this process that fail.
 """
 
 import errno
@@ -19,7 +19,7 @@ import psycopg
 FULL_BYTES: Final = 16 * 1024**2
 #: A day of a small installation.
 LOW_BYTES: Final = 100 * 1024**2
-#: How long a failed write counts; nothing may be written meanwhile, by which its end would be noticed.
+#: How long a failed write counts. There may be no later write that would show that the disk has room again.
 FULL_FOR_S: Final = 30.0
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: SQLite's extended codes have the primary one in the lowest byte.
@@ -71,8 +71,8 @@ def is_full_error(error: BaseException | None) -> bool:
 
 def free_bytes(folders: Iterable[Path]) -> int:
     """Return the free space of the fullest disk that has one of the folders; a missing folder counts as its parent."""
-    there = [next(each for each in (folder, *folder.parents) if each.is_dir()) for folder in folders]
-    return min(shutil.disk_usage(each).free for each in there)
+    existing = [next(each for each in (folder, *folder.parents) if each.is_dir()) for folder in folders]
+    return min(shutil.disk_usage(each).free for each in existing)
 
 
 def state_of(free: int) -> DiskState:

@@ -67,7 +67,7 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
 
 #: The writer, which all transactions of a process use, caches so much of the file; the system caches the rest.
 SQLITE_WRITER_CACHE_BYTES: Final = 2_048_000
-#: Each of the other connections: a worker has some twenty that are used now and then, whose caches would fill for an hour.
+#: The cache of each other connection: a worker has about twenty, seldom used, and larger caches would grow for an hour.
 SQLITE_CACHE_BYTES: Final = 512_000
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",

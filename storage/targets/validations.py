@@ -83,7 +83,7 @@ def give_up(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bo
 
 
 def cancel(target_id: str, asked_at: datetime) -> bool:
-    """Stop waiting for a validation and record nothing; return whether it was not over. A worker may still do it."""
+    """Withdraw a request and record nothing; return False if it had ended. A worker may still validate the target."""
     with transaction():
         is_same = TargetRow.validation_asked_at == asked_at
         return compare_and_swap(TargetRow, target_id, is_same, validation_asked_at=None)

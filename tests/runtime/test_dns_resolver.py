@@ -71,9 +71,7 @@ def callers(resolver: DnsResolver, hosts: Sequence[str], timeout_s: float = 20) 
     results.extend(future.result() for future in futures)
 
 
-def outcome(
-    resolver: DnsResolver, host: str, timeout_s: float = 5, account_id: int | None = None
-) -> list[str] | DnsFailure:
+def outcome(resolver: DnsResolver, host: str, timeout_s: float = 5, account_id: int | None = None) -> list[str] | DnsFailure:
     try:
         return [str(address) for address in resolver.resolve(host, 443, timeout_s, account_id)]
     except DnsError as failed:

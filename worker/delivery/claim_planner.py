@@ -117,7 +117,7 @@ class DueTargetScanner:
         return self._result
 
     def pages(self, now: datetime) -> Generator[list[ThrottleState], None, None]:
-        """Yield all due targets, whosever they are, after those of the last page; nothing where scans find all of them."""
+        """Yield the due targets of all accounts, from the one after the last page; nothing if scans find all of them."""
         if self._is_complete or not self._pages.is_over():
             return
         # A caller that has enough ends this; the time until then counts.

@@ -1,8 +1,7 @@
 """Signs a message with its target's secret and posts it.
 
 A target's own secret takes precedence over the default, which serves certain accounts only. A message that cannot be signed
-is not sent. Every result is an
-outcome, not an exception.
+is not sent. Every result is an outcome, not an exception.
 """
 
 import logging

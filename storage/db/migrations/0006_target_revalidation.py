@@ -6,8 +6,8 @@ from peewee import Database
 
 STATEMENTS = (
     "ALTER TABLE targets ADD COLUMN validation_failures INTEGER NOT NULL DEFAULT 0",
-    # From now on a failed validation forbids approvals: those of before are repeated at once. Those that a worker or a
-    # request waits for have a due time of their own.
+    # A failed validation now forbids approvals, so earlier failures are validated again at once. A validation that is
+    # requested or under way keeps its due time.
     "UPDATE targets SET validation_failures = 1 WHERE validation_status = 'failed'",
     """UPDATE targets SET validation_due_at = 1
     WHERE validation_status = 'failed' AND validation_lease IS NULL AND validation_asked_at IS NULL""",

@@ -219,9 +219,7 @@ def test_an_account_without_webhooks_sends_nothing_from_the_next_request_on(
 def test_not_even_the_operator_resumes_a_target_of_an_account_without_webhooks(customer: Customer, tmp_path: Path) -> None:
     target, inactive = make_target(customer), make_target(customer)
     execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret' WHERE id = ?", (inactive.id,))
-    all_operations = build_operations(
-        make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({HOST: ["93.184.215.14"]})
-    )
+    all_operations = build_operations(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({HOST: ["93.184.215.14"]}))
     export_id = make_approved(customer, target.id)
     operations.set_webhooks(customer.account_id, False, OPERATOR)
     assert transitions.end_waiting([target.id], utc_now(), "worker:test", 10) == 1

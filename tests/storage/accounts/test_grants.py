@@ -1,4 +1,4 @@
-"""Who may hand in for which project and report: a row each, on both databases."""
+"""Who may submit data for which project and report: one row for each case, on both databases."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -117,7 +117,7 @@ def test_whoever_was_not_may_not_and_learns_nothing(world: AccountsAndProjects, 
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_a_project_id_beyond_the_databases_integers_is_no_ones(world: AccountsAndProjects, number: int) -> None:
+def test_a_project_id_beyond_the_integers_of_the_database_is_forbidden(world: AccountsAndProjects, number: int) -> None:
     for project_id, report_id in ((number, None), (number, world.report), (number, number)):
         with pytest.raises(Forbidden):
             manageable(principal(world.owner), project_id, report_id)

@@ -1,4 +1,4 @@
-"""SQLite's one writer: several works in one commit, each taken back alone, none reported before it is on the disk."""
+"""SQLite's one writer: several works in one commit, each taken back alone, and none returns before it is on the disk."""
 
 import sqlite3
 import sys
@@ -104,7 +104,7 @@ def test_a_commit_carries_only_so_many(file: File) -> None:
     assert file.commits >= 2
 
 
-def test_nobody_is_reported_before_the_commit(file: File) -> None:
+def test_no_work_returns_before_the_commit(file: File) -> None:
     def is_stored_when_reported(name: str) -> None:
         file.write(name)
         assert name in file.stored()
@@ -248,7 +248,7 @@ def test_an_interrupt_at_any_line_tells_nobody_else_that_lost_work_is_stored(tmp
     file.writes.close()
 
 
-def test_who_waits_too_long_is_reported_that_the_database_is_locked(tmp_path: Path) -> None:
+def test_a_writer_that_waits_too_long_gets_an_error_that_the_database_is_locked(tmp_path: Path) -> None:
     file = File(tmp_path / "works.db", lock_wait_s=0.05)
     failed: list[BaseException] = []
 

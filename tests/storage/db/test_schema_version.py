@@ -1,4 +1,4 @@
-"""The migrated schema: as the models say, indexed for what is asked, and made once by however many who start at once."""
+"""The migrated schema equals the models, has the indexes that queries need, and is created once by concurrent starts."""
 
 import logging
 import os
@@ -342,7 +342,7 @@ def test_a_new_file_its_logs_and_its_locks_are_for_their_owner_alone(tmp_path: P
     assert modes == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm", "new.db.migrate.lock"), 0o600)
 
 
-def test_who_may_not_make_tables_is_reported_so(postgres_server: PostgresServer) -> None:
+def test_a_role_that_may_not_create_tables_gets_an_error_that_says_so(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE ROLE reader LOGIN")

@@ -1,4 +1,4 @@
-"""The shared clock: a host that is off goes by PostgreSQL's time, one that is not keeps its own, SQLite has no other."""
+"""The shared clock: a host with a wrong clock uses PostgreSQL's time, others keep their own, SQLite has no other."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The hours say what the attempts say: what moved its export is counted once, whatever is tried again or comes too late."""
+"""Hours of delivery count each attempt that changed its export once, also after retries and late results."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta

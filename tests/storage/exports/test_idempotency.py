@@ -93,7 +93,7 @@ def test_of_many_requests_with_one_key_one_does_the_work_and_all_get_its_answer(
     assert answers.count(ANSWER) == 7
 
 
-def test_a_repeat_that_comes_during_the_work_waits_for_it_or_is_reported_to_come_again(database: str) -> None:
+def test_a_repeat_during_the_work_waits_for_it_or_is_asked_to_retry(database: str) -> None:
     begun, finish = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -109,7 +109,7 @@ def test_a_repeat_that_comes_during_the_work_waits_for_it_or_is_reported_to_come
         work = pool.submit(first)
         assert begun.wait(10)
         if is_sqlite():
-            # One writer at a time: the repeat stands in the queue, and gets the answer when the first is done.
+            # One writer at a time: the repeat waits, and gets the answer when the first is done.
             threading.Timer(0.2, finish.set).start()
             began = time.monotonic()
             assert begin() == ANSWER

@@ -1,4 +1,4 @@
-"""A recovery puts back each export once, whoever works at it, is killed within it or comes too late."""
+"""A recovery redelivers each export once, also if workers compete, are killed, or write with an old lease."""
 
 import itertools
 import threading
@@ -417,7 +417,7 @@ def test_an_order_for_another_accounts_target_is_none(customer: Customer, target
     assert recoveries.list_page() == []
 
 
-def test_one_that_is_ordered_twice_is_reported_which_one_runs(customer: Customer, target: Target) -> None:
+def test_a_second_request_is_refused_with_the_id_of_the_recovery_that_runs(customer: Customer, target: Target) -> None:
     ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     for again in (lambda: recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
         with pytest.raises(AlreadyRecovering, match=ordered.id) as refused:

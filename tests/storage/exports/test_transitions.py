@@ -524,7 +524,7 @@ NEXT = [
 
 
 @pytest.mark.parametrize(("status", "held_s", "turned", "next_s"), NEXT)
-def test_no_attempt_is_reported_for_before_its_target_goes_on(
+def test_no_next_attempt_is_shown_before_its_target_may_be_sent_to(
     customer: Customer, status: str, held_s: float, turned: str, next_s: float | None
 ) -> None:
     export_id = make_approved(customer, make_target(customer).id)

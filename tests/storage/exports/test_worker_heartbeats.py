@@ -1,4 +1,4 @@
-"""Who says that it lives has a place among the others, and who says nothing for a while has none."""
+"""A worker with a recent heartbeat has a place among the others; one without has none."""
 
 import subprocess
 import sys

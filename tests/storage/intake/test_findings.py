@@ -104,7 +104,7 @@ def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Custo
     assert queries.get(export_id).version == 1
 
 
-def test_a_finding_that_is_gone_is_not_reported_of(customer: Customer) -> None:
+def test_an_export_shows_no_finding_once_it_is_deleted(customer: Customer) -> None:
     [export_id] = post(customer, issues=issues("a")).ticket_exports
     execute("DELETE FROM findings")
     assert queries.get(export_id).finding is None

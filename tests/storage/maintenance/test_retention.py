@@ -1,4 +1,4 @@
-"""What is over goes after its time with all that belongs to it, what is not stays, and who moves it meanwhile keeps it."""
+"""Retention deletes finished records with all that belongs to them; unfinished and concurrently changed ones stay."""
 
 import json
 from collections import Counter

@@ -325,7 +325,7 @@ def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
     assert len(looks.lasts) == 2
 
 
-def test_what_is_old_is_not_reported_while_another_one_looks(tmp_path: Path) -> None:
+def test_an_old_snapshot_is_not_served_while_another_process_counts(tmp_path: Path) -> None:
     looks = Looks()
     one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
     one.figures(NOW)

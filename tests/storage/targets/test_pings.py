@@ -1,4 +1,4 @@
-"""A ping is taken by one worker and ended once, whoever comes too late."""
+"""One worker claims a ping and ends it once; late results change nothing."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Who is due for a look, that one worker takes it, and what is written of what it found."""
+"""Validations: which targets are due, that one worker claims each, and what is stored of the result."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -154,7 +154,7 @@ def test_a_target_that_is_turned_on_again_is_looked_at_within_a_day(target: Targ
     assert claimed(NOW + 4 * DAY).target_id == target.id
 
 
-def test_who_asks_has_a_target_looked_at_whenever_it_was_received_from(target: Target) -> None:
+def test_a_requested_validation_is_claimed_even_after_a_recent_success(target: Target) -> None:
     received_at(target, NOW)
     ask(target)
     assert claimed(LATER).target_id == target.id

@@ -1,4 +1,4 @@
-"""A look is made with no connection held, recorded once, and holds up nobody else."""
+"""A validation holds no database connection, is recorded once, and delays no other."""
 
 import threading
 from collections.abc import Callable
