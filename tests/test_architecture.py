@@ -29,7 +29,8 @@ def test_only_claims_and_transitions_write_the_status_of_an_export() -> None:
     writing = re.compile(
         r"UPDATE exports\b|INSERT INTO exports\b|\bExportRow\.(update|create|insert)(_\w+)?\(|insert_records\(ExportRow"
     )
-    writers = {str(path.relative_to(ROOT)) for path in sources() if writing.search(path.read_text())}
+    paths = [path for path in sources() if path.parent.name != "migrations"]
+    writers = {str(path.relative_to(ROOT)) for path in paths if writing.search(path.read_text())}
     assert writers == {f"storage/exports/{name}.py" for name in ("claims_sql", "transitions", "transitions_sql")}
 
 

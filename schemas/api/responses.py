@@ -17,6 +17,7 @@ from schemas.base.console_session import Ended
 from schemas.base.timestamps import rfc3339
 from schemas.compliance.requests import Topic
 from schemas.exports.attempt_record import Trace
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.handoffs import RECEIVED, Handoff
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
@@ -137,9 +138,11 @@ def constant(value: str, description: str) -> fields.String:
     return Fixed(value, **_options(description, False))
 
 
-def moment(description: str, *, nullable: bool = False, attribute: str | None = None) -> fields.String:
+def moment(
+    description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
+) -> fields.String:
     """An instant as `schemas.base.timestamps` writes it."""
-    return MomentText(**_options(description, nullable, attribute=attribute, format="date-time", pattern=MOMENT))
+    return MomentText(**_options(description, nullable, optional, attribute, format="date-time", pattern=MOMENT))
 
 
 def number(
@@ -286,6 +289,31 @@ class ExportFindingResponse(ResponseSchema):
     last_scan_run_id = number("The last scan run that reported it.", minimum=1)
 
 
+class ExportFindingsResponse(ResponseSchema):
+    """How many findings an export has."""
+
+    total = number("All findings whose ticket it is.", minimum=1)
+    fixed = number("Those that are fixed.")
+
+
+class DismissalResponse(ResponseSchema):
+    """Why an export was dismissed."""
+
+    reason = one_of(DismissalReason, "The reason, if one was named.", nullable=True)
+    note = text("The note, if there is one.", nullable=True)
+    at = moment("When it was dismissed.", nullable=True)
+
+
+class ApprovedByResponse(ResponseSchema):
+    """Who approved an export."""
+
+    kind = one_of(("user", "rule"), "A user, or an approval rule.")
+    id = fields.Raw(
+        required=True, metadata={"type": ["integer", "string"], "description": "The user's number, or the rule's id."}
+    )
+    name = text("The user's address, or the rule's name; null if it was removed.", nullable=True)
+
+
 class ExportResponse(ResponseSchema):
     """A ticket and its delivery to a target."""
 
@@ -308,6 +336,11 @@ class ExportResponse(ResponseSchema):
     created_at = moment("When it was prepared.")
     approved_at = moment("When it was approved.", nullable=True)
     finished_at = moment("When it reached a final status.", nullable=True)
+    project_id = number("The project, if it belongs to one.", nullable=True, minimum=1)
+    severity = one_of(SEVERITIES, "The severity of the ticket.")
+    rule = text("The rule code of its findings; null for other sources.", nullable=True)
+    findings = part(ExportFindingsResponse, "Its findings; null for other sources.", nullable=True)
+    edited = truth("Whether a person edited the ticket.")
     retry_after_seconds = number(
         "Whole seconds until the next attempt, 60 if its time is unknown; equal to `Retry-After`. Present while `status` is "
         "`retry_scheduled`, or `approved` for a target that is on hold.",
@@ -317,6 +350,19 @@ class ExportResponse(ResponseSchema):
     last_attempt = part(LastAttemptResponse, "The latest attempt; absent before the first.", optional=True)
     provider_ticket = part(ProviderTicketResponse, "The ticket at the receiver, if the receiver named one.", optional=True)
     finding = part(ExportFindingResponse, "The finding, if the export was prepared from one.", optional=True)
+    dismissal = part(DismissalResponse, "Why it was dismissed; present while `status` is `dismissed`.", optional=True)
+    snoozed_until = moment(
+        "Present while it is snoozed: until when, or null until one of its findings is seen again.",
+        nullable=True,
+        optional=True,
+    )
+    approved_by = part(ApprovedByResponse, "Who approved it; absent if the operator did.", optional=True)
+    siblings = several(
+        identifier("exp", "An export."), "All exports of this ticket, if it was approved for several targets.", optional=True
+    )
+    original_ticket = part(
+        TicketResponse, "The ticket before a person edited it; absent in lists and while `edited` is false.", optional=True
+    )
 
 
 class AttemptDurationsResponse(ResponseSchema):

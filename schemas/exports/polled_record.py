@@ -11,6 +11,8 @@ from json import JSONEncoder
 from typing import Final, NamedTuple
 
 from schemas.exports.next_attempt import NextAttempt, next_attempt
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import SEVERITIES
 
 #: A naive datetime in UTC: `isoformat` takes 2 µs instead of 5.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
@@ -56,6 +58,22 @@ class PolledExport(NamedTuple):
     target_status: str | None
     #: No attempt starts before, at a target that is held or has used up its rate limit.
     held_until: int | None
+    project_id: int | None
+    severity_rank: int
+    rule: str | None
+    findings_total: int | None
+    findings_fixed: int | None
+    original_ticket: str | None
+    dismissal_reason: str | None
+    dismissal_note: str | None
+    snoozed_at: int | None
+    snoozed_until: int | None
+    approved_by_user_id: int | None
+    approved_by_rule_id: str | None
+    #: The address of that user, or the name of that rule.
+    approved_by_name: str | None
+    #: The ids of all exports of one ticket for several targets, as JSON.
+    siblings: str | None
 
 
 def upcoming(export: PolledExport, now_ms: int) -> NextAttempt:
@@ -63,14 +81,16 @@ def upcoming(export: PolledExport, now_ms: int) -> NextAttempt:
     return next_attempt(export.status, export.due_at, export.target_status, export.held_until, now_ms)
 
 
-def entity_tag(export: PolledExport, attempt: NextAttempt) -> str:
+def entity_tag(export: PolledExport, attempt: NextAttempt, now_ms: int) -> str:
     """Return the entity tag of the record with this next attempt, without quotes; it needs no record.
 
     It depends on the version, on when the finding was last seen, and on what holds the export back: it changes when a hold
-    or a pause of the target begins, moves and ends, although no row of the export is written then. It does not depend on
-    `retry_after_seconds`, which counts down within one version.
+    or a pause of the target begins, moves and ends, and when a snooze ends, although no row of the export is written then.
+    It does not depend on `retry_after_seconds`, which counts down within one version.
     """
     tag = f"v{export.version}"
+    if _is_snoozed(export, now_ms):
+        tag += "-snoozed"
     if export.finding_id is not None:
         # Two scan runs may see it within one millisecond, and one run twice.
         tag += f"-{export.times_seen}-{export.last_seen_at}"
@@ -79,8 +99,8 @@ def entity_tag(export: PolledExport, attempt: NextAttempt) -> str:
     return tag if attempt.at_ms == export.due_at else f"{tag}-h{attempt.at_ms}"
 
 
-def record_json(export: PolledExport, attempt: NextAttempt) -> bytes:
-    """Return the record with this next attempt, as clients see it, in UTF-8."""
+def record_json(export: PolledExport, attempt: NextAttempt, now_ms: int) -> bytes:
+    """Return the record with this next attempt, as clients see it at `now_ms`, in UTF-8."""
     # Our own words and numbers need no escaping; other text is encoded here, and the ticket is stored as JSON.
     return (
         f'{{"id": "{export.id}", "status": "{export.status}", '
@@ -90,7 +110,10 @@ def record_json(export: PolledExport, attempt: NextAttempt) -> bytes:
         f'"preview": {{"safe": {_boolean(export.preview_problems == "[]")}, "problems": {export.preview_problems}}}, '
         f'"attempts": {export.attempts}, "next_attempt_at": {_moment(attempt.at_ms)}, '
         f'"created_at": {_moment(export.created_at)}, "approved_at": {_moment(export.approved_at)}, '
-        f'"finished_at": {_moment(export.finished_at)}{_extras(export, attempt.retry_after_s)}}}'
+        f'"finished_at": {_moment(export.finished_at)}, "project_id": {_number(export.project_id)}, '
+        f'"severity": "{SEVERITIES[export.severity_rank]}", "rule": {_text(export.rule)}, "findings": {_findings(export)}, '
+        f'"edited": {_boolean(export.original_ticket is not None)}'
+        f"{_extras(export, attempt.retry_after_s)}{_decisions(export, now_ms)}}}"
     ).encode()
 
 
@@ -112,6 +135,39 @@ def _extras(export: PolledExport, retry_after_s: int | None) -> str:
     if export.finding_id is not None:
         tail += f', "finding": {_finding(export)}'
     return tail
+
+
+def _decisions(export: PolledExport, now_ms: int) -> str:
+    """Write the optional fields of what people and rules decided."""
+    tail = ""
+    if export.status == ExportStatus.DISMISSED:
+        why = f'"reason": {_text(export.dismissal_reason)}, "note": {_text(export.dismissal_note)}'
+        tail += f', "dismissal": {{{why}, "at": {_moment(export.finished_at)}}}'
+    if _is_snoozed(export, now_ms):
+        tail += f', "snoozed_until": {_moment(export.snoozed_until)}'
+    if export.approved_by_rule_id is not None:
+        named = f'"id": "{export.approved_by_rule_id}", "name": {_text(export.approved_by_name)}'
+        tail += f', "approved_by": {{"kind": "rule", {named}}}'
+    elif export.approved_by_user_id is not None:
+        named = f'"id": {export.approved_by_user_id}, "name": {_text(export.approved_by_name)}'
+        tail += f', "approved_by": {{"kind": "user", {named}}}'
+    if export.siblings is not None:
+        tail += f', "siblings": {export.siblings}'
+    if export.original_ticket is not None:
+        tail += f', "original_ticket": {export.original_ticket}'
+    return tail
+
+
+def _is_snoozed(export: PolledExport, now_ms: int) -> bool:
+    """Return whether the export is snoozed at `now_ms`; the end of a snooze writes no row."""
+    is_over = export.snoozed_until is not None and export.snoozed_until <= now_ms
+    return export.snoozed_at is not None and not is_over
+
+
+def _findings(export: PolledExport) -> str:
+    if export.findings_total is None:
+        return "null"
+    return f'{{"total": {export.findings_total}, "fixed": {export.findings_fixed or 0}}}'
 
 
 def _last_attempt(export: PolledExport) -> str:

@@ -13,6 +13,7 @@ from marshmallow import ValidationError, fields, post_load
 from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
+from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
 from schemas.exports.next_attempt import next_attempt
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
@@ -89,6 +90,17 @@ class Export:
     created_at: datetime
     approved_at: datetime | None
     finished_at: datetime | None
+    severity: str
+    project_id: int | None = None
+    rule: str | None = None
+    #: How many findings it has, and how many of them are fixed.
+    findings: tuple[int, int] | None = None
+    original_ticket: dict[str, Any] | None = None
+    dismissal: Dismissal | None = None
+    snooze: Snooze | None = None
+    approved_by: ApprovedBy | None = None
+    #: The ids of all exports of one ticket for several targets.
+    siblings: tuple[str, ...] | None = None
     finding: Sighting | None = None
     target_status: str | None = None
     held_until: datetime | None = None
@@ -233,6 +245,11 @@ def export_record(export: Export, now: datetime) -> dict[str, Any]:
         "created_at": rfc3339(export.created_at),
         "approved_at": rfc3339_or_none(export.approved_at),
         "finished_at": rfc3339_or_none(export.finished_at),
+        "project_id": export.project_id,
+        "severity": export.severity,
+        "rule": export.rule,
+        "findings": None if export.findings is None else {"total": export.findings[0], "fixed": export.findings[1]},
+        "edited": export.original_ticket is not None,
     }
     if export.retry_after_s is not None:
         record["retry_after_seconds"] = export.retry_after_s
@@ -242,6 +259,23 @@ def export_record(export: Export, now: datetime) -> dict[str, Any]:
         record["provider_ticket"] = {"id": export.provider_ticket_id, "url": export.provider_ticket_url}
     if export.finding is not None:
         record["finding"] = _sighting(export.finding)
+    if export.dismissal is not None:
+        record["dismissal"] = export.dismissal.record()
+    if export.snooze is not None and not export.snooze.is_over(now):
+        record["snoozed_until"] = rfc3339_or_none(export.snooze.until)
+    if export.approved_by is not None:
+        record["approved_by"] = export.approved_by.record()
+    if export.siblings is not None:
+        record["siblings"] = list(export.siblings)
+    if export.original_ticket is not None:
+        record["original_ticket"] = export.original_ticket
+    return record
+
+
+def listed_record(export: Export, now: datetime) -> dict[str, Any]:
+    """Return the export as lists show it at `now`: without the ticket that an edit replaced."""
+    record = export_record(export, now)
+    record.pop("original_ticket", None)
     return record
 
 

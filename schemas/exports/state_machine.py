@@ -4,12 +4,12 @@
        |                     ^                    |--reschedule / postpone--> retry_scheduled --claim--> delivering
        | dismiss             | retry              |--fail--> failed
        v                     +-- failed, blocked  +--block--> blocked
-    dismissed
+    dismissed --restore--> prepared
 
 `claim` also leads from `delivering` to `delivering`, if a lease expired because its worker died. `withdraw` leads from
 `approved`, `delivering` and `retry_scheduled` to `failed`, if the ticket was redacted or its target was disabled: it is not
 sent again, and the result of a running attempt is not written. `block` leads from the same three states to `blocked`, if the
-policy refused the address in this attempt or in another one of the same target. Nothing leaves `exported` or `dismissed`.
+policy refused the address in this attempt or in another one of the same target. Nothing leaves `exported`.
 `storage.exports.transitions` is the only module that writes the column.
 """
 
@@ -43,6 +43,7 @@ class Transition(StrEnum):
     FAIL = "fail"
     BLOCK = "block"
     DISMISS = "dismiss"
+    RESTORE = "restore"
     RETRY = "retry"
     WITHDRAW = "withdraw"
 
@@ -71,6 +72,7 @@ TRANSITIONS: Final[Mapping[Transition, TransitionRule]] = {
     Transition.FAIL: _rule(_S.FAILED, _S.DELIVERING),
     Transition.BLOCK: _rule(_S.BLOCKED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
     Transition.DISMISS: _rule(_S.DISMISSED, _S.PREPARED),
+    Transition.RESTORE: _rule(_S.PREPARED, _S.DISMISSED),
     Transition.RETRY: _rule(_S.APPROVED, _S.FAILED, _S.BLOCKED),
     Transition.WITHDRAW: _rule(_S.FAILED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
 }

@@ -15,7 +15,7 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
-from schemas.exports.record import PreparationForm, export_record
+from schemas.exports.record import PreparationForm, export_record, listed_record
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -93,7 +93,7 @@ class TicketExportsResource:
         )
         found = queries.list_matching(wanted, page.fetch_limit, page.before)
         now = utc_now()
-        send_page(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
+        send_page(resp, self._public_base_url + self.path, page, [listed_record(each, now) for each in found])
 
     on_head = on_get
 
@@ -123,15 +123,16 @@ class TicketExportResource:
         export: PolledExport | None = req.context.polled
         if export is None:
             raise ExportNotFound
-        attempt = upcoming(export, to_ms(utc_now()))
-        tag = entity_tag(export, attempt)
+        now_ms = to_ms(utc_now())
+        attempt = upcoming(export, now_ms)
+        tag = entity_tag(export, attempt, now_ms)
         resp.set_header("ETag", f'"{tag}"')
         if attempt.retry_after_s is not None:
             resp.set_header("Retry-After", str(attempt.retry_after_s))
         if conditional_requests.has(req, tag):
             resp.status = falcon.HTTP_304
             return
-        resp.data = record_json(export, attempt)
+        resp.data = record_json(export, attempt, now_ms)
 
     on_head = on_get
 

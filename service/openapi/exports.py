@@ -41,6 +41,11 @@ PREPARED: Final[dict[str, Any]] = {
     "created_at": AT,
     "approved_at": None,
     "finished_at": None,
+    "project_id": None,
+    "severity": "high",
+    "rule": None,
+    "findings": None,
+    "edited": False,
 }
 APPROVED: Final = {
     **PREPARED,

@@ -18,8 +18,10 @@ from peewee import (
 )
 
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
+from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.grouping import TicketGrouping
 from schemas.targets.target import TargetStatus
 from storage.db.columns import EnumField, JsonField, MomentField
 from storage.db.engine import database
@@ -70,6 +72,7 @@ class ProjectRow(BaseModel):
     name = TextField()
     shop_domain = TextField(null=True)
     created_at = MomentField()
+    ticket_grouping = EnumField(TicketGrouping, default=TicketGrouping.FINDING)
 
     class Meta:
         table_name = "projects"
@@ -146,9 +149,25 @@ class FindingRow(BaseModel):
     first_seen_at = MomentField()
     last_seen_at = MomentField()
     times_seen = IntegerField()
+    #: The export whose ticket it belongs to; retention may have deleted it.
+    export_id = TextField(null=True)
+    #: The scanner's page about the rule.
+    help_url = TextField(null=True)
 
     class Meta:
         table_name = "findings"
+
+
+class FindingSightingRow(BaseModel):
+    """One scan run that reported a finding."""
+
+    finding = ForeignKeyField(FindingRow)
+    scan_run = ForeignKeyField(ScanRunRow)
+    seen_at = MomentField()
+
+    class Meta:
+        table_name = "finding_sightings"
+        primary_key = CompositeKey("finding", "scan_run")
 
 
 class TargetRow(BaseModel):
@@ -195,6 +214,8 @@ class TargetRow(BaseModel):
     validation_asked_at = MomentField(null=True)
     #: The lease of the validating worker; a write under another lease changes nothing.
     validation_lease = TextField(null=True)
+    #: When it was removed: it is found no more, and its exports keep its id.
+    deleted_at = MomentField(null=True)
 
     class Meta:
         table_name = "targets"
@@ -239,6 +260,28 @@ class ExportRow(BaseModel):
     finished_at = MomentField(null=True)
     #: When it was redacted for a compliance request: its ticket is empty and it is never sent again.
     redacted_at = MomentField(null=True)
+    #: The ticket's severity as a number, from 0 for `info` to 4 for `critical`, to sort by.
+    severity_rank = IntegerField(default=0)
+    #: The rule code of its findings; NULL for other sources.
+    rule = TextField(null=True)
+    #: The rule code of a group while new findings with this code join it; one export of a project has it.
+    open_group = TextField(null=True)
+    #: How many findings it has, and how many of them are fixed; NULL for other sources.
+    findings_total = IntegerField(null=True)
+    findings_fixed = IntegerField(null=True)
+    #: The ticket before a person edited it.
+    original_ticket = JsonField(null=True)
+    #: Why and with which note a person or a rule dismissed it.
+    dismissal_reason = TextField(null=True)
+    dismissal_note = TextField(null=True)
+    #: Since when it is snoozed, and until when; NULL: until one of its findings is seen again.
+    snoozed_at = MomentField(null=True)
+    snoozed_until = MomentField(null=True)
+    #: The user or the rule that approved it; neither where the operator did.
+    approved_by_user_id = IntegerField(null=True)
+    approved_by_rule_id = TextField(null=True)
+    #: The ids of all exports of one ticket that was approved for several targets.
+    siblings = JsonField(null=True)
 
     class Meta:
         table_name = "exports"
@@ -471,6 +514,68 @@ class RecoveryRow(BaseModel):
         table_name = "recoveries"
 
 
+class ApprovalRuleRow(BaseModel):
+    """A rule that approves, dismisses or labels exports when they are prepared."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(AccountRow)
+    name = TextField()
+    enabled = BooleanField()
+    #: What an export must match, as JSON.
+    conditions = JsonField()
+    action = JsonField()
+    author = ForeignKeyField(UserRow)
+    #: Why it stopped by itself.
+    stopped_reason = TextField(null=True)
+    created_at = MomentField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "approval_rules"
+
+
+class BulkJobRow(BaseModel):
+    """One decision on all exports that matched a filter, made by a worker a batch at a time."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(AccountRow)
+    #: The user who asked for it; NULL for the operator.
+    user = ForeignKeyField(UserRow, null=True)
+    action = TextField()
+    #: The target, or the reason and the note.
+    options = JsonField()
+    status = EnumField(BulkJobStatus)
+    total = IntegerField()
+    done = IntegerField()
+    changed = IntegerField()
+    skipped = IntegerField()
+    #: How many exports failed with each error code.
+    errors = JsonField()
+    actor = TextField()
+    #: The lease of its worker; a write under another lease changes nothing.
+    lease = TextField(null=True)
+    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "bulk_jobs"
+
+
+class BulkJobItemRow(BaseModel):
+    """An export that matched when a job was created, and its version then."""
+
+    job = ForeignKeyField(BulkJobRow)
+    position = IntegerField()
+    export = ForeignKeyField(ExportRow)
+    version = IntegerField()
+
+    class Meta:
+        table_name = "bulk_job_items"
+        primary_key = CompositeKey("job", "position")
+
+
 class TokenRow(BaseModel):
     """An API or platform token; only its SHA-256 is stored."""
 
@@ -588,6 +693,7 @@ ALL: tuple[type[BaseModel], ...] = (
     ScanRunRow,
     PageResultRow,
     FindingRow,
+    FindingSightingRow,
     TargetRow,
     ExportRow,
     AttemptRow,
@@ -601,6 +707,9 @@ ALL: tuple[type[BaseModel], ...] = (
     InboundRefusalRow,
     WorkerRow,
     RecoveryRow,
+    ApprovalRuleRow,
+    BulkJobRow,
+    BulkJobItemRow,
     TokenRow,
     ConsoleSessionRow,
     IntegrationSecretRow,

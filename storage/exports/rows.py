@@ -7,12 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.timestamps import from_ms, to_ms
+from schemas.exports.decisions import ApprovedBy, Dismissal, DismissalReason, Snooze
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
 from schemas.exports.record import Export, LastAttempt, Sighting
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.exports.ticket_text import preview_problems
+from schemas.intake.scanner import SEVERITIES
 from storage.db.columns import JsonField, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
 
@@ -46,11 +48,14 @@ EXPORT_COLUMNS: Final = select_list(
     finding_id="f.id",
     target_status="t.status",
     held_until=_HELD_UNTIL,
+    approved_by_name="COALESCE(ar.name, au.email)",
 )
 #: What EXPORT_COLUMNS need besides the export `e`.
 EXPORT_JOINS: Final = """
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
-    LEFT JOIN targets t ON t.id = e.target_id"""
+    LEFT JOIN targets t ON t.id = e.target_id
+    LEFT JOIN users au ON au.id = e.approved_by_user_id
+    LEFT JOIN approval_rules ar ON ar.id = e.approved_by_rule_id"""
 #: A DueExport: an export `e` and its target `t`.
 DUE_COLUMNS: Final = select_list(DueExport, {"e": ExportRow, "t": TargetRow})
 
@@ -62,6 +67,7 @@ class WrittenTicket:
     text: str
     digest: str
     problems: str
+    severity_rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,13 @@ class Draft:
     project_id: int | None
     source: Source
     ticket: Ticket | WrittenTicket
+    #: The rule code and the number of its findings, if it has some.
+    rule: str | None = None
+    findings: int | None = None
+    #: The rule code again, if findings that come later join it.
+    open_group: str | None = None
+    #: The id, if its findings have it already.
+    export_id: str | None = None
 
 
 def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
@@ -82,7 +95,8 @@ def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -
     made: list[WrittenTicket] = []
     records = [ticket.record() for ticket in tickets]
     for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
-        made.append(WrittenTicket(_json.text(record), digest(record), _json.text([asdict(each) for each in problems])))
+        found = _json.text([asdict(each) for each in problems])
+        made.append(WrittenTicket(_json.text(record), digest(record), found, SEVERITIES.index(record["severity"])))
         checkpoint()
     return made
 
@@ -108,6 +122,15 @@ def export_from(row: PolledExport) -> Export:
         created_at=from_ms(row.created_at),
         approved_at=from_ms(row.approved_at),
         finished_at=from_ms(row.finished_at),
+        severity=SEVERITIES[row.severity_rank],
+        project_id=row.project_id,
+        rule=row.rule,
+        findings=None if row.findings_total is None else (row.findings_total, row.findings_fixed or 0),
+        original_ticket=_json.python_value(row.original_ticket),
+        dismissal=_dismissal(row) if row.status == ExportStatus.DISMISSED else None,
+        snooze=None if row.snoozed_at is None else Snooze(from_ms(row.snoozed_until)),
+        approved_by=_approved_by(row),
+        siblings=None if row.siblings is None else tuple(_json.python_value(row.siblings)),
         finding=None if row.finding_id is None else _sighting(row, row.finding_id),
         target_status=row.target_status,
         held_until=from_ms(row.held_until),
@@ -149,6 +172,11 @@ def prepared_values(export_id: str, draft: Draft, now: datetime) -> dict[str, An
         "attempts_before": 0,
         "version": 1,
         "created_at": to_ms(now),
+        "severity_rank": ticket.severity_rank,
+        "rule": draft.rule,
+        "open_group": draft.open_group,
+        "findings_total": draft.findings,
+        "findings_fixed": None if draft.findings is None else 0,
     }
 
 
@@ -194,6 +222,19 @@ def attempt_values(attempted: CompletedAttempt, worker: str) -> dict[str, Any]:
         "worker": worker,
         "answer": attempted.outcome.kept,
     }
+
+
+def _dismissal(row: PolledExport) -> Dismissal:
+    reason = None if row.dismissal_reason is None else DismissalReason(row.dismissal_reason)
+    return Dismissal(reason, row.dismissal_note, from_ms(row.finished_at))
+
+
+def _approved_by(row: PolledExport) -> ApprovedBy | None:
+    if row.approved_by_rule_id is not None:
+        return ApprovedBy("rule", row.approved_by_rule_id, row.approved_by_name)
+    if row.approved_by_user_id is not None:
+        return ApprovedBy("user", row.approved_by_user_id, row.approved_by_name)
+    return None
 
 
 def _last_attempt(row: PolledExport, at: int) -> LastAttempt:

@@ -47,7 +47,7 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str, limits: AccountL
 
     Raises ValidationFailed at an account's limit.
     """
-    ids = [identifiers.new_id(identifiers.EXPORT, now) for _ in drafts]
+    ids = [draft.export_id or identifiers.new_id(identifiers.EXPORT, now) for draft in drafts]
     insert_records(ExportRow, [prepared_values(export_id, draft, now) for export_id, draft in zip(ids, drafts, strict=True)])
     append_all([AuditEntry(to_ms(now), actor, "prepare", each, None, ExportStatus.PREPARED.value) for each in ids])
     for account_id, added in Counter(draft.account_id for draft in drafts).items():
@@ -91,7 +91,16 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
             raise ValidationFailed(problem("", "preview_not_safe"))
         body = delivery_body(export.id, approval.target_id, export.source, export.ticket, rfc3339(now))
         at = to_ms(now)
-        changes = {"target_id": approval.target_id, "body": body, "approved_at": at, "due_at": at, "schedule_began_at": at}
+        changes = {
+            "target_id": approval.target_id,
+            "body": body,
+            "approved_at": at,
+            "due_at": at,
+            "schedule_began_at": at,
+            "snoozed_at": None,
+            "snoozed_until": None,
+            **_approver(actor),
+        }
         _transition(export, Transition.APPROVE, now, actor, changes)
         return get(export_id, account_id)
 
@@ -102,6 +111,17 @@ def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -
         export = _locked(export_id, account_id)
         _require(Transition.DISMISS, export)
         _transition(export, Transition.DISMISS, now, actor, {"finished_at": to_ms(now)})
+        return get(export_id)
+
+
+def restore(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
+    """Make a dismissed export prepared again. Raises ExportNotFound, Conflict, also for one that was redacted."""
+    with transaction():
+        export = _locked(export_id, account_id)
+        _require(Transition.RESTORE, export)
+        _require_unredacted(export)
+        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "snoozed_at", "snoozed_until")
+        _transition(export, Transition.RESTORE, now, actor, dict.fromkeys(decided))
         return get(export_id)
 
 
@@ -125,8 +145,7 @@ def retry(
     with transaction():
         export = _locked(export_id, account_id)
         _require(Transition.RETRY, export)
-        if ExportRow.select().where(ExportRow.id == export.id, ExportRow.redacted_at.is_null(False)).exists():
-            raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
+        _require_unredacted(export)
         if validation is not None:
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(export.account_id)
@@ -279,6 +298,20 @@ def _require(transition: Transition, export: Export) -> None:
     if not allows(transition, export.status):
         sources = " or ".join(sorted(TRANSITIONS[transition].sources))
         raise Conflict(f"Export {export.id} is {export.status.value}; {transition.value} needs {sources}.")
+
+
+def _require_unredacted(export: Export) -> None:
+    if ExportRow.select().where(ExportRow.id == export.id, ExportRow.redacted_at.is_null(False)).exists():
+        raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
+
+
+def _approver(actor: str) -> dict[str, Any]:
+    """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
+    kind, _, actor_id = actor.partition(":")
+    return {
+        "approved_by_user_id": int(actor_id) if kind == "user" and actor_id.isdecimal() else None,
+        "approved_by_rule_id": actor_id if kind == "rule" else None,
+    }
 
 
 def _require_approvable(target_id: str, account_id: int, policy: TargetPolicy) -> None:

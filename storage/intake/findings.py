@@ -101,7 +101,8 @@ def record(
     with transaction():
         project_id, account_id = _scan_run(postback, default_project_id, now)
         findings_sql.upsert_page(postback, now)
-        new = _insert_new(postback, issues, project_id, now)
+        export_ids = {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
+        new = _insert_new(postback, issues, export_ids, project_id, now)
         limits.require_room(account_id, Limited.FINDINGS, len(new), now)
         seen = [mark for mark in issues if mark not in new]
         findings_sql.mark_seen(seen, project_id, postback.scan_run_id, now)
@@ -109,7 +110,15 @@ def record(
         missing = _tickets(postback, issues, [mark for mark in new if mark not in prepared.tickets])
         tickets = {**prepared.tickets, **missing}
         drafts = [
-            Draft(account_id, project_id, Source("finding", finding_id, postback.scan_run_id), tickets[mark])
+            Draft(
+                account_id,
+                project_id,
+                Source("finding", finding_id, postback.scan_run_id),
+                tickets[mark],
+                rule=issues[mark].code,
+                findings=1,
+                export_id=export_ids[mark],
+            )
             for mark, finding_id in new.items()
         ]
         return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor, limits)))
@@ -200,7 +209,9 @@ def _register(postback: ScanPostback, default_project_id: int | None, now: datet
     return project_id, account_id
 
 
-def _insert_new(postback: ScanPostback, issues: Mapping[str, Issue], project_id: int, now: datetime) -> dict[str, str]:
+def _insert_new(
+    postback: ScanPostback, issues: Mapping[str, Issue], export_ids: Mapping[str, str], project_id: int, now: datetime
+) -> dict[str, str]:
     """Insert the findings that the project does not have, and return fingerprint → id of those inserted.
 
     A concurrent postback may have inserted any of them first.
@@ -223,6 +234,8 @@ def _insert_new(postback: ScanPostback, issues: Mapping[str, Issue], project_id:
             "first_seen_at": now_ms,
             "last_seen_at": now_ms,
             "times_seen": 1,
+            "export_id": export_ids[mark],
+            "help_url": None,
         }
         for mark in sorted(issues)
     ]

@@ -46,6 +46,7 @@ EXPORT = Export(
     created_at=NOW,
     approved_at=None,
     finished_at=None,
+    severity="info",
 )
 
 

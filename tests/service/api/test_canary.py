@@ -160,7 +160,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/page/responseHeaders/server": ("page_results.response_headers",),
         "/page/responseHeaders/?": ("page_results.response_headers",),
         "/artifacts/screenshotPath": ("page_results.screenshot_path",),
-        "/issues/*/code": ("exports.ticket", "findings.code"),
+        "/issues/*/code": ("exports.rule", "exports.ticket", "findings.code"),
         "/issues/*/title": ("exports.ticket", "findings.title"),
         "/issues/*/severity": ("exports.ticket",),
         "/issues/*/description": ("exports.ticket",),

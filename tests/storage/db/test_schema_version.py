@@ -88,6 +88,7 @@ ALL_MIGRATIONS: Final = [
     "0006_target_revalidation",
     "0007_rights_and_request_bodies",
     "0012_export_lists",
+    "0013_triage",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
@@ -95,7 +96,7 @@ UNIQUE: Final = {
     ("attempts", ("export_id",), "outcome = 'delivered'"),
     ("attempts", ("export_id", "number"), None),
     ("compliance_requests", ("topic", "shop_domain", "body_sha256"), None),
-    ("exports", ("source_id",), "source_type = 'finding'"),
+    ("exports", ("project_id", "open_group"), "open_group is not null"),
     ("findings", ("project_id", "fingerprint"), None),
     ("grants", ("user_id", "project_id"), "project_id is not null"),
     ("grants", ("user_id", "report_id"), "report_id is not null"),
@@ -496,7 +497,7 @@ def fill_findings(customer: Customer, count: int) -> None:
     execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 1, 1)", (customer.project_id,))
     execute(
         "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) INSERT INTO findings "
-        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1 FROM c",
+        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1, NULL, NULL FROM c",
         (count, customer.project_id),
     )
     db.execute_sql("ANALYZE")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.base.principal import TokenKind
 from schemas.base.timestamps import from_ms, to_ms
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
 from schemas.exports.record import Approval, as_shown, export_record
 from schemas.exports.state_machine import ExportStatus
@@ -51,7 +52,7 @@ def polled(customer: Customer, export_id: str) -> PolledExport | None:
 def tag_of(customer: Customer, export_id: str, now: datetime = NOW) -> str:
     export = polled(customer, export_id)
     assert export is not None
-    return entity_tag(export, upcoming(export, to_ms(now)))
+    return entity_tag(export, upcoming(export, to_ms(now)), to_ms(now))
 
 
 def approved(customer: Customer) -> str:
@@ -89,6 +90,15 @@ stored = st.tuples(
     st.tuples(moments, st.none() | moments, st.none() | moments),
     st.just((None,) * 6) | st.tuples(st.just("fnd_1"), moments, moments, numbers, numbers, numbers),
     st.tuples(st.none() | moments, target_statuses, st.none() | moments),
+    # project, severity, rule, findings
+    st.tuples(st.none() | numbers, st.integers(0, 4), st.none() | texts),
+    st.just((None, None)) | st.tuples(numbers, numbers),
+    # what was decided
+    st.tuples(st.none() | st.dictionaries(texts, texts, max_size=2).map(as_text)),
+    st.tuples(st.none() | st.sampled_from([reason.value for reason in DismissalReason]), st.none() | texts),
+    st.just((None, None)) | st.tuples(moments, st.none() | moments),
+    st.tuples(st.none() | numbers, st.none() | st.just("rul_1"), st.none() | texts),
+    st.tuples(st.none() | st.lists(st.just("exp_1"), max_size=3).map(as_text)),
 ).map(lambda parts: tuple(itertools.chain.from_iterable(parts)))
 
 
@@ -97,7 +107,7 @@ stored = st.tuples(
 def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
     export, now = PolledExport._make(row), from_ms(now_ms)
     attempt = upcoming(export, now_ms)
-    assert json.loads(record_json(export, attempt)) == export_record(export_from(export), now)
+    assert json.loads(record_json(export, attempt, now_ms)) == export_record(export_from(export), now)
     assert attempt.retry_after_s == as_shown(export_from(export), now).retry_after_s
 
 
@@ -106,7 +116,8 @@ def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Custome
     export_id = make(customer)
     export = polled(customer, export_id)
     assert export is not None
-    assert json.loads(record_json(export, upcoming(export, to_ms(NOW)))) == export_record(queries.get(export_id), NOW)
+    polled_json = record_json(export, upcoming(export, to_ms(NOW)), to_ms(NOW))
+    assert json.loads(polled_json) == export_record(queries.get(export_id), NOW)
 
 
 # --- the entity tag

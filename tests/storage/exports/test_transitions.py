@@ -615,6 +615,7 @@ def do(customer: Customer, export_id: str, transition: Transition, held: Claim |
     by_hand: dict[Transition, Callable[[], object]] = {
         Transition.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
         Transition.DISMISS: lambda: transitions.dismiss(export_id, customer.account_id, now, "user:1"),
+        Transition.RESTORE: lambda: transitions.restore(export_id, customer.account_id, now, "user:1"),
         Transition.RETRY: lambda: transitions.retry(export_id, customer.account_id, now, "user:1"),
         Transition.WITHDRAW: lambda: transitions.redact([export_id], now, "user:1"),
         Transition.CLAIM: lambda: claim(now),
@@ -671,7 +672,7 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
         now, transition, export_id = at(step * 7), chance.choice(transitions), chance.choice(ids)
         if transition is Transition.CLAIM:
             held += claim(now, 1)
-        elif transition in {Transition.APPROVE, Transition.DISMISS, Transition.RETRY}:
+        elif transition in {Transition.APPROVE, Transition.DISMISS, Transition.RESTORE, Transition.RETRY}:
             if queries.get(export_id).status in TRANSITIONS[transition].sources and (
                 transition is not Transition.DISMISS or chance.random() < 0.2
             ):
@@ -740,11 +741,11 @@ def test_two_attempts_of_an_export_never_have_one_number(customer: Customer) -> 
         )
 
 
-def test_a_finding_has_one_export_and_other_sources_any_number(customer: Customer) -> None:
+def test_a_rule_has_one_open_group_in_a_project(customer: Customer) -> None:
     one, two = make_exports(customer, 2)
-    execute("UPDATE exports SET source_id = 'same' WHERE id IN (?, ?)", (one, two))
+    execute("UPDATE exports SET open_group = 'csp' WHERE id = ?", (one,))
     with pytest.raises(IntegrityError):
-        execute("UPDATE exports SET source_type = 'finding' WHERE id IN (?, ?)", (one, two))
+        execute("UPDATE exports SET open_group = 'csp' WHERE id = ?", (two,))
 
 
 def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
