@@ -318,7 +318,7 @@ class ExportResponse(ResponseSchema):
     """A ticket and its delivery to a target."""
 
     id = identifier("exp", "The export.")
-    status = one_of(ExportStatus, "The status; `exported`, `failed`, `blocked` and `dismissed` are final.")
+    status = one_of(ExportStatus, "The status; `exported`, `failed`, `blocked` and `dismissed` change only by a request.")
     status_reason = text(
         "The reason of the status `failed`, `blocked` or `dismissed`, if there is one; `target_paused` or `target_inactive` "
         "while the export waits for such a target.",

@@ -132,8 +132,10 @@ class RateLimited(RiskRelayError):
 
     code = "RATE_LIMITED"
 
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__()
+    def __init__(self, retry_after_s: int, setting: str | None = None, limit: int | None = None) -> None:
+        """The message names the `setting` that decides, and its `limit`, where they are known."""
+        named = f"Too many requests: {setting} is {limit} a minute. Retry after the number of seconds in Retry-After."
+        super().__init__(None if setting is None else named)
         self.retry_after_s = retry_after_s
 
 

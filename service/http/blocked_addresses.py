@@ -119,7 +119,7 @@ class BlockedAddresses:
     def _require_over(self, block: _Block) -> None:
         wait_s = block.until - self._clock()
         if wait_s > 0:
-            raise RateLimited(max(1, math.ceil(wait_s)))
+            raise RateLimited(max(1, math.ceil(wait_s)), "AUTH_FAILURES_PER_MINUTE", self._limit.amount)
 
     @contextmanager
     def _serialized(self, address: str) -> Iterator[None]:

@@ -69,7 +69,7 @@ class RateLimits:
         resp.set_header("RateLimit-Policy", self._policy)
         resp.set_header("RateLimit", f'"principal";r={standing.remaining};t={standing.seconds}')
         if standing.is_refused:
-            raise RateLimited(standing.seconds)
+            raise RateLimited(standing.seconds, "RATE_LIMIT_PER_MINUTE", self._requests.amount)
 
     def _spend(self, principal_key: str) -> "_RateLimitStatus":
         reservation = self._reservations.get(principal_key) or self._reservation(principal_key)

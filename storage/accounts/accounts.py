@@ -7,6 +7,7 @@ from datetime import datetime
 from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
+from schemas.base.principal import OPERATOR
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
@@ -168,4 +169,6 @@ def _add_grant(user: User, project_id: int | None, report_id: int | None, now: d
         row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now)
     except IntegrityError:
         raise Conflict("This grant exists already.") from None
+    scope = f"report:{report_id}" if project_id is None else f"project:{project_id}"
+    append(now, OPERATOR.key, "add_grant", f"user:{user.id}", scope)
     return Grant(row.id, user.id, project_id, report_id)

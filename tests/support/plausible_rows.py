@@ -26,8 +26,20 @@ _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":nul
 
 #: What code reads again, and so needs a form; % is the row's number.
 FORMS: Final[dict[tuple[str, str], str]] = {
+    ("approval_rules", "action"): '{"type":"dismiss","reason":"wont_fix"}',
+    ("approval_rules", "conditions"): '{"severity_at_least":"high"}',
+    ("approval_rules", "id"): f"rul_01J{'0' * 19}%",
+    ("bulk_jobs", "action"): "dismiss",
+    ("bulk_jobs", "errors"): "{}",
+    ("bulk_jobs", "id"): f"blk_01J{'0' * 19}%",
+    ("bulk_jobs", "options"): "{}",
+    ("bulk_jobs", "status"): "done",
     ("compliance_requests", "result"): "redacted",
+    ("exports", "dismissal_reason"): "wont_fix",
     ("exports", "id"): f"exp_01J{'0' * 19}%",
+    ("exports", "original_ticket"): _TICKET,
+    ("exports", "severity_rank"): "3",
+    ("exports", "siblings"): "[]",
     ("exports", "ticket"): _TICKET,
     ("exports", "preview_problems"): "[]",
     ("exports", "source_type"): "manual",
@@ -36,6 +48,7 @@ FORMS: Final[dict[tuple[str, str], str]] = {
     ("inbound_refusals", "problems"): "[]",
     ("inbound_refusals", "source"): "scanner",
     ("projects", "shop_domain"): "Shop%.Example",
+    ("projects", "ticket_grouping"): "rule",
     ("recoveries", "id"): f"rec_01J{'0' * 19}%",
     ("targets", "id"): f"tgt_01J{'0' * 19}%",
     ("targets", "base_url"): "https://tracker%.example/hook",

@@ -626,7 +626,16 @@ def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> Non
     assert (remaining, str(seconds)) == (0, refused.headers["retry-after"])
     assert 1 <= seconds <= 60
     assert refused.headers["ratelimit-policy"] == '"principal";q=3;w=60'
-    assert refused.json["error"]["message"] == "Too many requests; retry after the number of seconds in Retry-After."
+    assert refused.json["error"]["message"] == (
+        "Too many requests: RATE_LIMIT_PER_MINUTE is 3 a minute. Retry after the number of seconds in Retry-After."
+    )
+
+
+def test_a_blocked_address_gets_the_setting_that_decides(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="2")
+    answers = [there.fail() for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [401, 401, 429]
+    assert "AUTH_FAILURES_PER_MINUTE is 2 a minute" in answers[-1].json["error"]["message"]
 
 
 def test_a_problem_document_tells_it_as_well(door: OpenDoor) -> None:

@@ -81,8 +81,9 @@ def test_a_withdrawn_grant_ends_with_the_next_upload(customer: Customer, clients
     assert operations.remove_grant(grant.id, OPERATOR) == grant
     assert statuses(clients, call) == [403, 403]
     assert grants.list_all(customer.email) == []
-    audited = rows("SELECT actor, subject_id, reason FROM audit_entries WHERE action = 'remove_grant'")
-    assert audited == [("operator", f"user:{customer.user_id}", f"project:{customer.project_id}")]
+    audited = rows("SELECT action, actor, subject_id, reason FROM audit_entries WHERE action LIKE '%grant' ORDER BY id")
+    entry = ("operator", f"user:{customer.user_id}", f"project:{customer.project_id}")
+    assert audited == [("add_grant", *entry), ("remove_grant", *entry)]
     with pytest.raises(NotFound, match="grant list"):
         operations.remove_grant(grant.id, OPERATOR)
 
@@ -127,7 +128,7 @@ def test_a_disabled_users_tokens_and_sessions_end_with_the_next_request(
     assert browser.get("/exports").status_code == 303
     subject = (f"user:{customer.user_id}",)
     audited = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", subject)
-    assert audited == [("disable_user",), ("enable_user",)]
+    assert audited == [("add_grant",), ("disable_user",), ("enable_user",)]
 
 
 def test_a_session_that_began_while_its_user_was_disabled_is_none(customer: Customer) -> None:
