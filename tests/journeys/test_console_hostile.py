@@ -82,7 +82,19 @@ OURS: Final = {
     "console_sessions.secret_sha256",
     "console_sessions.ended_reason",
     "compliance_requests.result",
+    "approval_rules.action",
+    "approval_rules.conditions",
+    "approval_rules.stopped_reason",
+    "bulk_jobs.action",
+    "bulk_jobs.errors",
+    "bulk_jobs.options",
+    "bulk_jobs.status",
+    "exports.approved_by_rule_id",
+    "exports.dismissal_reason",
+    "exports.siblings",
+    "findings.export_id",
     "findings.severity",
+    "projects.ticket_grouping",
     "inbound_refusals.source",
     "integration_secrets.name",
 }
@@ -196,7 +208,7 @@ class TextPlanter:
 
     def _document(self, name: str) -> Any:
         """Return what a column of JSON holds: in its own form where code reads it."""
-        if name == "exports.ticket":
+        if name in {"exports.ticket", "exports.original_ticket"}:
             texts = {each: self._text(f"{name}.{each}") for each in ("title", "description", "page_url")}
             return texts | {
                 "severity": self._text(f"{name}.severity"),
