@@ -95,6 +95,8 @@ def _element(value: Any) -> str:
     if isinstance(value, str):
         quoted = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{quoted}"'
+    if isinstance(value, bytes):
+        return f'"\\\\x{value.hex()}"'
     if isinstance(value, int | float):
         return str(value)
     raise TypeError(f"An array cannot hold {type(value).__name__}.")

@@ -6,19 +6,20 @@ version they read; those of a worker name the lease it holds. A stale version or
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from peewee import Case
 
-from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import to_ms
+from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
-from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
-from schemas.targets.approval import ApprovalState, not_active, require_approvable
+from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
+from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.url_policy.policy import TargetPolicy
@@ -27,12 +28,13 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
+from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
-from storage.exports.transitions_sql import swap, target_state
+from storage.exports.transitions_sql import LockedExport, approve_locked, swap, target_state, target_states
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -40,6 +42,13 @@ from storage.targets import targets, validations
 RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
+
+#: The statuses in which an export has what these transitions want; `approve` compares its target.
+_DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
+    Transition.DISMISS: {ExportStatus.DISMISSED},
+    Transition.RESTORE: {ExportStatus.PREPARED},
+    Transition.RETRY: {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED},
+}
 
 
 def prepare(drafts: Sequence[Draft], now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> list[str]:
@@ -80,29 +89,40 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
     target or the preview, TargetUrlRefused if `policy` refuses the target's URL.
     """
     with transaction():
-        export = _locked(export_id, account_id)
-        if approval.ticket_digest not in {None, export.ticket_digest}:
-            raise Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
-        if export.target_id == approval.target_id:
-            return export
-        _require(Transition.APPROVE, export)
-        _require_approvable(approval.target_id, account_id, policy)
-        if export.preview_problems:
-            raise ValidationFailed(problem("", "preview_not_safe"))
-        body = delivery_body(export.id, approval.target_id, export.source, export.ticket, rfc3339(now))
-        at = to_ms(now)
-        changes = {
-            "target_id": approval.target_id,
-            "body": body,
-            "approved_at": at,
-            "due_at": at,
-            "schedule_began_at": at,
-            "snoozed_at": None,
-            "snoozed_until": None,
-            **_approver(actor),
-        }
-        _transition(export, Transition.APPROVE, now, actor, changes)
+        wanted = ExportReference(export_id, approval.ticket_digest)
+        [result] = approve_many([wanted], account_id, approval.target_id, now, actor, policy)
+        if result.error is not None:
+            raise result.error
         return get(export_id, account_id)
+
+
+def approve_many(
+    wanted: Sequence[ExportReference],
+    account_id: int,
+    target_id: str,
+    now: datetime,
+    actor: str,
+    policy: TargetPolicy,
+    reason: str | None = None,
+) -> list[DecisionResult]:
+    """Approve exports of an account for a target, as `approve` does one; the results are in the order of `wanted`.
+
+    An export whose `error` is set stays as it is. `reason` is for the audit log.
+    """
+    with transaction():
+        target_error = _approval_error(target_id, account_id, policy)
+
+        def refusal(export: LockedExport) -> RiskRelayError | None:
+            unsafe = ValidationFailed(problem("", "preview_not_safe")) if export.preview_problems else None
+            return target_error or unsafe
+
+        def is_approved(export: LockedExport) -> bool:
+            return export.target_id == target_id
+
+        results, held = _judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
+        approve_locked(held, target_id, now, _approver(actor))
+        _append(held, Transition.APPROVE, now, actor, reason)
+        return results
 
 
 def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
@@ -142,27 +162,62 @@ def retry(
     last validation failed is tried. Raises ExportNotFound, Conflict, WebhooksForbidden, ValidationFailed for a target that
     is not active.
     """
+    wanted = [ExportReference(export_id)]
     with transaction():
-        export = _locked(export_id, account_id)
-        _require(Transition.RETRY, export)
-        _require_unredacted(export)
         if validation is not None:
+            results, held = _judged(wanted, account_id, Transition.RETRY, refusal=_redaction_error)
+            _require_changed(results, Transition.RETRY)
             # Before the target's lock, in the order of a withdrawal.
-            require_webhooks(export.account_id)
-            _unblock(export, validation, now, actor, default, records_validation)
-        # A target that is not active would let the export wait for a person.
-        state = _state_of_target(export)
-        if state.status != TargetStatus.ACTIVE:
-            raise ValidationFailed(not_active(state.status, state.status_reason))
-        restart = {"schedule_began_at": to_ms(now), "attempts_before": export.attempts}
-        _transition(
-            export,
-            Transition.RETRY,
-            now,
-            actor,
-            {"due_at": to_ms(now), "finished_at": None, "status_reason": None, **restart},
-        )
+            require_webhooks(held[0].account_id)
+            _unblock(held[0], validation, now, actor, default, records_validation)
+        _require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
         return get(export_id)
+
+
+def retry_many(
+    wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
+) -> list[DecisionResult]:
+    """Make failed or blocked exports due again where their targets are active; the results are in the order of `wanted`.
+
+    `reason` is for the audit log.
+    """
+    with transaction():
+        exports = _lock(wanted, account_id)
+        states = target_states({each.target_id for each in exports.values() if each.target_id is not None})
+
+        def refusal(export: LockedExport) -> RiskRelayError | None:
+            # A target that is not active would let the export wait for a person.
+            state = states[str(export.target_id)]
+            inactive = None if state.status == TargetStatus.ACTIVE else not_active(state.status, state.status_reason)
+            return _redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
+
+        results, held = _judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
+        restart = {"schedule_began_at": now, "attempts_before": ExportRow.attempts}
+        _transition_many(
+            held, Transition.RETRY, now, actor, reason, due_at=now, finished_at=None, status_reason=None, **restart
+        )
+        return results
+
+
+def dismiss_many(
+    wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
+) -> list[DecisionResult]:
+    """Dismiss prepared exports; the results are in the order of `wanted`. `reason` is for the audit log."""
+    with transaction():
+        results, held = _judged(wanted, account_id, Transition.DISMISS)
+        _transition_many(held, Transition.DISMISS, now, actor, reason, finished_at=now)
+        return results
+
+
+def restore_many(
+    wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
+) -> list[DecisionResult]:
+    """Make dismissed exports prepared again; the results are in the order of `wanted`. `reason` is for the audit log."""
+    with transaction():
+        results, held = _judged(wanted, account_id, Transition.RESTORE, refusal=_redaction_error)
+        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "snoozed_at", "snoozed_until")
+        _transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(decided))
+        return results
 
 
 def recover_batch(
@@ -305,6 +360,79 @@ def _require_unredacted(export: Export) -> None:
         raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
 
 
+def _lock(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
+    """Return those of the exports that exist, of one account where `account_id` is given, by id.
+
+    Others cannot change them until the transaction ends, so that a repeat sees the change.
+    """
+    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
+    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
+    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
+    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
+
+
+def _judged(
+    wanted: Sequence[ExportReference],
+    account_id: int | None,
+    transition: Transition,
+    is_decided: Callable[[LockedExport], bool] | None = None,
+    refusal: Callable[[LockedExport], RiskRelayError | None] = lambda _: None,
+    exports: Mapping[str, LockedExport] | None = None,
+) -> tuple[list[DecisionResult], list[LockedExport]]:
+    """Return the result that `transition` has for each export, and those that the caller must change, locked.
+
+    `refusal` judges exports in a legal state; `is_decided` finds those that are in the wanted state already, by default by
+    their status.
+    """
+    exports = _lock(wanted, account_id) if exports is None else exports
+    after, already = TRANSITIONS[transition].target, _DECIDED.get(transition, ())
+    results: list[DecisionResult] = []
+    for reference in wanted:
+        export = exports.get(reference.id)
+        error: RiskRelayError | None
+        if export is None:
+            error = ExportNotFound()
+        elif reference.ticket_digest not in {None, export.ticket_digest}:
+            error = Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
+        elif is_decided(export) if is_decided else export.status in already:
+            results.append(DecisionResult(export.id, export.status))
+            continue
+        elif reference.version not in {None, export.version}:
+            error = ValidationFailed(problem("", CHANGED))
+        else:
+            error = _illegal(transition, export) or refusal(export)
+        results.append(
+            DecisionResult(reference.id, after, is_changed=True)
+            if error is None
+            else DecisionResult(reference.id, error=error)
+        )
+    return results, [exports[each.id] for each in results if each.is_changed]
+
+
+def _require_changed(results: Sequence[DecisionResult], transition: Transition) -> None:
+    """Raise the error of the only result; one that was in the wanted state already is an illegal transition."""
+    [result] = results
+    if result.error is not None:
+        raise result.error
+    if not result.is_changed and result.status is not None:
+        raise _conflict(transition, result.id, result.status)
+
+
+def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
+    return None if allows(transition, export.status) else _conflict(transition, export.id, export.status)
+
+
+def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
+    sources = " or ".join(sorted(TRANSITIONS[transition].sources))
+    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs {sources}.")
+
+
+def _redaction_error(export: LockedExport) -> Conflict | None:
+    if export.redacted_at is None:
+        return None
+    return Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
+
+
 def _approver(actor: str) -> dict[str, Any]:
     """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
     kind, _, actor_id = actor.partition(":")
@@ -314,22 +442,21 @@ def _approver(actor: str) -> dict[str, Any]:
     }
 
 
-def _require_approvable(target_id: str, account_id: int, policy: TargetPolicy) -> None:
+def _approval_error(target_id: str, account_id: int, policy: TargetPolicy) -> ValidationFailed | None:
+    """Return why no export of the account may be approved for a target now; None if one may."""
     found = target_state(target_id, account_id)
     if found is None:
-        raise ValidationFailed(problem("/target_id", "unknown_target"))
+        return ValidationFailed(problem("/target_id", "unknown_target"))
     base_url, state = found
-    require_approvable(target_id, base_url, state, policy)
-
-
-def _state_of_target(export: Export) -> ApprovalState:
-    found = target_state(export.target_id, export.account_id)
-    assert found is not None  # noqa: S101 - an export that failed keeps its target
-    return found[1]
+    try:
+        require_approvable(target_id, base_url, state, policy)
+    except ValidationFailed as refused:
+        return refused
+    return None
 
 
 def _unblock(
-    export: Export,
+    export: LockedExport,
     validation: Validation,
     now: datetime,
     actor: str,
@@ -345,7 +472,7 @@ def _unblock(
         targets.record_validation(target_id, export.account_id, validation, now, actor)
     else:
         validations.request(target_id, export.account_id, now, actor)
-    if _state_of_target(export).status == TargetStatus.BLOCKED:
+    if target_states([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
 
 
@@ -354,6 +481,19 @@ def _transition(export: Export, transition: Transition, now: datetime, actor: st
     if not swap(export, {"status": TRANSITIONS[transition].target.value, **changes}):
         raise Conflict(f"Export {export.id} changed meanwhile; read it again.")
     append_all([_entry(now, actor, transition, export.status, export.id)])
+
+
+def _transition_many(
+    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
+) -> None:
+    """Make a transition of exports that the caller has locked."""
+    status = TRANSITIONS[transition].target.value
+    _update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
+    _append(exports, transition, now, actor, reason)
+
+
+def _append(exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None) -> None:
+    append_all([_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
 
 
 def _entry(

@@ -91,7 +91,7 @@ def test_other_requests_that_write_run_a_few_statements(client: TestClient, cust
             client, "/api/browser-extension/evidence-captures", capture(customer.project_id), platform, "upload"
         ),
     }
-    # Approve: token; key, the export (locked first on PostgreSQL), its target, the move, the ledger, the record, the answer.
+    # Approve: token; key, the target, the export with its lock, the move, the ledger, the record, the answer.
     # Create: token, whether it was done before; key, whether the account may use webhooks, target, ledger, answer.
     # Upload: token, grant; key, grant, capture, export, ledger, handoff, ledger, answer.
-    assert ran == {"approve": 8 if is_sqlite() else 9, "create": 7, "upload": 10}
+    assert ran == {"approve": 8, "create": 7, "upload": 10}

@@ -67,21 +67,24 @@ values = st.tuples(
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.none() | texts,
     st.none() | st.floats(allow_nan=False),
+    st.none() | st.binary(),
 )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(values, min_size=1, max_size=5))
-def test_any_row_arrives_as_it_was(module_database: Path, stored: list[tuple[int | None, str | None, float | None]]) -> None:
-    types = ("BIGINT", "TEXT", "DOUBLE PRECISION")
-    assert rows_over("WITH r (a, b, c) AS ({rows}) SELECT a, b, c FROM r", types, stored) == stored
+def test_any_row_arrives_as_it_was(
+    module_database: Path, stored: list[tuple[int | None, str | None, float | None, bytes | None]]
+) -> None:
+    types = ("BIGINT", "TEXT", "DOUBLE PRECISION", "BYTEA")
+    assert rows_over("WITH r (a, b, c, d) AS ({rows}) SELECT a, b, c, d FROM r", types, stored) == stored
 
 
 def test_what_has_no_place_in_an_array_is_refused(postgres_url: str) -> None:
     """As text it would be stored as Python writes it."""
     open_database(postgres_url)
-    with pytest.raises(TypeError, match="bytes"):
-        rows_over(TELL, TYPES, [(1, b"sealed")], (0,))
+    with pytest.raises(TypeError, match="list"):
+        rows_over(TELL, TYPES, [(1, ["sealed"])], (0,))
     close_database()
 
 
