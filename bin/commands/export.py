@@ -24,6 +24,7 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
 from schemas.base.strict_json import MalformedJson, parse
+from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import Approval, export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
@@ -34,15 +35,13 @@ from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
-from storage.exports import attempts, queries, recoveries
-from storage.exports.queries import ExportFilter
+from storage.exports import attempts, export_list, queries, recoveries
+from storage.exports.export_list import MOST_COUNTED
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
-#: A count ends here, so that a list of many millions is shown at once.
-MOST_COUNTED = 10_000
 
 
 def _either(words: Iterable[str]) -> str:
@@ -75,11 +74,11 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, **given: Any) -
     """
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
-    wanted = ExportFilter(**given)
+    query = ExportQuery(**given)
     with opened():
         now = utc_now()
         shown = limit or (None if as_json or is_all else SHOWN)
-        records = [export_record(each, now) for each in queries.list_matching(wanted, shown)]
+        records = [export_record(each, now) for each in export_list.list_page(query, limit=shown)]
         if as_json:
             print_records(records, as_json, (), "")
             return
@@ -87,14 +86,14 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, **given: Any) -
         columns = ("id", "status", "status_reason", "attempts", "severity", "title")
         print_records(rows, as_json, columns, "No exports match." if any(given.values()) else "There are no exports.")
         if shown is not None and len(rows) == shown:
-            _print_rest(wanted, shown)
+            _print_rest(query, shown)
 
 
-def _print_rest(wanted: ExportFilter, shown: int) -> None:
+def _print_rest(query: ExportQuery, shown: int) -> None:
     """Print how many exports there are beyond those shown, and the option that lists them."""
-    total = queries.count_matching(wanted, MOST_COUNTED + 1)
-    if total > shown:
-        number = f"more than {MOST_COUNTED:,}" if total > MOST_COUNTED else f"{total:,}"
+    total = export_list.count(query)
+    if total is None or total > shown:
+        number = f"more than {MOST_COUNTED:,}" if total is None else f"{total:,}"
         echo(f"Showing the newest {shown:,} of {number}. To list more: --limit N or --all.")
 
 

@@ -314,8 +314,8 @@ def _limit_of(declared: fields.Field[Any] | None, code: str) -> str:
         return f"{declared.max_length} characters"
     if isinstance(declared, WebUrl) and code == "too_long":
         return f"{MAX_URL} bytes"
-    if isinstance(declared, Several) and code == "too_many":
-        return f"{declared.at_most}"
+    if code == "too_many":
+        return str(getattr(declared, "at_most", ""))
     if isinstance(declared, WholeNumber) and code == "out_of_range":
         return f"{declared.minimum} to {declared.maximum}"
     return ""

@@ -3,8 +3,6 @@
 `service.api.export_actions` serves approval, retry and dismissal.
 """
 
-import re
-from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 import falcon
@@ -15,49 +13,19 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
-from schemas.exports.record import PreparationForm, export_record, listed_record
-from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
-from schemas.intake.scanner import SEVERITIES
+from schemas.exports.record import PreparationForm, export_record
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
+from service.http.export_paging import read_export_page, send_export_page
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import MAX_IDS, read_page, send_page
+from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import attempts, queries
-from storage.exports.queries import ExportFilter
+from storage.exports import attempts, export_list
 
 EXPORTS: Final = "/api/ticket-exports"
-
-
-class _OneOrMore(frozenset[str]):
-    """The values of a filter: one of these, or several separated by commas."""
-
-    def __contains__(self, text: object) -> bool:
-        return self.issuperset(str(text).split(","))
-
-
-class _Ids:
-    """The values of a filter by ids: one, or up to MAX_IDS separated by commas."""
-
-    def __init__(self, is_id: Callable[[str], bool]) -> None:
-        self._is_id = is_id
-
-    def __contains__(self, text: object) -> bool:
-        ids = str(text).split(",")
-        return len(ids) <= MAX_IDS and all(map(self._is_id, ids))
-
-
-_FILTERS: Final[Mapping[str, Container[str]]] = {
-    "status": _OneOrMore(ExportStatus),
-    "source": SOURCE_TYPES,
-    "severity": _OneOrMore(SEVERITIES),
-    "project_id": _Ids(lambda text: re.fullmatch(r"[1-9][0-9]{0,8}", text) is not None),
-    "target_id": _Ids(lambda text: identifiers.is_id(identifiers.TARGET, text)),
-}
 
 
 def export_url(public_base_url: str, export_id: str) -> str:
@@ -80,20 +48,11 @@ class TicketExportsResource:
         self._public_base_url = public_base_url
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the account's exports, newest first."""
-        page = read_page(req, identifiers.EXPORT, _FILTERS)
-        given = {name: frozenset(text.split(",")) for name, text in page.filters.items()}
-        wanted = ExportFilter(
-            req.context.principal.account_id,
-            given.get("status", ()),
-            page.filters.get("source"),
-            given.get("severity", ()),
-            frozenset(map(int, given.get("project_id", ()))),
-            given.get("target_id", ()),
-        )
-        found = queries.list_matching(wanted, page.fetch_limit, page.before)
+        """Return a page of the account's exports."""
+        page = read_export_page(req, req.context.principal.account_id)
+        found = export_list.list_page(page.query, page.sort, page.fetch_limit, page.after)
         now = utc_now()
-        send_page(resp, self._public_base_url + self.path, page, [listed_record(each, now) for each in found])
+        send_export_page(resp, self._public_base_url + self.path, page, found, now)
 
     on_head = on_get
 

@@ -22,10 +22,6 @@ DEFAULT_LIMIT: Final = 50
 #: A page of exports is a few hundred kilobytes then.
 MAX_LIMIT: Final = 200
 
-#: Ids in one filter: each is a part of the query.
-MAX_IDS: Final = 20
-#: In a filter; it has nine digits.
-MAX_PROJECT_ID: Final = 999_999_999
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
@@ -66,7 +62,7 @@ def read_numbered_page(req: falcon.Request) -> PageRequest:
 
 def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Container[str]] | None) -> PageRequest:
     problems: list[FieldProblem] = []
-    limit = _limit(req, problems)
+    limit = read_limit(req, problems)
     before = _before(req, is_id, problems)
     chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
     if problems:
@@ -93,8 +89,9 @@ def next_page(page: PageRequest, ids: Sequence[str]) -> str | None:
     return urlencode({**page.filters, "limit": page.limit, "cursor": _cursor(ids[page.limit - 1])})
 
 
-def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
-    text = _text(req, "limit")
+def read_limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
+    """Read `?limit=`; adds to `problems` where it is none."""
+    text = read_text(req, "limit")
     if text is None:
         return DEFAULT_LIMIT
     if _WHOLE_NUMBER.fullmatch(text) is None:
@@ -107,7 +104,7 @@ def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
 
 
 def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[FieldProblem]) -> str | None:
-    text = _text(req, "cursor")
+    text = read_text(req, "cursor")
     if text is None:
         return None
     last_id = _id_in(text)
@@ -118,7 +115,7 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
 
 
 def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: list[FieldProblem]) -> str | None:
-    text = _text(req, name)
+    text = read_text(req, name)
     if text is not None and text not in allowed:
         # Patterns of ids have no values to name.
         words = ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
@@ -126,7 +123,7 @@ def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: l
     return text
 
 
-def _text(req: falcon.Request, name: str) -> str | None:
+def read_text(req: falcon.Request, name: str) -> str | None:
     """Return a parameter's value; a repeated parameter has no allowed value."""
     value = req.params.get(name)
     return "" if isinstance(value, list) else value

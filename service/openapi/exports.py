@@ -102,7 +102,7 @@ OPERATIONS: Final[Operations] = {
         summary="List exports",
         description="The exports of the token's account, newest first.",
         responses=(listed("exports", ExportListResponse, WAITING),),
-        parameters=("ExportStatuses", "SourceType", "Severities", "ProjectIds", "TargetIds", *PAGING),
+        parameters=("ExportStatuses", "SourceTypes", "Severities", "ProjectIds", "TargetIds", *PAGING),
     ),
     ("GET", TicketExportResource.path): OperationDescription(
         id="readTicketExport",

@@ -10,11 +10,12 @@ from typing import Any, Final
 from marshmallow import Schema
 
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
+from schemas.exports.export_filter import MAX_PROJECT_ID, MAX_VALUES
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
-from service.http.paging import DEFAULT_LIMIT, MAX_IDS, MAX_LIMIT, MAX_PROJECT_ID
+from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
 
 #: Ids and instants of the examples.
@@ -155,7 +156,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         {
             "type": "array",
             "minItems": 1,
-            "maxItems": MAX_IDS,
+            "maxItems": MAX_VALUES,
             "items": {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
         },
         style="form",
@@ -164,11 +165,17 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "TargetIds": _query(
         "target_id",
         "Only exports for these targets, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": _id("tgt")},
+        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": _id("tgt")},
         style="form",
         explode=False,
     ),
-    "SourceType": _query("source", "Only exports from this kind of source.", {"type": "string", "enum": list(SOURCE_TYPES)}),
+    "SourceTypes": _query(
+        "source",
+        "Only exports from one of these kinds of source, separated by commas.",
+        _one_or_more(SOURCE_TYPES),
+        style="form",
+        explode=False,
+    ),
     "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
         "If-None-Match",

@@ -1,9 +1,8 @@
-"""Reads exports: one, pages of many, and bounded counts."""
+"""Reads exports: one, those of a target, and bounded counts; `storage.exports.export_list` has the list."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
 from typing import Any, Final
 
 from peewee import JOIN, SQL, Case, Select, Tuple, fn
@@ -16,7 +15,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import database
 from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports.poll_sql import read_export
@@ -43,42 +42,11 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     return export_from(found)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportFilter:
-    """Which exports a list has: those with any of the values of each member; an empty member has no effect."""
-
-    account_id: int | None = None
-    statuses: Collection[str] = ()
-    source_type: str | None = None
-    severities: Collection[str] = ()
-    project_ids: Collection[int] = ()
-    target_ids: Collection[str] = ()
-
-
-def list_page(
-    account_id: int | None = None,
-    limit: int | None = None,
-    before: str | None = None,
-    statuses: Collection[str] = (),
-    source_type: str | None = None,
-) -> list[Export]:
-    """Return up to `limit` exports, the newest first, or those that follow the one with the id `before`.
-
-    Of one account or of all, in any of `statuses` or in every one, from one type of source or from all.
-    """
-    return list_matching(ExportFilter(account_id, statuses, source_type), limit, before)
-
-
-def list_matching(wanted: ExportFilter, limit: int | None = None, before: str | None = None) -> list[Export]:
-    """Return up to `limit` of the exports that a filter has, the newest first, or those that follow the id `before`."""
-    parts = _parts(wanted, ExportRow.id < (before or _AFTER_ALL))
-    return _page([_ids(part).order_by(ExportRow.id.desc()) for part in parts], limit)
-
-
-def count_matching(wanted: ExportFilter, limit: int) -> int:
-    """Return how many exports a filter has, counting no further than `limit`."""
-    parts = [_ids(part) for part in _parts(wanted, ExportRow.id < _AFTER_ALL)]
-    return int(_union(parts, limit).limit(limit).count(database))
+def list_by_ids(ids: Any, order: str) -> list[Export]:
+    """Return the exports that a query of ids finds; `order` is SQL over the columns of exports `e`."""
+    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(SQL("e.id").in_(ids))
+    found = database.execute(page.order_by(SQL(order)))
+    return [export_from(PolledExport._make(row)) for row in found.fetchall()]
 
 
 def list_undelivered(
@@ -103,7 +71,8 @@ def list_undelivered(
         fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.id == target_id, TargetRow.account == account_id)),
         *_equal((ExportRow.status, status), (ExportRow.source_type, source_type)),
     ]
-    return _page([_ids(wanted).order_by(ExportRow.target.desc(), ExportRow.id.desc())], limit)
+    ids = ExportRow.select(ExportRow.id).where(*wanted).order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(limit)
+    return list_by_ids(ids, "e.id DESC")
 
 
 def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
@@ -180,56 +149,3 @@ def _find(query: Any, export_id: str) -> tuple[Any, ...] | None:
 
 def _equal(*given: tuple[Any, Any]) -> list[Any]:
     return [column == value for column, value in given if value is not None]
-
-
-def _parts(wanted: ExportFilter, bound: Any) -> list[list[Any]]:
-    """Return the conditions of each part of a list: an index has the newest of one value in order, not of several."""
-    shared = [*_equal((ExportRow.account, wanted.account_id), (ExportRow.source_type, wanted.source_type)), bound]
-    if wanted.severities:
-        shared.append(_severity().in_(tuple(wanted.severities)))
-    given: list[tuple[Any, Collection[Any]]] = [
-        (each, values)
-        for each, values in (
-            (ExportRow.target, wanted.target_ids),
-            (ExportRow.project, wanted.project_ids),
-            (ExportRow.status, wanted.statuses),
-        )
-        if values
-    ]
-    if not given:
-        return [shared]
-    (first, values), *others = given
-    shared += [column.in_(tuple(allowed)) for column, allowed in others]
-    if first is ExportRow.target:
-        # The index of an account's targets; a target belongs to one account.
-        return [[*shared, first == value, ExportRow.account == _account_of(value)] for value in values]
-    return [[*shared, first == value] for value in values]
-
-
-def _account_of(target_id: str) -> Any:
-    return TargetRow.select(TargetRow.account).where(TargetRow.id == target_id)
-
-
-def _severity() -> Any:
-    """Return the severity in the ticket; the parts narrow the list by indexes, and this is read of what is left."""
-    if is_sqlite():
-        return fn.json_extract(ExportRow.ticket, "$.severity")
-    return fn.json_extract_path_text(ExportRow.ticket.cast("json"), "severity")
-
-
-def _ids(wanted: Sequence[Any]) -> Any:
-    return ExportRow.select(ExportRow.id).where(*wanted)
-
-
-def _page(parts: Sequence[Any], limit: int | None) -> list[Export]:
-    """Return the newest of the exports whose ids the parts find."""
-    ids = SQL("e.id").in_(_union(parts, limit))
-    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(ids)
-    found = database.execute(page.order_by(SQL("e.id DESC")).limit(limit))
-    return [export_from(PolledExport._make(row)) for row in found.fetchall()]
-
-
-def _union(parts: Sequence[Any], limit: int | None) -> Any:
-    """Return one query for the ids that the parts find, up to `limit` of each."""
-    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("id")]) for part in parts]
-    return reduce(lambda one, other: one.union_all(other), selects)

@@ -11,6 +11,7 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
+from schemas.exports.export_filter import ExportQuery, ListPosition
 from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
@@ -19,7 +20,7 @@ from service.console.sessions import ConsoleUser
 from service.http.paging import PageRequest, read_page
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import queries
+from storage.exports import export_list, queries
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -153,7 +154,9 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
     status, source, target_id = (page.filters.get(name) for name in ("status", "source", "target"))
     if target_id is not None:
         return queries.list_undelivered(target_id, account_id, page.fetch_limit, page.before, status, source)
-    return queries.list_page(account_id, page.fetch_limit, page.before, [status] if status else [], source)
+    query = ExportQuery(account_id, statuses=(status,) if status else (), sources=(source,) if source else ())
+    after = None if page.before is None else ListPosition(page.before)
+    return export_list.list_page(query, limit=page.fetch_limit, after=after)
 
 
 def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
+from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
 from service.api.health import OK, VITAL, ReadinessChecks
@@ -14,7 +15,7 @@ from service.console.health_cards import health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
 from service.console.wording import bounded
-from storage.exports import delivery_hours, queries, worker_heartbeats
+from storage.exports import delivery_hours, export_list, worker_heartbeats
 from storage.reporting import dashboard_queries, metrics_snapshot
 from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
 
@@ -106,7 +107,7 @@ def _figures(account_id: int, numbers: AccountCounts) -> dict[str, Any]:
         "hours": hours,
         "total": delivery_hours.total(hours),
         "chart": charts.hourly_chart(hours),
-        "failures": queries.list_page(account_id, MOST_ROWS, None, _NOT_SENT),
+        "failures": export_list.list_page(ExportQuery(account_id, statuses=_NOT_SENT), limit=MOST_ROWS),
         "alerts": [_alert(target) for target in stopped[:MOST_ROWS]],
         "has_more_alerts": len(stopped) > MOST_ROWS,
     }

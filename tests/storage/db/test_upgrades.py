@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import pytest
 
+from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
 from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
-from storage.exports import claims_sql, queries, transitions
+from storage.exports import claims_sql, export_list, queries, transitions
 from storage.targets import throttle_state_sql
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -95,7 +96,7 @@ def test_an_upgraded_database_works(old: str) -> None:
     waiting = {name for (name,) in rows(due)}
     assert waiting
     accounts = [account for (account,) in rows("SELECT id FROM accounts")]
-    listed = {each.id for account in accounts for each in queries.list_page(account, 100)}
+    listed = {each.id for account in accounts for each in export_list.list_page(ExportQuery(account))}
     assert listed == {name for (name,) in rows("SELECT id FROM exports")}
 
     claims = claim_due(100, NOW, 30, "worker")

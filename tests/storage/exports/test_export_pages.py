@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from schemas.base.errors import ExportNotFound
+from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.accounts import audit_log
 from storage.db.engine import database as bound
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import attempts, queries, transitions
-from storage.exports.queries import ExportFilter
+from storage.exports import attempts, export_list, queries, transitions
 from storage.intake import findings
 from storage.targets import summaries
 from tests.support.factories import (
@@ -122,12 +122,13 @@ def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
 ) -> None:
     customer, target_id = crowded
     for wanted, indexes in (
-        (ExportFilter(target_ids=[target_id]), {"exports_account_target"}),
-        (ExportFilter(target_ids=[target_id], statuses=["exported"], severities=["high"]), {"exports_account_target"}),
-        (ExportFilter(project_ids=[customer.project_id]), {"exports_project"}),
-        (ExportFilter(customer.account_id, statuses=["failed", "blocked"]), {"exports_account_status"}),
+        (ExportQuery(target_ids=(target_id,)), {"exports_account_target"}),
+        (ExportQuery(target_ids=(target_id,), statuses=("exported",), severities=("high",)), {"exports_account_target"}),
+        (ExportQuery(project_ids=(customer.project_id,)), {"exports_project"}),
+        (ExportQuery(customer.account_id, statuses=("failed", "blocked")), {"exports_account_status"}),
     ):
-        statement = asked(queries.list_matching, wanted, 51, before)
+        after = before and ListPosition(before)
+        statement = asked(export_list.list_page, wanted, ExportSort.NEWEST, 51, after)
         assert indexes <= indexes_read(statement), wanted
         require_no_scan(statement)
 

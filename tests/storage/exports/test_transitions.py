@@ -16,13 +16,10 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim
 from schemas.exports.record import Approval, Export, Preparation, PreparationForm, as_shown
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, Transition
-from schemas.exports.ticket import Source, Ticket
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import execute, rows, transaction
 from storage.exports import claims_sql, queries, transitions
-from storage.exports.queries import ExportFilter
-from storage.exports.rows import Draft
 from storage.targets import targets
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -33,7 +30,6 @@ from tests.support.factories import (
     make_approved,
     make_customer,
     make_exports,
-    make_project,
     make_target,
 )
 
@@ -123,94 +119,6 @@ def test_an_export_of_another_account_is_not_found(customer: Customer) -> None:
 def test_an_unknown_export_is_not_found(customer: Customer) -> None:
     with pytest.raises(ExportNotFound):
         queries.get("exp_00000000000000000000000000")
-
-
-def test_the_newest_exports_come_first_a_page_at_a_time(customer: Customer) -> None:
-    ids = [make_exports(customer, 1, at(second))[0] for second in range(5)]
-    make_exports(make_customer(), 1)
-    first = [export.id for export in queries.list_page(customer.account_id, 3)]
-    rest = [export.id for export in queries.list_page(customer.account_id, 3, first[-1])]
-    assert first + rest == ids[::-1]
-
-
-def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
-    latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
-    assert [export.id for export in queries.list_page(customer.account_id, 1)] == latest
-
-
-def test_the_newest_of_every_account_are_listed_together(customer: Customer) -> None:
-    mine, others = make_exports(customer, 2, NOW), make_exports(make_customer(), 1, NOW + timedelta(seconds=1))
-    assert [export.id for export in queries.list_page()] == [*others, *reversed(mine)]
-
-
-#: Which exports of a list in every state are asked for, by status and source.
-FILTERS: Final = [
-    ((), None, ["prepared", "exported", "failed", "dismissed", "approved"]),
-    (("failed",), None, ["failed"]),
-    (("failed", "prepared"), None, ["prepared", "failed"]),
-    (("blocked",), None, []),
-    (("failed", "blocked", "dismissed"), "manual", ["failed", "dismissed"]),
-    ((), "finding", []),
-    (("failed",), "finding", []),
-]
-
-
-@pytest.mark.parametrize(("statuses", "source_type", "expected"), FILTERS)
-def test_a_list_is_of_what_was_asked_for_in_the_order_of_its_making(
-    customer: Customer, statuses: tuple[str, ...], source_type: str | None, expected: list[str]
-) -> None:
-    for second, status in enumerate(("prepared", "exported", "failed", "dismissed", "approved")):
-        [export_id] = make_exports(customer, 1, at(second))
-        walk_to(customer, export_id, ExportStatus(status))
-    make_exports(make_customer(), 1)
-    found: list[Export] = []
-    while page := queries.list_page(customer.account_id, 1, found[-1].id if found else None, statuses, source_type):
-        found += page
-    assert [export.status.value for export in found] == expected[::-1]
-
-
-def test_a_list_is_filtered_by_severity_project_and_target(customer: Customer) -> None:
-    here, there, project = make_target(customer).id, make_target(customer).id, make_project(customer)
-    drafts = [
-        Draft(
-            customer.account_id,
-            project_id,
-            Source("manual", "n"),
-            Ticket('"severity":"low"', "", severity, None, (), {"severity": "low"}),
-        )
-        for project_id, severity in ((customer.project_id, "high"), (project, "low"), (None, "high"), (project, "info"))
-    ]
-    with transaction():
-        ids = [transitions.prepare([draft], at(second), "user:1")[0] for second, draft in enumerate(drafts)]
-    for export_id, target_id in zip(ids, (here, there, here), strict=False):
-        approve(customer, export_id, target_id)
-    make_exports(make_customer(), 1)
-
-    def listed(account_id: int | None = customer.account_id, **given: Any) -> list[int]:
-        wanted = ExportFilter(account_id, **given)
-        found = queries.list_matching(wanted)
-        assert queries.count_matching(wanted, 100) == len(found)
-        assert queries.count_matching(wanted, 1) == min(1, len(found))
-        return [ids.index(export.id) for export in found]
-
-    assert listed(severities=["high"]) == [2, 0]
-    assert listed(severities=["low", "info"]) == [3, 1]
-    assert listed(project_ids=[project]) == [3, 1]
-    assert listed(project_ids=[project, customer.project_id], severities=["low", "high"]) == [1, 0]
-    assert listed(target_ids=[here, there]) == [2, 1, 0]
-    assert listed(target_ids=[here], project_ids=[customer.project_id], statuses=["approved", "failed"]) == [0]
-    assert listed(target_ids=[here], statuses=["prepared"]) == []
-    assert listed(make_customer().account_id, target_ids=[here], project_ids=[project]) == []
-    assert listed(None, target_ids=[there]) == [1]
-
-
-def test_a_page_goes_on_where_the_last_one_ended_whatever_came_meanwhile(customer: Customer) -> None:
-    ids = [make_exports(customer, 1, at(second))[0] for second in range(4)]
-    first = [export.id for export in queries.list_page(customer.account_id, 2)]
-    make_exports(customer, 3, at(10))
-    transitions.dismiss(ids[3], None, at(11), "user:1")
-    rest = [export.id for export in queries.list_page(customer.account_id, 9, first[-1])]
-    assert first + rest == ids[::-1]
 
 
 # --- by hand

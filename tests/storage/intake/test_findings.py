@@ -12,13 +12,14 @@ import psycopg
 import pytest
 
 from schemas.base.errors import NotFound, ValidationFailed
+from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult, fingerprint
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
-from storage.exports import queries, transitions
+from storage.exports import export_list, queries, transitions
 from storage.intake import findings
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 
@@ -100,7 +101,7 @@ def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Custo
     assert queries.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
     post(customer, later(1), scan_run_id=8, issues=issues("a"))
     seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8)
-    assert [export.finding for export in queries.list_page(customer.account_id)] == [seen_again]
+    assert [export.finding for export in export_list.list_page(ExportQuery(customer.account_id))] == [seen_again]
     assert queries.get(export_id).version == 1
 
 
@@ -108,7 +109,7 @@ def test_an_export_shows_no_finding_once_it_is_deleted(customer: Customer) -> No
     [export_id] = post(customer, issues=issues("a")).ticket_exports
     execute("DELETE FROM findings")
     assert queries.get(export_id).finding is None
-    assert [export.id for export in queries.list_page(customer.account_id)] == [export_id]
+    assert [export.id for export in export_list.list_page(ExportQuery(customer.account_id))] == [export_id]
 
 
 def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(customer: Customer) -> None:

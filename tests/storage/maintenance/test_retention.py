@@ -14,6 +14,7 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
+from schemas.exports.export_filter import ExportQuery, ListPosition
 from schemas.exports.record import Approval
 from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
@@ -27,7 +28,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.db.models import ComplianceRequestRow, TargetRow
-from storage.exports import attempts, claims_sql, idempotency, queries, recoveries, transitions
+from storage.exports import attempts, claims_sql, export_list, idempotency, queries, recoveries, transitions
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
@@ -544,7 +545,8 @@ def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> Non
     execute("UPDATE exports SET status = 'dismissed', finished_at = ? WHERE id = ?", (to_ms(NOW + days(2)), gone))
     transitions.dismiss(oldest, None, NOW + days(50), "user:1")
     assert prune(retention.cutoffs(NOW + days(93), RETENTION, TTL)) == {"exports": 1}
-    assert [each.id for each in queries.list_page(customer.account_id, before=gone)] == [oldest]
+    rest = export_list.list_page(ExportQuery(customer.account_id), after=ListPosition(gone))
+    assert [each.id for each in rest] == [oldest]
 
 
 # --- the archive

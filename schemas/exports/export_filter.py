@@ -1,0 +1,174 @@
+"""Which exports a list has, in which order, and where its next page begins.
+
+The same filters for everyone: `query_from` reads the parameters of a URL, `ExportFilterForm` a JSON object.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from marshmallow import ValidationError, post_load
+
+from schemas.base.fields import Form, Moment, Text
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+
+#: Values of one filter: each may be a part of the query.
+MAX_VALUES: Final = 20
+#: Of a project's id; it has nine digits.
+MAX_PROJECT_ID: Final = 999_999_999
+
+_PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
+_ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
+_TARGET_ID: Final = re.compile(f"tgt_{_ULID}")
+#: PostgreSQL's text has no NUL. Rule codes have up to 500 characters.
+_ANY_TEXT: Final = re.compile(r"[^\0]{1,500}")
+_FINGERPRINT_DIGITS: Final = 12
+#: A version, the fingerprint of filters and order, a rank and an id.
+_CURSOR: Final = re.compile(f"2:([0-9a-f]{{{_FINGERPRINT_DIGITS}}}):([0-9]{{1,9}}):(exp_{_ULID})")
+
+
+class ExportSort(StrEnum):
+    """The orders of a list; equal ones are the newest first."""
+
+    NEWEST = "-created_at"
+    OLDEST = "created_at"
+    SEVERITY = "-severity"
+    FINDINGS = "-findings"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportQuery:
+    """Which exports a list has: those with any of the values of each member; an empty member has no effect."""
+
+    #: None for the operator: the exports of every account.
+    account_id: int | None = None
+    statuses: tuple[str, ...] = ()
+    severities: tuple[str, ...] = ()
+    project_ids: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    target_ids: tuple[str, ...] = ()
+    #: The first moment, and the one after the last.
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    #: Whether it is snoozed at `now`, and whether all its findings are fixed; for the console.
+    is_snoozed: bool | None = None
+    now: datetime | None = None
+    is_fixed: bool | None = None
+
+    def waiting_for_decision(self, now: datetime) -> "ExportQuery":
+        """Return the query of those that wait for a person at `now`: prepared, neither snoozed nor wholly fixed."""
+        return replace(self, statuses=(ExportStatus.PREPARED.value,), is_snoozed=False, now=now, is_fixed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ListPosition:
+    """Where a page ended: the id of its last export, and that export's rank in an order that is not by time."""
+
+    id: str
+    rank: int = 0
+
+
+class _OneOrMore(Text):
+    """Values separated by commas, or a list of them; read as a sorted tuple without repeats."""
+
+    at_most = MAX_VALUES
+
+    def __init__(self, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT, **options: Any) -> None:
+        super().__init__(**options)
+        # The message names them.
+        self.allowed = tuple(allowed)
+        self._form = form
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+        given = value.split(",") if isinstance(value, str) else value
+        if not isinstance(given, list):
+            raise ValidationError("invalid_type")
+        if len(given) > max(len(self.allowed), self.at_most):
+            raise ValidationError("too_many")
+        return tuple(sorted({self._read(each) for each in given}))
+
+    def _read(self, each: Any) -> Any:
+        if not isinstance(each, str):
+            raise ValidationError("invalid_type")
+        if not (each in self.allowed if self.allowed else self._form.fullmatch(each)):
+            raise ValidationError("not_allowed")
+        return each
+
+
+class _ProjectIdValues(_OneOrMore):
+    """Ids of projects: digits, or whole numbers in a JSON list."""
+
+    def _read(self, each: Any) -> int:
+        return int(super()._read(str(each) if type(each) is int else each))
+
+
+class ExportFilterForm(Form):
+    """The filters of a list of exports; each value is a text with commas, or a list."""
+
+    status = _OneOrMore(ExportStatus, metadata={"description": "Only these statuses."})
+    severity = _OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
+    project_id = _ProjectIdValues(form=_PROJECT_ID, metadata={"description": "Only exports of these projects."})
+    source = _OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
+    rule = _OneOrMore(metadata={"description": "Only exports of these rule codes, exactly as they are."})
+    target_id = _OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
+    created_after = Moment(metadata={"description": "Only exports prepared at this time or later."})
+    created_before = Moment(metadata={"description": "Only exports prepared before this time."})
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> ExportQuery:
+        return ExportQuery(**{_MEMBERS.get(name, name): value for name, value in given.items()})
+
+
+#: Members of the query that a parameter names in the singular.
+_MEMBERS: Final = {
+    "status": "statuses",
+    "severity": "severities",
+    "project_id": "project_ids",
+    "source": "sources",
+    "rule": "rules",
+    "target_id": "target_ids",
+}
+_FORM: Final = ExportFilterForm()
+#: The names of the parameters that are filters.
+FILTERS: Final = tuple(_FORM.fields)
+
+
+def query_from(parameters: Mapping[str, Any], account_id: int | None) -> ExportQuery:
+    """Return the query that parameters of a URL, or members of a JSON object, ask of an account.
+
+    Other names than those of filters are ignored. Raises ValidationFailed with every problem, on `/<filter>`.
+    """
+    query: ExportQuery = _FORM.read({name: parameters[name] for name in FILTERS if name in parameters})
+    return replace(query, account_id=account_id)
+
+
+def encode_cursor(query: ExportQuery, sort: ExportSort, position: ListPosition) -> str:
+    """Return the cursor of the page that follows `position`."""
+    text = f"2:{_fingerprint(query, sort)}:{position.rank}:{position.id}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(query: ExportQuery, sort: ExportSort, cursor: str) -> ListPosition | None:
+    """Return where a cursor of this list says that its page begins; None for any other text."""
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+    except ValueError:
+        return None
+    read = _CURSOR.fullmatch(text)
+    position = ListPosition(read[3], int(read[2])) if read else None
+    # A cursor with another encoding, or of another list, was not created here.
+    return position if position and encode_cursor(query, sort, position) == cursor else None
+
+
+def _fingerprint(query: ExportQuery, sort: ExportSort) -> str:
+    # The present moment differs from page to page; a cursor opens nothing of another account.
+    asked = repr((*astuple(replace(query, account_id=None, now=None)), sort.value))
+    return hashlib.sha256(asked.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

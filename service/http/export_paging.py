@@ -1,0 +1,88 @@
+"""The list of exports in pages: filters and `?sort=` besides `?limit=` and `?cursor=`.
+
+A cursor belongs to the filters and the order that it was created for; with others it is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlencode
+
+import falcon
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.fields import problem
+from schemas.exports.export_filter import (
+    FILTERS,
+    ExportQuery,
+    ExportSort,
+    ListPosition,
+    decode_cursor,
+    encode_cursor,
+    query_from,
+)
+from schemas.exports.record import Export, listed_record
+from service.http.paging import read_limit, read_text
+from storage.exports.export_list import position_of
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPageRequest:
+    """The requested part of the list; `parameters` are the filters and the order as they were given."""
+
+    query: ExportQuery
+    sort: ExportSort
+    limit: int
+    after: ListPosition | None
+    parameters: Mapping[str, str]
+
+    @property
+    def fetch_limit(self) -> int:
+        """How many exports to query: one more than are shown, to find out whether there is a next page."""
+        return self.limit + 1
+
+    def next_cursor(self, found: Sequence[Export]) -> str | None:
+        """Return the cursor of the next page, given up to `fetch_limit` exports; None if there is none."""
+        if len(found) <= self.limit:
+            return None
+        return encode_cursor(self.query, self.sort, position_of(found[self.limit - 1], self.sort))
+
+    def next_page(self, found: Sequence[Export]) -> str | None:
+        """Return the URL's query of the next page, given up to `fetch_limit` exports; None if there is none."""
+        cursor = self.next_cursor(found)
+        return cursor and urlencode({**self.parameters, "limit": self.limit, "cursor": cursor})
+
+
+def read_export_page(req: falcon.Request, account_id: int | None) -> ExportPageRequest:
+    """Read which exports of an account are requested. Raises ValidationFailed with every problem."""
+    problems: list[FieldProblem] = []
+    given = {name: read_text(req, name) or "" for name in (*FILTERS, "sort") if name in req.params}
+    limit, query, sort = read_limit(req, problems), ExportQuery(account_id), ExportSort.NEWEST
+    try:
+        query = query_from(given, account_id)
+    except ValidationFailed as refused:
+        problems += refused.problems
+    if given.get("sort", sort) in [*ExportSort]:
+        sort = ExportSort(given.get("sort", sort))
+    else:
+        problems.append(problem("/sort", "not_allowed", ", ".join(ExportSort)))
+    cursor = read_text(req, "cursor")
+    after = None if cursor is None else decode_cursor(query, sort, cursor)
+    if cursor is not None and after is None:
+        problems.append(problem("/cursor", "invalid_cursor"))
+    if problems:
+        raise ValidationFailed(*problems)
+    return ExportPageRequest(query, sort, limit, after, given)
+
+
+def send_export_page(
+    resp: falcon.Response, url: str, page: ExportPageRequest, found: Sequence[Export], now: datetime
+) -> None:
+    """Send a page of the list at `url`; `found` are up to `page.fetch_limit` exports."""
+    query = page.next_page(found)
+    if query is not None:
+        resp.set_header("Link", f'<{url}?{query}>; rel="next"')
+    resp.content_type = falcon.MEDIA_JSON
+    items = [listed_record(each, now) for each in found[: page.limit]]
+    resp.data = json.dumps({"items": items, "next_cursor": page.next_cursor(found)}, ensure_ascii=False).encode()

@@ -1,0 +1,211 @@
+"""The list of exports equals a plain filter over the records, on both databases: filters, orders, pages and counts."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.exports.export_filter import ExportQuery, ExportSort
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import Source, Ticket
+from schemas.intake.scanner import SEVERITIES
+from storage.db.engine import execute, transaction
+from storage.exports import export_list, queries, transitions
+from storage.exports.export_list import position_of
+from storage.exports.rows import Draft
+from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
+
+EXPORTS: Final = 150
+RULES: Final = ("csp", "csp, strict", "hsts", None)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Every export of two accounts, and values that filters may have."""
+
+    exports: list[Export]
+    values: dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def stored(module_database: Path) -> Stored:
+    """Exports of two accounts with every status, severity and source, several a minute."""
+    chosen = random.Random(20)
+    customers = [make_customer(), make_customer()]
+    projects = {each: [each.project_id, make_project(each), None] for each in customers}
+    targets = {each: [make_target(each).id, make_target(each).id] for each in customers}
+    ids = [_store(chosen.choice(customers), chosen, projects, targets, number) for number in range(EXPORTS)]
+    values: dict[str, list[Any]] = {
+        "statuses": [*map(str, ExportStatus)],
+        "severities": [*SEVERITIES],
+        "project_ids": [each for of in projects.values() for each in of if each] + [999],
+        "sources": ["manual", "finding", "diagnostics"],
+        "rules": [*filter(None, RULES), "cs"],
+        "target_ids": [each for of in targets.values() for each in of] + ["tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"],
+        "account_id": [*(each.account_id for each in customers), None, 999],
+    }
+    return Stored([queries.get(each) for each in ids], values)
+
+
+def _store(
+    customer: Customer,
+    chosen: random.Random,
+    projects: dict[Customer, list[Any]],
+    targets: dict[Customer, list[str]],
+    number: int,
+) -> str:
+    rule = chosen.choice(RULES)
+    findings = None if rule is None else chosen.choice((1, 1, 3, 40))
+    source = Source("manual" if rule is None else "finding", f"note-{number}")
+    ticket = Ticket("Title", "", chosen.choice(SEVERITIES), None, (), {})
+    draft = Draft(customer.account_id, chosen.choice(projects[customer]), source, ticket, rule, findings)
+    with transaction():
+        [export_id] = transitions.prepare([draft], NOW + timedelta(minutes=number // 3), "user:test")
+    status = chosen.choice((*ExportStatus, ExportStatus.PREPARED, ExportStatus.FAILED))
+    is_due, is_claimed = status in {"approved", "retry_scheduled", "delivering"}, status == "delivering"
+    values = {
+        "status": status.value,
+        "body": None if status in {"prepared", "dismissed"} else b"{}",
+        "due_at": 1 if is_due else None,
+        "lease": "lease" if is_claimed else None,
+        "target_id": None if status in {"prepared", "dismissed"} else chosen.choice(targets[customer]),
+        "findings_fixed": findings and chosen.choice((0, 1, findings)),
+        "snoozed_at": chosen.choice((None, 1)),
+        "snoozed_until": chosen.choice((None, 0, 4_000_000_000_000)),
+    }
+    assigned = ", ".join(f"{name} = ?" for name in values)
+    execute(f"UPDATE exports SET {assigned} WHERE id = ?", (*values.values(), export_id))  # noqa: S608 - our own names
+    return export_id
+
+
+def matches(query: ExportQuery, export: Export) -> bool:
+    """The list, in plain Python."""
+    total, fixed = export.findings or (0, -1)
+    is_snoozed = export.snooze is not None and query.now is not None and not export.snooze.is_over(query.now)
+    return all(
+        (
+            query.account_id in {None, export.account_id},
+            not query.statuses or export.status.value in query.statuses,
+            not query.severities or export.severity in query.severities,
+            not query.project_ids or export.project_id in query.project_ids,
+            not query.sources or export.source.type in query.sources,
+            not query.rules or export.rule in query.rules,
+            not query.target_ids or export.target_id in query.target_ids,
+            query.created_after is None or export.created_at >= query.created_after,
+            query.created_before is None or export.created_at < query.created_before,
+            query.is_snoozed in {None, is_snoozed},
+            query.is_fixed in {None, total == fixed},
+        )
+    )
+
+
+def key(sort: ExportSort, export: Export) -> tuple[int, str]:
+    findings = export.findings[0] if export.findings else 0
+    ranks = {ExportSort.SEVERITY: SEVERITIES.index(export.severity), ExportSort.FINDINGS: findings}
+    return ranks.get(sort, 0), export.id
+
+
+def expected(query: ExportQuery, sort: ExportSort, stored: Stored) -> list[str]:
+    found = sorted(filter(lambda each: matches(query, each), stored.exports), key=lambda each: key(sort, each))
+    return [each.id for each in (found if sort is ExportSort.OLDEST else reversed(found))]
+
+
+def walked(query: ExportQuery, sort: ExportSort, size: int) -> list[str]:
+    """Every page of a list, to its end."""
+    found: list[Export] = []
+    while page := export_list.list_page(query, sort, size, position_of(found[-1], sort) if found else None):
+        found += page
+    return [each.id for each in found]
+
+
+@st.composite
+def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
+    """Any combination of filters, most of them absent."""
+    of: dict[str, st.SearchStrategy[Any]] = {
+        name: st.just(()) | st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True).map(tuple)
+        for name, values in stored.values.items()
+    }
+    moments = st.none() | st.integers(-1, EXPORTS // 3 + 1).map(lambda minutes: NOW + timedelta(minutes=minutes))
+    of |= {
+        "account_id": st.sampled_from(stored.values["account_id"]),
+        "created_after": moments,
+        "created_before": moments,
+        "is_snoozed": st.sampled_from((None, None, True, False)),
+        "is_fixed": st.sampled_from((None, None, True, False)),
+    }
+    present = draw(st.sets(st.sampled_from(sorted(of)), max_size=4)) | {"account_id"}
+    return ExportQuery(now=NOW, **{name: draw(strategy) for name, strategy in of.items() if name in present})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject) -> None:
+    query, sort = data.draw(asked(stored)), data.draw(st.sampled_from(ExportSort))
+    wanted = expected(query, sort, stored)
+    assert walked(query, sort, data.draw(st.sampled_from((13, 50)))) == wanted
+    assert [each.id for each in export_list.list_page(query, sort)] == wanted
+    assert export_list.count(query) == len(wanted)
+    assert export_list.count(query, 3) == (len(wanted) if len(wanted) <= 3 else None)
+    newest = [(each.id, each.version) for each in stored.exports if matches(query, each)][::-1]
+    assert export_list.ids_matching(query, 5) == newest[:5]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_facets_are_counted_with_all_filters_but_their_own(stored: Stored, data: st.DataObject) -> None:
+    query = data.draw(asked(stored))
+    of: dict[str, tuple[str, Callable[[Export], Any]]] = {
+        "status": ("statuses", lambda each: each.status.value),
+        "severity": ("severities", lambda each: each.severity),
+        "project_id": ("project_ids", lambda each: each.project_id),
+        "source": ("sources", lambda each: each.source.type),
+        "rule": ("rules", lambda each: each.rule),
+    }
+    wanted = {}
+    for name, (member, value) in of.items():
+        without: dict[str, Any] = {member: ()}
+        rest = replace(query, **without)
+        found = Counter(value(each) for each in stored.exports if matches(rest, each))
+        wanted[name] = {str(each): number for each, number in found.items() if each is not None}
+    assert export_list.facets(query) == wanted
+
+
+def test_what_waits_for_a_decision_is_prepared_not_snoozed_and_not_wholly_fixed(stored: Stored) -> None:
+    query = ExportQuery(stored.exports[0].account_id).waiting_for_decision(NOW)
+    found = export_list.list_page(query)
+    assert [each.id for each in found] == expected(query, ExportSort.NEWEST, stored)
+    assert {each.status for each in found} == {ExportStatus.PREPARED}
+
+
+@pytest.mark.parametrize("sort", [ExportSort.NEWEST, ExportSort.OLDEST])
+def test_what_exists_throughout_a_walk_by_time_is_met_once_whatever_changes(customer: Customer, sort: ExportSort) -> None:
+    ids = [make_exports(customer, 1, NOW + timedelta(minutes=minute))[0] for minute in range(8)]
+    query = ExportQuery(customer.account_id)
+    found: list[Export] = []
+    numbers = itertools.count(10)
+    while page := export_list.list_page(query, sort, 2, position_of(found[-1], sort) if found else None):
+        found += page
+        if len(found) < 20:
+            make_exports(customer, 1, NOW + timedelta(minutes=next(numbers) % 14 - 5))
+        execute("UPDATE exports SET severity_rank = 4, version = version + 1 WHERE id = ?", (page[-1].id,))
+    met = [each.id for each in found if each.id in ids]
+    assert met == (ids if sort is ExportSort.OLDEST else ids[::-1])
+
+
+def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
+    latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
+    assert [each.id for each in export_list.list_page(ExportQuery(customer.account_id), limit=1)] == latest
+
+
+def test_the_test_compares_every_member_of_a_query(stored: Stored) -> None:
+    compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed"}
+    assert {each.name for each in fields(ExportQuery)} == compared
