@@ -16,7 +16,7 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
-from service.openapi.operations import RECOVERY_ID, TARGET_ID
+from service.openapi.operations import EXPORT_ID, RECOVERY_ID, TARGET_ID
 from service.openapi.targets import TARGET
 from service.operations.wiring import build_operations
 
@@ -72,6 +72,7 @@ _STEPS: Final = (
     # Only a prepared export can be dismissed.
     ("prepareTicketExport", "The least"),
     ("dismissTicketExport", "Nothing"),
+    ("decideTicketExports", "Restore"),
     ("beginTicketExportRecovery", "The last day"),
     ("listTicketExportRecoveries", ""),
     ("readTicketExportRecovery", ""),
@@ -114,6 +115,7 @@ _SIGN: Final = (
 
 #: Values of examples that are replaced by variables. A number has no quotes.
 _VARIABLE_OF: Final[Mapping[Any, str]] = {
+    EXPORT_ID: "{{export_id}}",
     TARGET_ID: "{{target_id}}",
     RECOVERY_ID: "{{recovery_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",

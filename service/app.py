@@ -7,6 +7,7 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
+from service.api.bulk import BulkDecisionsResource
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
 from service.api.export_actions import (
@@ -102,6 +103,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TicketExportApprovalResource(executor, exports, base_url),
         TicketExportRetryResource(executor, exports, base_url),
         TicketExportDismissalResource(executor, exports),
+        BulkDecisionsResource(executor, exports, operations.bulk),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

@@ -73,6 +73,8 @@ MESSAGES: Final[Mapping[str, str]] = {
     "still_to_come": "This moment is in the future.",
     "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
+    "not_of_this_action": "This field belongs to another action: target_id to approve, reason and note to dismiss.",
+    "repeated": "This id is in the list already.",
     "changed": "This export changed after the bulk job had been created; the job leaves it as it is.",
     "limit_reached": "The account may not store more; the message names the setting that limits it.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",

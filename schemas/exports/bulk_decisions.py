@@ -1,13 +1,47 @@
-"""One decision on many exports: the exports that a caller names, and the result for each."""
+"""One decision on many exports: the request, and the result for each export."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
+from marshmallow import ValidationError, fields, post_load
+
 from schemas.base.errors import RiskRelayError
+from schemas.base.fields import Form, Several, Text
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
 
-#: An export that changed after a bulk job had been created.
+#: Exports that one request names: a page of the largest list.
+MAX_REFERENCES: Final = 200
+MAX_DIGEST: Final = 100
+MAX_NOTE: Final = 2_000
+#: The error code of an export that changed after a bulk job had been created.
 CHANGED: Final = "changed"
+
+
+class BulkAction(StrEnum):
+    """A decision that is made on many exports, with the values of the API."""
+
+    APPROVE = "approve"
+    DISMISS = "dismiss"
+    RESTORE = "restore"
+    RETRY = "retry"
+
+
+#: The actions that deliver something, for which the account must be allowed to use webhooks.
+DELIVERING_ACTIONS: Final = frozenset({BulkAction.APPROVE, BulkAction.RETRY})
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDecision:
+    """An action, with the target of approvals, or the reason and the note of dismissals."""
+
+    action: BulkAction
+    target_id: str | None = None
+    reason: DismissalReason | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +51,14 @@ class ExportReference:
     id: str
     ticket_digest: str | None = None
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRequest:
+    """A decision and the exports that it is for."""
+
+    decision: BulkDecision
+    exports: tuple[ExportReference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +74,11 @@ class DecisionResult:
     error: RiskRelayError | None = None
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether it was in the wanted state already."""
+        return self.error is None and not self.is_changed
+
+    @property
     def error_code(self) -> str | None:
         """The code of the first invalid field if there is one, since it names the cause; else the error's."""
         if self.error is None:
@@ -44,3 +91,69 @@ class DecisionResult:
             return {"id": self.id, "status": self.status}
         message = self.error.problems[0].message if self.error.problems else self.error.message
         return {"id": self.id, "error": {"code": self.error_code, "message": message}}
+
+
+def results_record(results: Sequence[DecisionResult]) -> dict[str, Any]:
+    """Return the results of one request as JSON, in their order."""
+    return {
+        "results": [each.record() for each in results],
+        "changed": sum(each.is_changed for each in results),
+        "skipped": sum(each.is_skipped for each in results),
+    }
+
+
+class ExportReferenceForm(Form):
+    """An export of a bulk decision."""
+
+    id = Text(required=True, min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "The export."})
+    ticket_digest = Text(
+        load_default=None,
+        max_length=MAX_DIGEST,
+        metadata={"description": "The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."},
+    )
+
+    @post_load
+    def _make(self, reference: dict[str, Any], **_: Any) -> ExportReference:
+        return ExportReference(**reference)
+
+
+class BulkDecisionForm(Form):
+    """The body of `POST /api/ticket-exports/bulk`."""
+
+    action = Text(required=True, allowed=BulkAction, metadata={"description": "The decision."})
+    target_id = Text(
+        load_default=None,
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        metadata={"description": "With `approve`: an active target of the account."},
+    )
+    reason = Text(load_default=None, allowed=DismissalReason, metadata={"description": "With `dismiss`: why."})
+    note = Text(load_default=None, max_length=MAX_NOTE, metadata={"description": "With `dismiss`: a note for others."})
+    ids = Several(
+        fields.Nested(ExportReferenceForm),
+        at_least=1,
+        at_most=MAX_REFERENCES,
+        required=True,
+        metadata={"description": "The exports, each once; the results are in their order."},
+    )
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> BulkRequest:
+        action = BulkAction(request["action"])
+        reason = None if request["reason"] is None else DismissalReason(request["reason"])
+        _require_own_members(action, request)
+        seen: set[str] = set()
+        for index, reference in enumerate(request["ids"]):
+            if reference.id in seen:
+                raise ValidationError({"ids": {index: {"id": ["repeated"]}}})
+            seen.add(reference.id)
+        return BulkRequest(BulkDecision(action, request["target_id"], reason, request["note"]), tuple(request["ids"]))
+
+
+def _require_own_members(action: BulkAction, request: dict[str, Any]) -> None:
+    if action is BulkAction.APPROVE and request["target_id"] is None:
+        raise ValidationError({"target_id": ["required"]})
+    members = {"target_id": BulkAction.APPROVE, "reason": BulkAction.DISMISS, "note": BulkAction.DISMISS}
+    foreign = [name for name, owner in members.items() if request[name] is not None and owner is not action]
+    if foreign:
+        raise ValidationError({name: ["not_of_this_action"] for name in foreign})

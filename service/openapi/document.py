@@ -16,13 +16,25 @@ from schemas.intake.email_forms import EmailForm
 from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
-from service.openapi import deliveries, error_responses, exports, health, intake, recoveries, sessions, targets, uploads
+from service.openapi import (
+    bulk,
+    deliveries,
+    error_responses,
+    exports,
+    health,
+    intake,
+    recoveries,
+    sessions,
+    targets,
+    uploads,
+)
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import own_schema, with_aliases, with_mailboxes
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
+    **bulk.OPERATIONS,
     **targets.OPERATIONS,
     **recoveries.OPERATIONS,
     **intake.OPERATIONS,
@@ -32,6 +44,7 @@ _OPERATIONS: Final = {
 }
 _TAGS: Final[Mapping[str, str]] = {
     exports.TAG: "Tickets and their delivery: prepare, approve, poll, retry, dismiss.",
+    bulk.TAG: "One decision on many exports.",
     targets.TAG: "The receivers of tickets.",
     recoveries.TAG: "Jobs that redeliver failed exports of a target.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",

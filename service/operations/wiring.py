@@ -6,6 +6,7 @@ from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
 from service.operations.address_check import AddressCheck
+from service.operations.bulk import BulkOperations
 from service.operations.compliance import ComplianceOperations
 from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
@@ -24,6 +25,7 @@ class Operations:
     exports: ExportOperations
     targets: TargetOperations
     recoveries: RecoveryOperations
+    bulk: BulkOperations
     intake: IntakeOperations
     compliance: ComplianceOperations
     uploads: UploadOperations
@@ -44,6 +46,7 @@ def build_operations(
             check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s, limits
         ),
         recoveries=RecoveryOperations(wake_ups),
+        bulk=BulkOperations(wake_ups, settings.target_policy, limits),
         intake=IntakeOperations(settings.default_project_id, limits),
         compliance=ComplianceOperations(vault, wake_ups),
         uploads=UploadOperations(limits),

@@ -16,6 +16,7 @@ from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, Valida
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportReference
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
@@ -43,6 +44,8 @@ RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
+#: After a dismissal with one of these reasons, new places of a group join it and need no decision.
+STAYS_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
 #: The statuses in which an export has what these transitions want; `approve` compares its target.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
@@ -200,12 +203,27 @@ def retry_many(
 
 
 def dismiss_many(
-    wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
+    wanted: Sequence[ExportReference],
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    dismissal: tuple[DismissalReason | None, str | None] = (None, None),
+    reason: str | None = None,
 ) -> list[DecisionResult]:
-    """Dismiss prepared exports; the results are in the order of `wanted`. `reason` is for the audit log."""
+    """Dismiss prepared exports with a reason and a note; the results are in the order of `wanted`.
+
+    New places join a group that is dismissed with a reason of STAYS_OPEN; with another one they make a new group. `reason`
+    is for the audit log, by default the one of the dismissal.
+    """
+    why, note = dismissal
+    named = None if why is None else why.value
+    changes: dict[str, Any] = {"finished_at": now, "dismissal_reason": named, "dismissal_note": note}
+    if why not in STAYS_OPEN:
+        changes["open_group"] = None
     with transaction():
         results, held = _judged(wanted, account_id, Transition.DISMISS)
-        _transition_many(held, Transition.DISMISS, now, actor, reason, finished_at=now)
+        changes |= {"snoozed_at": None, "snoozed_until": None}
+        _transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
         return results
 
 

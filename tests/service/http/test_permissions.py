@@ -159,6 +159,9 @@ ROWS: Final = [
     RoutePermission("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),
     RoutePermission("POST", f"{EXPORT}/retry", APPROVE),
     RoutePermission("POST", f"{EXPORT}/dismiss", APPROVE),
+    RoutePermission(
+        "POST", f"{EXPORTS}/bulk", APPROVE, lambda scene: {"action": "dismiss", "ids": [{"id": scene.ids["export_id"]}]}
+    ),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),
     RoutePermission(

@@ -103,7 +103,7 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     first, second = make_exports(customer, 2)
     approved = make_approved(customer, target)
     transitions.dismiss(first, None, NOW, "user:1")
-    dismissed = transitions.dismiss_many(refs(second, first, approved), customer.account_id, NOW, "user:2", "blk_1")
+    dismissed = transitions.dismiss_many(refs(second, first, approved), customer.account_id, NOW, "user:2", reason="blk_1")
     assert outcomes(dismissed) == ["dismissed", "still dismissed", "CONFLICT"]
     assert audit("dismiss") == [(first, "user:1", None), (second, "user:2", "blk_1")]
     execute("UPDATE exports SET redacted_at = 1 WHERE id = ?", (first,))

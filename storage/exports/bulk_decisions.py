@@ -1,0 +1,38 @@
+"""One decision on many exports of an account."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from schemas.exports.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
+from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.account_limits import AccountLimits, Limited
+from storage.db.engine import transaction
+from storage.exports import transitions
+
+
+def decide(
+    decision: BulkDecision,
+    wanted: Sequence[ExportReference],
+    account_id: int,
+    now: datetime,
+    actor: str,
+    policy: TargetPolicy,
+    limits: AccountLimits,
+    reason: str | None = None,
+) -> list[DecisionResult]:
+    """Decide on exports in one transaction; the results are in the order of `wanted`. `reason` is for the audit log.
+
+    An export whose result is an error stays as it is. Raises ValidationFailed at the account's limit.
+    """
+    with transaction():
+        if decision.action is BulkAction.APPROVE:
+            target_id = str(decision.target_id)
+            return transitions.approve_many(wanted, account_id, target_id, now, actor, policy, reason)
+        if decision.action is BulkAction.DISMISS:
+            dismissal = (decision.reason, decision.note)
+            return transitions.dismiss_many(wanted, account_id, now, actor, dismissal, reason)
+        if decision.action is BulkAction.RETRY:
+            return transitions.retry_many(wanted, account_id, now, actor, reason)
+        results = transitions.restore_many(wanted, account_id, now, actor, reason)
+        limits.require_room(account_id, Limited.WAITING_EXPORTS, sum(each.is_changed for each in results), now)
+        return results
