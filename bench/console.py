@@ -60,7 +60,7 @@ def pages(export_id: str, target_id: str) -> list[str]:
     """Return every page that is looked at, filtered lists among them."""
     lists = ("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings")
     filtered = ("exports?status=failed", "exports?status=prepared", "exports?source=manual", f"audit?subject={export_id}")
-    named = ["", *lists, "sessions", *filtered, f"exports/{export_id}", f"targets/{target_id}"]
+    named = ["overview", *lists, "sessions", *filtered, f"exports/{export_id}", f"targets/{target_id}"]
     return [f"/console/{name}".rstrip("/") for name in named]
 
 

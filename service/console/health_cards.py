@@ -1,10 +1,10 @@
-"""Health cards of the overview: the status of each `/readyz` check, what it means, and what to do about it."""
+"""The health of the installation: a card for each `/readyz` check on the overview, and one line for every page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from service.api.health import NOT_CURRENT, OK, UNAVAILABLE, UNKNOWN
+from service.api.health import NOT_CURRENT, OK, UNAVAILABLE, UNKNOWN, VITAL
 from storage.db.disk_space import DiskState
 
 _NAMES: Final = {
@@ -38,6 +38,25 @@ _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 _UNCHECKED: Final = ("Not checked. Fix the other failed checks first.", "")
 
 
+#: A failed check in a few words; one that did not run has none.
+_FAILURES: Final[Mapping[tuple[str, str], str]] = {
+    ("database", UNAVAILABLE): "Database not responding",
+    ("disk", DiskState.LOW): "Disk nearly full",
+    ("disk", DiskState.FULL): "Disk full",
+    ("schema", NOT_CURRENT): "Schema out of date",
+    ("keys", "wrong"): "Wrong encryption keys",
+    ("redis", UNAVAILABLE): "Redis not responding",
+    ("workers", UNAVAILABLE): "No worker running",
+}
+
+
+class HealthLine(NamedTuple):
+    """All checks in one line; `tone` is that of a status."""
+
+    text: str
+    tone: str
+
+
 @dataclass(frozen=True, slots=True)
 class HealthCard:
     """A check with its status and meaning; a problem has a `command` for the operator and `advice` for other users."""
@@ -52,6 +71,16 @@ class HealthCard:
 def health_cards(checks: Mapping[str, str], *, is_operator: bool) -> list[HealthCard]:
     """Return a card for each check, in the order of `checks`."""
     return [_card(check, status, is_operator) for check, status in checks.items()]
+
+
+def health_line(checks: Mapping[str, str]) -> HealthLine:
+    """Return what is wrong, or that nothing is."""
+    failures = [(check, _FAILURES[check, status]) for check, status in checks.items() if (check, status) in _FAILURES]
+    if not failures:
+        return HealthLine("All systems ok", "good")
+    is_vital = any(check in VITAL and checks[check] != DiskState.LOW for check, _ in failures)
+    more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+    return HealthLine(failures[0][1] + more, "bad" if is_vital else "warn")
 
 
 def _card(check: str, status: str, is_operator: bool) -> HealthCard:

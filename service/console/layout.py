@@ -19,6 +19,7 @@ from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import RouteFamily
 from schemas.version import VERSION
 from service.console import wording
+from service.console.navigation import Navigation
 from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
 from service.http.paging import PageRequest, next_page
 
@@ -41,28 +42,9 @@ _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
 #: Longer than any of our links, shorter than a server's limit for a header line.
 _MAX_NEXT: Final = 1000
 
+_SERVER_ERROR: Final = 500
+
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-
-
-class MenuItem(NamedTuple):
-    """An item of the menu; `path` is relative to the console."""
-
-    name: str
-    path: str
-    is_for_operator: bool = False
-
-
-MENU: Final = (
-    MenuItem("Overview", ""),
-    MenuItem("Exports", "/exports"),
-    MenuItem("Targets", "/targets"),
-    MenuItem("Findings", "/findings"),
-    MenuItem("Integrations", "/integrations", is_for_operator=True),
-    MenuItem("Compliance", "/compliance", is_for_operator=True),
-    MenuItem("Audit", "/audit", is_for_operator=True),
-    MenuItem("Queue and workers", "/queue", is_for_operator=True),
-    MenuItem("Settings", "/settings", is_for_operator=True),
-)
 
 
 class Redirect(NamedTuple):
@@ -75,8 +57,9 @@ class Redirect(NamedTuple):
 class PageLayout:
     """Renders pages, redirects and errors."""
 
-    def __init__(self, gate: SessionGate) -> None:
+    def __init__(self, gate: SessionGate, navigation: Navigation) -> None:
         self.gate = gate
+        self.navigation = navigation
         self._base = gate.root + CONSOLE
 
     def render(
@@ -99,7 +82,8 @@ class PageLayout:
                 base=self._base,
                 root=self.gate.root,
                 current=req.path.removeprefix(CONSOLE),
-                menu=[item for item in MENU if not item.is_for_operator or (user and user.is_operator)],
+                # The page of an error asks nothing of a database that may be the reason for it.
+                menu=self.navigation.menu(user, may_ask=resp.status_code < _SERVER_ERROR) if user else None,
                 user=user,
                 notice=wording.NOTICES.get(done),
                 is_failure=done in wording.FAILURE_NOTICES,
@@ -130,6 +114,23 @@ class PageLayout:
             return
         path = safe_next(req.path.removeprefix(CONSOLE) + (f"?{req.query_string}" if req.query_string else ""))
         self.redirect(resp, "/sign-in", **({"next": path} if path else {}), **({"why": ended.value} if ended else {}))
+
+
+class Moved:
+    """Redirects from one path to another, both relative to the console."""
+
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, path: str, to: str, layout: PageLayout) -> None:
+        self.path = CONSOLE + path
+        self._to = to
+        self._layout = layout
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Redirect."""
+        self._layout.redirect(resp, self._to)
+
+    on_head = on_get
 
 
 class ConsolePage:
@@ -174,6 +175,7 @@ class Action:
         form = gate.read_form(req, user)
         gate.require_one_account(req, user)
         path, done = self.act(req.context.user, form, **ids)
+        self._layout.navigation.forget(user.account_id)
         self._layout.redirect(resp, path, done=done)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
@@ -192,7 +194,7 @@ def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | N
 
 
 def safe_next(path: str) -> str:
-    """Return a path below the console if it is safe to redirect to after sign-in, else "", the overview."""
+    """Return a path below the console if it is safe to redirect to after sign-in, else "", the inbox."""
     return path if len(path) <= _MAX_NEXT and _PAGE_PATH.fullmatch(path) else ""
 
 

@@ -8,14 +8,15 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import Settings
 from service.api.health import ReadinessChecks
-from service.console.layout import CONSOLE, PageLayout
+from service.console.layout import CONSOLE, Moved, PageLayout
+from service.console.navigation import LiveCounts, Navigation
 from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage
 from service.console.pages.exports import Approve, Dismiss, ExportsPage, Retry
 from service.console.pages.findings import FindingsPage
 from service.console.pages.integrations import IntegrationsPage
-from service.console.pages.overview import OverviewPage, TrailingSlash
+from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
 from service.console.pages.recoveries import CancelRecovery, Recover, RecoveriesPage, RecoveryPage
 from service.console.pages.sessions import SessionRevocation, SessionsPage
@@ -48,16 +49,23 @@ class Console:
         wake_ups: WakeUpQueue,
         operations: Operations,
     ) -> None:
-        self._layout = layout = PageLayout(SessionGate(settings, limits))
+        checks = ReadinessChecks(wake_ups, vault, settings.data_dir)
+        navigation = Navigation(checks)
+        self._layout = layout = PageLayout(SessionGate(settings, limits), navigation)
         exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
         self.resources: tuple[Any, ...] = (
             StaticFiles(),
             SignIn(layout),
             SignOut(layout),
-            TrailingSlash(layout),
+            Moved("", "/inbox", layout),
+            Moved("/", "/inbox", layout),
+            Moved("/inbox", "/exports?status=prepared", layout),
+            Moved("/deliveries", "/exports", layout),
+            Moved("/rules", "/exports", layout),
+            LiveCounts(layout.gate, navigation),
             SessionsPage(layout),
             SessionRevocation(layout),
-            OverviewPage(layout, ReadinessChecks(wake_ups, vault, settings.data_dir)),
+            OverviewPage(layout, checks),
             ExportsPage(layout),
             ExportPage(layout),
             Approve(layout, exports),

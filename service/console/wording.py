@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from runtime.clock import utc_now
 from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
@@ -64,6 +65,8 @@ TONES: Final[Mapping[str, str]] = {
     "open": "bad",
 }
 
+#: Units of relative times in seconds; the script has the same ones.
+_UNITS: Final = (("day", "days", 86_400), ("h", "h", 3_600), ("min", "min", 60))
 #: There are a few dozen statuses, and every row of a list has one.
 _CACHED_STATUSES: Final = 128
 
@@ -75,6 +78,25 @@ def moment(at: datetime | None) -> Markup:
     day, time = at.isoformat()[:19].split("T")
     # Nothing here needs escaping, which would take most of a list's rendering time.
     return Markup(f'<time datetime="{day}T{time}Z" title="{day} {time} UTC">{day} {time} UTC</time>')  # noqa: S704 - digits only
+
+
+def ago(at: datetime | None) -> Markup:
+    """Return a `time` element relative to now, such as `12 min ago` or `in 4 min`; its title is the exact time in UTC."""
+    if at is None:
+        return Markup()
+    day, time = at.isoformat()[:19].split("T")
+    return Markup(f'<time class="ago" datetime="{day}T{time}Z" title="{day} {time} UTC">{relative(at - utc_now())}</time>')  # noqa: S704 - digits and fixed words
+
+
+def relative(until: timedelta) -> str:
+    """Return a duration from now in its largest unit: `in 4 min`, `3 days ago`, or `now` for less than a minute."""
+    left = abs(until.total_seconds())
+    for name, plural, size in _UNITS:
+        if left >= size:
+            number = int(left // size)
+            words = f"{number} {name if number == 1 else plural}"
+            return f"in {words}" if until.total_seconds() > 0 else f"{words} ago"
+    return "now"
 
 
 @lru_cache(maxsize=_CACHED_STATUSES)
@@ -120,6 +142,7 @@ def coded(text: str) -> Markup:
 #: Filters of templates, by name.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
+    "ago": ago,
     "status": status,
     "count": count,
     "duration": duration,

@@ -73,7 +73,7 @@ HEIGHTS: Final = {"overview": 800, "export": 860, "target": 900}
 PHONE: Final = {"width": 390, "height": 844}
 #: Paths below /console by page; ids in braces come from the database.
 PAGES: Final[Mapping[str, str]] = {
-    "overview": "",
+    "overview": "/overview",
     "exports": "/exports",
     "export": "/exports/{export}",
     "target": "/targets/{target}",
@@ -84,11 +84,11 @@ PAGES: Final[Mapping[str, str]] = {
 PICTURES: Final = (*(f"{page}-light.png" for page in PAGES), "overview-dark.png", "target-phone-light.png")
 
 _ISSUES: Final = (
-    ("img-alt", "Image without alternative text", "serious", "main > img.hero"),
+    ("img-alt", "Image without alternative text", "high", "main > img.hero"),
     ("label", "Form field without a label", "critical", "form#checkout > input:nth-child(3)"),
-    ("color-contrast", "Text with too little contrast", "moderate", "footer > p.small"),
-    ("link-name", "Link without a name", "serious", "header > a.cart"),
-    ("html-lang", "Page without a language", "moderate", "html"),
+    ("color-contrast", "Text with too little contrast", "medium", "footer > p.small"),
+    ("link-name", "Link without a name", "high", "header > a.cart"),
+    ("html-lang", "Page without a language", "medium", "html"),
 )
 _PATHS: Final = ("", "cart", "checkout", "shipping")
 
@@ -138,7 +138,7 @@ def take(browser: Browser, base_url: str, name: str, sample: SampleSession) -> b
     page = context.new_page()
     response = page.goto(f"{base_url}/console{PAGES[page_name.removesuffix('-phone')].format(**sample.ids)}")
     assert response is not None
-    assert response.status == 200, page.content()
+    assert (response.status, "/sign-in" in page.url) == (200, False), page.content()
     picture = page.screenshot(animations="disabled", caret="hide")
     context.close()
     return picture
@@ -175,7 +175,8 @@ class _SilentRequestHandler(WSGIRequestHandler):
 
 def _serve(folder: Path, port: int) -> None:
     open_database(_url(folder))
-    shown = {"PUBLIC_BASE_URL": "https://risk.example.com", "EMAIL_WEBHOOK_SECRET": "email-secret-for-pictures"}
+    # Over https the session cookie would need TLS.
+    shown = {"PUBLIC_BASE_URL": "http://risk.example.com", "EMAIL_WEBHOOK_SECRET": "email-secret-for-pictures"}
     # Display values only: nothing is written to these paths and nothing connects to this Redis.
     made = replace(
         make_settings(folder, shown),
@@ -280,8 +281,8 @@ def _scan(project_id: int) -> None:
 def _write_by_hand(account_id: int, project_id: int) -> None:
     described = (
         ("The checkout takes no postcode with a space", "critical", "https://shop.example/checkout"),
-        ("Prices flicker while the cart loads", "moderate", "https://shop.example/cart"),
-        ("The size table cannot be read by a screen reader", "serious", "https://shop.example/shipping"),
+        ("Prices flicker while the cart loads", "medium", "https://shop.example/cart"),
+        ("The size table cannot be read by a screen reader", "high", "https://shop.example/shipping"),
     )
     for number, (title, severity, url) in enumerate(described):
         text = f"{title}. Seen in two browsers, again after a reload."

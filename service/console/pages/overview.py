@@ -1,4 +1,4 @@
-"""`/console`: health of the installation, and the account's exports and targets that need attention."""
+"""`/console/overview`: health of the installation, and the account's exports and targets that need attention."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -59,7 +59,7 @@ class TargetAlert(NamedTuple):
 class OverviewPage(ConsolePage):
     """Shows component health, deliveries of the last day, failed exports and stopped targets."""
 
-    path = CONSOLE
+    path = f"{CONSOLE}/overview"
     template = "overview.html"
 
     def __init__(self, layout: PageLayout, checks: ReadinessChecks) -> None:
@@ -76,21 +76,6 @@ class OverviewPage(ConsolePage):
         numbers = dashboard_queries.count_account(user.account_id)
         is_new = not (numbers.has_targets or numbers.has_exports)
         return {**shown, "has_database": True, "is_new": is_new, **({} if is_new else _figures(user.account_id, numbers))}
-
-
-class TrailingSlash:
-    """Redirects `/console/` to the overview."""
-
-    path = f"{CONSOLE}/"
-
-    def __init__(self, layout: PageLayout) -> None:
-        self._layout = layout
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Redirect."""
-        self._layout.redirect(resp, "")
-
-    on_head = on_get
 
 
 def _figures(account_id: int, numbers: AccountCounts) -> dict[str, Any]:

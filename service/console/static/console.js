@@ -7,6 +7,8 @@ const LOADING_AFTER_MS = 150;
 const REQUEST_TIMEOUT_MS = 20_000;
 /** The longest interval between refreshes, after failures. */
 const MAX_REFRESH_S = 60;
+/** How often the counts of the menu and relative times are renewed. */
+const COUNTS_EVERY_MS = 20_000;
 /** Pages stop refreshing after this time without interaction, so that the session of an open tab can expire. */
 const IDLE_AFTER_MS = 15 * 60_000;
 
@@ -35,8 +37,11 @@ function enhance(root) {
     const at = new Date(time.dateTime);
     if (isNaN(at)) continue;
     const clock = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
-    time.textContent = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+    const exact = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+    if (!time.matches(".ago")) time.textContent = exact;
+    else if (!time.title.includes("(")) time.title = `${exact} (${time.title})`;
   }
+  renewTimes(root);
   for (const name of all("text[data-hour]", root)) {
     const at = new Date(name.dataset.hour);
     name.textContent = `${two(at.getHours())}:${two(at.getMinutes())}`;
@@ -46,7 +51,21 @@ function enhance(root) {
   for (const sample of all("[data-copy]", root)) {
     const button = make("button", "copy", "Copy");
     button.addEventListener("click", () => copy(sample, button));
-    sample.before(button);
+    sample.matches("code") ? sample.after(button) : sample.before(button);
+  }
+}
+
+const UNITS = [["day", "days", 86_400], ["h", "h", 3_600], ["min", "min", 60]];
+
+/** Shows relative times as of now. */
+function renewTimes(root) {
+  for (const time of all("time.ago[datetime]", root)) {
+    const left = (new Date(time.dateTime) - Date.now()) / 1000;
+    const [one, many, size] = UNITS.find((unit) => Math.abs(left) >= unit[2]) ?? [];
+    const number = Math.floor(Math.abs(left) / size);
+    const words = `${number} ${number === 1 ? one : many}`;
+    const text = !size ? "now" : left > 0 ? `in ${words}` : `${words} ago`;
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 
@@ -56,7 +75,7 @@ function nameZone() {
   const { timeZone = "" } = Intl.DateTimeFormat().resolvedOptions();
   if (!sentence || /^(Etc\/)?(UTC|GMT)$/.test(timeZone)) return;
   const name = /\/(?!Unknown)/.test(timeZone) ? `, ${timeZone}` : "";
-  sentence.textContent = `Times are in your time zone${name}. Hover over a time for UTC.`;
+  sentence.textContent = `Exact times are in your time zone${name}. Hover over a time for UTC.`;
 }
 
 async function copy(sample, button) {
@@ -221,6 +240,46 @@ function update(each, fresh) {
   if (!fresh.dataset.refresh) announce(fresh.querySelector(".status")?.textContent ?? "");
 }
 
+// --- live counts of the menu
+
+/** What each count was when the page was loaded. */
+const counted = Object.fromEntries(all("[data-count]").map((each) => [each.dataset.count, Number(each.textContent.replace(/\D/g, ""))]));
+let countsTag = "";
+
+/** Renews the counts and the health line; a `[data-new]` element names what has been added since the page was loaded. */
+async function renewCounts() {
+  const url = document.querySelector("[data-live]")?.dataset.live;
+  if (!url || document.hidden || Date.now() - activeAt > IDLE_AFTER_MS) return;
+  renewTimes(document);
+  try {
+    const headers = countsTag ? { "If-None-Match": countsTag } : {};
+    const response = await fetch(url, { headers, redirect: "error", signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
+    if (response.status !== 200) return;
+    countsTag = response.headers.get("ETag") ?? "";
+    showCounts(await response.json());
+  } catch {
+    // The page stays as it is; the next time may succeed.
+    countsTag = "";
+  }
+}
+
+function showCounts({ counts, health }) {
+  for (const [name, { number, text }] of Object.entries(counts)) {
+    all(`[data-count="${name}"]`).forEach((each) => { each.textContent = text; });
+    counted[name] = Math.min(counted[name] ?? number, number);
+    const added = number - counted[name];
+    for (const each of all(`[data-new="${name}"]`)) {
+      each.hidden = added <= 0;
+      if (added > 0) each.textContent = `${added} new`;
+    }
+  }
+  const line = document.querySelector("[data-health]");
+  if (line && health) {
+    line.textContent = health.text;
+    line.className = `status ${health.tone}`;
+  }
+}
+
 function noteActivity() {
   const wasIdle = Date.now() - activeAt > IDLE_AFTER_MS;
   activeAt = Date.now();
@@ -263,7 +322,8 @@ addEventListener("pageshow", () => {
 });
 
 for (const type of ["pointermove", "keydown"]) addEventListener(type, noteActivity, { passive: true });
-document.addEventListener("visibilitychange", refresh);
+document.addEventListener("visibilitychange", () => { refresh(); renewCounts(); });
+setInterval(renewCounts, COUNTS_EVERY_MS);
 
 scheduleRefresh();
 enhance(document);

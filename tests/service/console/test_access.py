@@ -31,7 +31,11 @@ OPEN: Final = {
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
     ("POST", "/sign-out"),
+    ("GET", ""),
     ("GET", "/"),
+    ("GET", "/inbox"),
+    ("GET", "/deliveries"),
+    ("GET", "/rules"),
     ("GET", "/static/{file}"),
 }
 
@@ -48,7 +52,8 @@ class AccessRow:
 
 
 ROWS: Final = [
-    AccessRow("GET", ""),
+    AccessRow("GET", "/overview"),
+    AccessRow("GET", "/counts"),
     AccessRow("GET", "/exports"),
     AccessRow("GET", "/exports/{export_id}"),
     AccessRow("GET", "/targets"),
@@ -251,7 +256,7 @@ def test_the_operators_account_sees_everything_and_may_do_it(scene: AccessScene)
         assert answer.status_code < 500, (row, answer.text)
         if row.method == "GET":
             assert answer.status_code == 200, row
-            assert "Sign out" in answer.text, row
+            assert "Sign out" in answer.text or row.path == "/counts", row
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ import service.console.routes
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from service.console.layout import CONSOLE, MENU, ConsolePage
+from service.console.layout import CONSOLE, ConsolePage
+from service.console.navigation import MENU
 from service.console.pages.sign_in import SignIn
 from storage.accounts import audit_log, tokens
 from storage.accounts.audit_log import AuditEntry
@@ -362,7 +363,7 @@ def assert_is_well_made(seen: PageVisit, path: str) -> None:
         assert each.get_attribute("id"), "console.js finds what it renews by its id"
     beneath = {entry.path for entry in MENU if path == entry.path or (entry.path and path.startswith(f"{entry.path}/"))}
     current = [link.get_attribute("href") for link in page.locator("nav[aria-label=Console] [aria-current=page]").all()]
-    assert current == [f"{BENEATH}{CONSOLE}{each}" for each in beneath] or page.locator("header").count() == 0
+    assert current == [f"{BENEATH}{CONSOLE}{each}" for each in beneath] or page.locator("header.side").count() == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -572,7 +573,7 @@ def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_
         # 5 h 30 min ahead, all year.
         here = "(e) => (Date.parse(e.textContent.replace(' ', 'T') + 'Z') - Date.parse(e.dateTime)) / 60000"
         assert made.evaluate(here) == 330
-        expect(seen.page.locator("[data-zone]")).to_have_text(re.compile("^Times are in your time zone, Asia/"))
+        expect(seen.page.locator("[data-zone]")).to_have_text(re.compile("^Exact times are in your time zone, Asia/"))
         seen.page.get_by_role("link", name="Older").click()
         expect(seen.page.get_by_role("link", name="Newest")).to_be_visible()
         assert seen.page.locator("time").last.evaluate(here) == 330

@@ -18,7 +18,7 @@ SHEET: Final = (_FOLDER / "static" / "console.css").read_text()
 HOSTILE: Final = "\"'><script>alert(1)</script>{{ 7 * 7 }}&amp;"
 
 #: What a reader on a slow line waits for, each.
-MAX_BUFFERED_BYTES: Final = 16 * 1024
+MAX_BUFFERED_BYTES: Final = 24 * 1024
 
 
 def part(call: str, **values: Any) -> str:

@@ -404,7 +404,7 @@ def test_attempts_without_times_are_shown(person: ConsoleBrowser, customer: Cust
     )
     page = person.get(f"/exports/{export_id}")
     assert page.status_code == 200
-    assert "<svg class=" not in page.text
+    assert '<svg class="split"' not in page.text
 
 
 def test_a_redacted_export_says_so_and_offers_nothing(person: ConsoleBrowser, customer: Customer) -> None:
@@ -686,7 +686,7 @@ def test_what_is_no_export_is_not_there(person: ConsoleBrowser) -> None:
         looked = person.get(f"/exports/{export_id}")
         assert looked.status_code == 404, export_id
         # A form is of a page, to which one goes back; nobody was on a page above this one.
-        assert '<a href="/console">Go to the overview</a>' in looked.text
+        assert '<a href="/console/inbox">Go to the inbox</a>' in looked.text
         for verb in ("approve", "retry", "dismiss"):
             refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
             assert refused.status_code == 404, (export_id, verb)
@@ -790,7 +790,7 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
     )
     recovery = recoveries.request(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
     targets.change_status(target.id, "pause", utc_now(), "user:1")
-    of_target = ("", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
+    of_target = ("/overview", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
     for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
         page = person.get(path)
         assert "safe [U+202E]exe" in page.text, path

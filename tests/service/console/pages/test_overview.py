@@ -70,15 +70,15 @@ def hours_in(html: str) -> list[tuple[int, int]]:
 
 @on_sqlite
 def test_an_empty_account_shows_the_first_steps(person: ConsoleBrowser) -> None:
-    page = person.get()
+    page = person.get("/overview")
     assert page.status_code == 200
     assert "Get started" in page.text
-    assert "<svg class=" not in page.text
+    assert '<svg class="chart"' not in page.text
 
 
 @on_sqlite
 def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
-    html = person.get().text
+    html = person.get("/overview").text
     assert health(html) == {
         "Database": "ok",
         "Disk": "ok",
@@ -89,13 +89,13 @@ def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
     }
     assert "<code>bin/riskrelay work</code>" in html
     worker_heartbeats.beat(WORKER, utc_now())
-    assert health(person.get().text)["Workers"] == "ok"
+    assert health(person.get("/overview").text)["Workers"] == "ok"
 
 
 @on_sqlite
 def test_a_full_disk_is_a_light_and_no_error(person: ConsoleBrowser) -> None:
     LAST_FULL_WRITE.note()
-    page = person.get()
+    page = person.get("/overview")
     LAST_FULL_WRITE.forget()
     assert (page.status_code, health(page.text)["Disk"]) == (200, "full")
     assert "until space is free" in page.text
@@ -105,7 +105,7 @@ def test_a_full_disk_is_a_light_and_no_error(person: ConsoleBrowser) -> None:
 def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: FakeWakeUpQueue, customer: Customer) -> None:
     make_exports(customer, 1)
     wake_ups.is_connected = False
-    page = person.get()
+    page = person.get("/overview")
     assert page.status_code == 200
     assert health(page.text)["Redis"] == "unavailable"
     assert "Awaiting a decision" in page.text
@@ -115,7 +115,7 @@ def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: Fa
 def test_other_keys_are_a_light_and_no_error(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
-    page = person.get()
+    page = person.get("/overview")
     assert page.status_code == 200
     assert health(page.text)["Encryption keys"] == "wrong"
     assert "Awaiting a decision" in page.text
@@ -125,7 +125,7 @@ def test_a_schema_of_another_version_leaves_the_health(person: ConsoleBrowser, c
     make_exports(customer, 1)
     execute("INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')")
     try:
-        page = person.get()
+        page = person.get("/overview")
     finally:
         execute("DELETE FROM schema_migrations WHERE id = 9999")
     assert page.status_code == 200
@@ -138,7 +138,7 @@ def test_other_users_are_referred_to_the_operator(person: ConsoleBrowser) -> Non
     other = make_customer()
     stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(other))
-    html = stranger.get().text
+    html = stranger.get("/overview").text
     assert "Contact the operator of this installation." in html
     assert "bin/riskrelay work" not in html
 
@@ -153,7 +153,7 @@ def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: Consol
     counted(second, now - timedelta(hours=24), 99, 99)
     # A million in an hour is a row like any other.
     counted(first, now - timedelta(hours=5), 1_000_000, 1)
-    html = person.get().text
+    html = person.get("/overview").text
     shown = hours_in(html)
     assert len(shown) == 24
     # An hour may have begun since.
@@ -170,7 +170,7 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
     now, target = utc_now(), make_target(customer).id
     counted(target, now + timedelta(hours=3), 50, 5)
     worker_heartbeats.beat(WORKER, now + timedelta(minutes=5))
-    page = person.get()
+    page = person.get("/overview")
     assert page.status_code == 200
     assert [hour for hour in hours_in(page.text) if hour != (0, 0)] == []
     assert health(page.text)["Workers"] == "unavailable"
@@ -184,7 +184,7 @@ def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Cus
     make_failed(other, target.id)
     make_approved(other, target.id)
     targets.change_status(target.id, "pause", utc_now(), "operator")
-    page = text_of(person.get().text)
+    page = text_of(person.get("/overview").text)
     assert "Theirs" not in page
     # However thousands are written.
     assert "77\N{NARROW NO-BREAK SPACE}777" not in page
@@ -199,7 +199,7 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
     make_approved(customer, target.id)
     make_failed(customer, target.id, 3)
     make_failed(customer, target.id, 1, status="blocked")
-    html = person.get().text
+    html = person.get("/overview").text
     assert re.findall(r'href="/console/exports\?status=(\w+)"><strong>(\d+)</strong>', html) == [
         ("prepared", "2"),
         ("failed", "3"),
@@ -215,7 +215,7 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
 def test_the_newest_failures_say_why(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     ids = make_failed(customer, target.id, 6) + make_failed(customer, target.id, status="blocked")
-    html = person.get().text
+    html = person.get("/overview").text
     assert re.findall(r"/console/exports/(exp_\w+)", html) == list(reversed(ids))[:5]
     assert "receiver gone" in html
 
@@ -227,7 +227,7 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
     make_approved(customer, active, utc_now() - timedelta(hours=2, minutes=5))
     other = make_customer()
     make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))
-    page = text_of(person.get().text)
+    page = text_of(person.get("/overview").text)
     assert "due 2 h 5 min ago" in page
     assert "Check that a worker is running" in page
 
@@ -254,7 +254,7 @@ def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
     held = {"held_until": to_ms(utc_now() + timedelta(hours=1))} if "held_reason" in changes else {}
     for column, value in {**changes, **held}.items():
         execute(f"UPDATE targets SET {column} = ? WHERE id = ?", (value, target.id))  # noqa: S608 - our own names
-    page = person.get().text.partition("Targets that need attention")[2]
+    page = person.get("/overview").text.partition("Targets that need attention")[2]
     assert f"/console/targets/{target.id}" in page
     assert reason in page
     assert to_do in page
@@ -264,7 +264,7 @@ def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
 def test_a_hold_that_is_over_is_no_trouble(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
-    page = person.get().text
+    page = person.get("/overview").text
     assert "All targets accept deliveries." in page
     assert target.id not in page
 
@@ -273,7 +273,7 @@ def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_tu
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     def shown() -> list[str]:
-        page = person.get().text.partition("Targets that need attention")[2]
+        page = person.get("/overview").text.partition("Targets that need attention")[2]
         return re.findall(r"/console/targets/(tgt_\w+)", page)
 
     statuses = ("paused", "disabled", "inactive", "active", "blocked")
@@ -292,7 +292,7 @@ def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_tu
 def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
     [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
-    page = person.get().text.partition("Targets that need attention")[2]
+    page = person.get("/overview").text.partition("Targets that need attention")[2]
     shown = re.findall(r"/console/targets/(tgt_\w+)", page)
     assert len(shown) == 5
     assert shown[0] == blocked
@@ -308,7 +308,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
     else:
         execute("SET default_transaction_read_only = on")
     try:
-        assert person.get().status_code == 200
+        assert person.get("/overview").status_code == 200
     finally:
         execute("PRAGMA query_only = 0" if is_sqlite() else "SET default_transaction_read_only = off")
 
@@ -319,14 +319,14 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     person.sign_in(make_console_token(customer))
     make_target(customer)
     with statements() as of_one:
-        assert person.get().status_code == 200
+        assert person.get("/overview").status_code == 200
     now = datetime.now(UTC)
     many_targets(customer, 0, 1000, "https://tracker.example.com/hook")
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 5_000, (0, 1000), now - timedelta(hours=1))
     learn()
     with statements() as ran:
-        page = person.get()
+        page = person.get("/overview")
     assert page.status_code == 200
     assert len(ran) == len(of_one) <= STATEMENTS
     assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}
@@ -335,5 +335,5 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
 def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
-    page = person.get().text
+    page = person.get("/overview").text
     assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> In progress" in page

@@ -165,7 +165,7 @@ def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Pa
         person = signed_in(customer, tmp_path, WakeUpQueue(client))
         redis.stop()
         page = person.get("/queue")
-        overview = person.get()
+        overview = person.get("/overview")
     assert page.status_code == overview.status_code == 200
     assert 'data-state="error"' in page.text
     assert "Redis does not respond" in page.text

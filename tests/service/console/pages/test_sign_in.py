@@ -530,7 +530,7 @@ def test_what_stands_beside_the_pages(method: str, path: str, status: int, clien
     answer = client.simulate_request(method, path, headers=headers)
     assert answer.status_code == status
     if path == "/console/":
-        assert answer.headers["location"] == "/console"
+        assert answer.headers["location"] == "/console/inbox"
     if status in {404, 405} and path != "/consoles":
         assert answer.headers["content-type"].startswith("text/html")
         assert "no-store" in answer.headers["cache-control"]
@@ -551,7 +551,7 @@ def test_without_a_console_there_is_none(changes: dict[str, str], customer: Cust
 @on_sqlite
 def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: ConsoleBrowser) -> None:
     """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
-    for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
+    for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         headers = person.get(path).headers
         assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY, path
         assert headers["referrer-policy"] == "same-origin", path
@@ -559,7 +559,7 @@ def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_fr
 
 @on_sqlite
 def test_no_page_is_kept_and_files_are_asked_for_anew(person: ConsoleBrowser) -> None:
-    for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
+    for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         assert person.get(path).headers["cache-control"] == "no-store", path
     kept = person.get("/static/console.css")
     assert (kept.status_code, kept.headers["cache-control"]) == (200, "no-cache")

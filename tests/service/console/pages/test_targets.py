@@ -130,7 +130,7 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
     answer = person.get(f"/targets/{target.id}")
     actual = words(answer)
     for expected in (
-        "Tracker paused",
+        "Status paused",
         "at the receiver's request ( rate_limited )",
         "Consecutive failures 3",
         "Queued or in delivery 1",
@@ -161,7 +161,7 @@ def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) ->
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
     record = words(person.get(f"/targets/{target.id}"))
-    assert ("Tracker active" in record, "Held No" in record) == (True, True)
+    assert ("Status active" in record, "Held No" in record) == (True, True)
 
 
 @on_sqlite

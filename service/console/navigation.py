@@ -1,0 +1,148 @@
+"""The menu of the console: its entries, their counts, and one line about the health of the installation.
+
+Every page shows them, so they are cached for a few seconds: counts by account, health for the process. They are left out
+where the database cannot answer; a page never fails because of its menu.
+"""
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.settings.definitions import RouteFamily
+from service.api.health import OK, ReadinessChecks
+from service.console.health_cards import HealthLine, health_line
+from service.console.sessions import ConsoleUser, SessionGate
+from service.console.wording import bounded
+from service.http import conditional_requests
+from service.http.conditional_requests import tagged
+from storage.db.engine import OUTAGES
+from storage.reporting import menu_counts
+from storage.reporting.menu_counts import MOST_IN_MENU
+
+#: A decision changes a count at once for the user who made it; others see it this much later.
+COUNTS_S: Final = 3.0
+HEALTH_S: Final = 5.0
+#: Accounts whose counts are kept, a few hundred bytes each.
+_MOST_ACCOUNTS: Final = 1000
+
+
+class MenuItem(NamedTuple):
+    """An entry; `path` is relative to the console, `icon` names its drawing and, if it `has_count`, its field of the counts."""
+
+    name: str
+    path: str
+    icon: str
+    has_count: bool = False
+    is_for_operator: bool = False
+
+
+MENU: Final = (
+    MenuItem("Inbox", "/inbox", "inbox", has_count=True),
+    MenuItem("Deliveries", "/deliveries", "deliveries", has_count=True),
+    MenuItem("Findings", "/findings", "findings", has_count=True),
+    MenuItem("Rules", "/rules", "rules", has_count=True),
+    MenuItem("Targets", "/targets", "targets", has_count=True),
+    MenuItem("Overview", "/overview", "overview"),
+    MenuItem("Integrations", "/integrations", "integrations", is_for_operator=True),
+    MenuItem("Compliance", "/compliance", "compliance", is_for_operator=True),
+    MenuItem("Audit", "/audit", "audit", is_for_operator=True),
+    MenuItem("Queue and workers", "/queue", "queue", is_for_operator=True),
+    MenuItem("Settings", "/settings", "settings", is_for_operator=True),
+)
+#: Entries that fit the bar of a phone; the others follow "More".
+_IN_BAR: Final = 4
+_OVERVIEW: Final = 5
+
+
+class Menu(NamedTuple):
+    """The menu of one page; `counts` are texts by the name of the icon, `health` is None where it is not known."""
+
+    first: tuple[MenuItem, ...]
+    rest: tuple[MenuItem, ...]
+    installation: tuple[MenuItem, ...]
+    counts: Mapping[str, str]
+    health: HealthLine | None
+
+
+class Navigation:
+    """Builds the menu, and answers scripts that follow its counts."""
+
+    def __init__(self, checks: ReadinessChecks) -> None:
+        self._checks = checks
+        self._health: tuple[float, HealthLine, bool] | None = None
+        self._counts: OrderedDict[int, tuple[float, Mapping[str, int]]] = OrderedDict()
+
+    def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
+        """Return the user's menu; unless it `may_ask` the database, from what is cached."""
+        counts = self.counts(user.account_id, may_ask=may_ask)
+        # Without the operator's entries there is no second group.
+        split = _OVERVIEW if user.is_operator else len(MENU)
+        rest = [item for item in MENU[_IN_BAR:split] if user.is_operator or not item.is_for_operator]
+        return Menu(
+            MENU[:_IN_BAR],
+            tuple(rest),
+            MENU[split:],
+            {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count},
+            self.health(may_ask=may_ask),
+        )
+
+    def counts(self, account_id: int, *, may_ask: bool = True) -> Mapping[str, int]:
+        """Return the counts of an account by the name of their icon, none if they are not known."""
+        at, counts = self._counts.get(account_id, (0.0, {}))
+        if not may_ask or time.monotonic() - at < COUNTS_S:
+            return counts
+        self.health()
+        if self._health is None or not self._health[2]:
+            return {}
+        try:
+            counts = menu_counts.count(account_id, utc_now())._asdict()
+        except OUTAGES:
+            return {}
+        self._counts[account_id] = (time.monotonic(), counts)
+        if len(self._counts) > _MOST_ACCOUNTS:
+            self._counts.popitem(last=False)
+        return counts
+
+    def forget(self, account_id: int) -> None:
+        """Have an account's counts read again, because its user has just changed something."""
+        self._counts.pop(account_id, None)
+
+    def health(self, *, may_ask: bool = True) -> HealthLine | None:
+        """Return the line about the installation's health."""
+        known = self._health
+        if may_ask and (known is None or time.monotonic() - known[0] >= HEALTH_S):
+            checks = self._checks.found()
+            known = self._health = (time.monotonic(), health_line(checks), checks["schema"] == OK)
+        return known[1] if known else None
+
+
+class LiveCounts:
+    """`/console/counts`: the counts and the health of the menu as JSON, for the script of an open page."""
+
+    path = "/console/counts"
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, gate: SessionGate, navigation: Navigation) -> None:
+        self._gate = gate
+        self._navigation = navigation
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Respond with `{"counts": {NAME: {"number", "text"}}, "health": {"text", "tone"}}`, or with 304."""
+        user = self._gate.authenticate(req, resp)
+        counts = self._navigation.counts(user.account_id)
+        health = self._navigation.health()
+        body = {
+            "counts": {name: {"number": min(number, MOST_IN_MENU), "text": _shown(number)} for name, number in counts.items()},
+            "health": health._asdict() if health else None,
+        }
+        conditional_requests.answer(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
+
+
+def _shown(number: int | None) -> str:
+    """Return a count of the menu; nothing waits where it is zero, and empty says so best."""
+    return bounded(number, MOST_IN_MENU) if number else ""

@@ -1,0 +1,49 @@
+"""The counts of the console's menu: one query that reads a bounded part of each index."""
+
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from peewee import SQL, Select, fn
+
+from schemas.exports.state_machine import ExportStatus
+from storage.db.engine import database
+from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow, TargetRow
+
+#: More is shown as `999+`.
+MOST_IN_MENU: Final = 999
+
+_ON_THEIR_WAY: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
+
+
+class MenuCounts(NamedTuple):
+    """What waits for a decision, is on its way, was found, is automated and is connected; none above MOST_IN_MENU + 1."""
+
+    inbox: int
+    deliveries: int
+    findings: int
+    rules: int
+    targets: int
+
+
+def count(account_id: int, now: datetime) -> MenuCounts:
+    """Return the counts of an account at `now`."""
+    x = ExportRow
+    is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
+    is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
+    parts = [
+        _of_status(account_id, ExportStatus.PREPARED).where(is_awake, is_unfixed),
+        *(_of_status(account_id, status) for status in _ON_THEIR_WAY),
+        FindingRow.select(SQL("1")).join(ProjectRow).where(ProjectRow.account == account_id),
+        ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
+        TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
+    ]
+    counted = [Select([part.limit(MOST_IN_MENU + 1).alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
+    [(inbox, *on_their_way, findings, rules, targets)] = Select(columns=counted).bind(database).tuples()
+    return MenuCounts(inbox, sum(on_their_way), findings, rules, targets)
+
+
+def _of_status(account_id: int, status: ExportStatus) -> Any:
+    # Bounded, not equalled: only one index has that order (see dashboard_queries).
+    x = ExportRow
+    found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
+    return found.order_by(x.status, x.id)
