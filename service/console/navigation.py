@@ -32,7 +32,7 @@ _MOST_ACCOUNTS: Final = 1000
 
 
 class MenuItem(NamedTuple):
-    """An entry; `path` is relative to the console, `icon` names its drawing and, if it `has_count`, its field of the counts."""
+    """An entry; `path` is relative to the console, `icon` names its drawing and its count, if it `has_count`."""
 
     name: str
     path: str
@@ -136,10 +136,8 @@ class LiveCounts:
         user = self._gate.authenticate(req, resp)
         counts = self._navigation.counts(user.account_id)
         health = self._navigation.health()
-        body = {
-            "counts": {name: {"number": min(number, MOST_IN_MENU), "text": _shown(number)} for name, number in counts.items()},
-            "health": health._asdict() if health else None,
-        }
+        shown = {name: {"number": min(number, MOST_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
+        body = {"counts": shown, "health": health._asdict() if health else None}
         conditional_requests.answer(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
 
 

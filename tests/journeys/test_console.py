@@ -195,6 +195,8 @@ def signs_out(operator: ConsoleUi) -> None:
     context = operator.page.context
     kept = context.cookies()
     assert [cookie["name"] for cookie in kept] == ["riskrelay_session"]
+    if operator.page.get_by_text("More", exact=True).is_visible():
+        operator.page.get_by_text("More", exact=True).click()
     operator.press("Sign out")
     operator.reads("You are signed out.")
     assert context.cookies() == []

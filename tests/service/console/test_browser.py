@@ -737,7 +737,7 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     page.goto(furnished.at(""))
-    tab_to(page, page.get_by_role("navigation", name="Console").get_by_role("link", name="Exports"))
+    tab_to(page, page.get_by_role("navigation", name="Console").get_by_role("link", name="Deliveries"))
     page.keyboard.press("Enter")
     page.wait_for_url("**/exports")
     tab_to(page, page.get_by_label("Status"))
@@ -761,16 +761,17 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     context.close()
 
 
-def test_the_menu_folds_on_a_telephone_and_opens_without_the_script(furnished: Installed, browser: Browser) -> None:
+def test_the_menu_is_a_bar_on_a_telephone_and_opens_without_the_script(furnished: Installed, browser: Browser) -> None:
     with signed_in(browser, furnished, java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(furnished.at("/exports"))
         link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Targets")
         assert link.is_visible()
-        assert not page.get_by_text("Menu", exact=True).is_visible()
+        assert not page.get_by_text("More", exact=True).is_visible()
         page.set_viewport_size(PHONE)
         assert not link.is_visible()
-        page.get_by_text("Menu", exact=True).click()
+        assert page.get_by_role("navigation", name="Console").get_by_role("link", name="Findings").is_visible()
+        page.get_by_text("More", exact=True).click()
         link.click()
         page.wait_for_url("**/targets")
 
