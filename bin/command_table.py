@@ -92,6 +92,9 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         {
             "list": Summary("List targets, newest first."),
             "show": Summary("Show one target."),
+            "add": Summary("Create a generic_webhook target."),
+            "set": Summary("Change a target's name, URL or rate limit."),
+            "remove": Summary("Remove a target that no export waits for, and erase its secret."),
             "validate": Summary("Check a target's URL, DNS, connection and certificate without sending a request."),
             "ping": Summary("Send one signed test event to a target and print the result."),
             "pause": Summary("Pause deliveries to a target; its exports wait."),

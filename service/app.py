@@ -91,7 +91,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         ScannerResultsResource(secrets, executor, operations.intake),
         EmailWebhookResource(settings, secrets, executor, operations.intake),
         TargetsResource(executor, targets, base_url),
-        TargetResource(targets),
+        TargetResource(executor, targets),
         TargetValidationResource(executor, targets),
         TargetPingResource(executor, targets),
         TargetSwitchResource("pause", executor, targets),

@@ -1,4 +1,4 @@
-"""`target`: show and control ticket export targets; clients create them."""
+"""`target`: create, show, control and remove ticket export targets."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,23 +6,39 @@ from typing import Final
 import click
 
 from bin.cli.installation import Refused, opened
+from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Command, json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.principal import OPERATOR
-from schemas.targets.target import MAX_PER_MINUTE
+from schemas.content_policy.checked_form import read_checked
+from schemas.targets.target import MAX_PER_MINUTE, PROVIDER_KEYS, TargetEditForm, TargetForm
 from schemas.targets.validations import Validation
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
+from storage.accounts import accounts
 from storage.targets import pings, targets
 
 _COLUMNS: Final = ("id", "name", "status", "status_reason", "base_url")
 
 
-def _limit_or_none(context: click.Context, option: click.Parameter, typed: str) -> int | None:
-    limit: int | None = None if typed == "none" else click.IntRange(1, MAX_PER_MINUTE)(typed, option, context)
-    return limit
+def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
+    """Return the limit as a member of a form, or no member if the option is absent: `none` is a value."""
+    if typed is None:
+        return {}
+    return {"max_per_minute": None if typed == "none" else click.IntRange(1, MAX_PER_MINUTE)(typed, option, context)}
+
+
+def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
+    return click.option(
+        "--max-per-minute",
+        "limit_members",
+        metavar="N|none",
+        required=required,
+        callback=_limit_members,
+        help=f"Attempts per minute over all workers: 1 to {MAX_PER_MINUTE}, or none for no limit.",
+    )
 
 
 @click.group()
@@ -47,6 +63,77 @@ def show(target_id: str, as_json: bool) -> None:
     """Show one target."""
     with opened() as settings:
         _print(target_id, build_operations(settings).targets, as_json)
+
+
+@target.command(
+    epilog="Example: riskrelay target add 'Our tracker' --url https://tracker.example.com/hook --account 1\n\n"
+    "Exit codes: 0 created, 1 refused, 2 wrong usage."
+)
+@click.argument("name")
+@click.option("--url", required=True, help="The URL that deliveries are posted to.")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@_limit_option()
+@json_option
+def add(name: str, url: str, account_id: int, limit_members: dict[str, int | None], as_json: bool) -> None:
+    """Create a generic_webhook target.
+
+    The settings of this command check its address; a worker validates it afterwards. WEBHOOK_SECRET signs for it; to set a
+    secret of its own: riskrelay secret set target ID.
+    """
+    members = {"provider_key": PROVIDER_KEYS[0], "base_url": url, "name": name, **limit_members}
+    with opened() as settings:
+        operations = build_operations(settings).targets
+        accounts.require_account(account_id)
+        request = read_checked(TargetForm(), members)
+        operations.require_safe(request.base_url, account_id)
+        made = operations.create(request, account_id, OPERATOR)
+        operations.wake_workers()
+        _print(made.id, operations, as_json)
+
+
+@target.command(
+    "set",
+    epilog="Example: riskrelay target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'\n\n"
+    "Exit codes: 0 done, 1 refused or no such target, 2 wrong usage.",
+)
+@click.argument("target_id")
+@click.option("--name", help="The new name.")
+@click.option("--url", help="The new URL; exports that wait are sent there.")
+@_limit_option()
+@json_option
+def set_members(
+    target_id: str, name: str | None, url: str | None, limit_members: dict[str, int | None], as_json: bool
+) -> None:
+    """Change a target's name, URL or rate limit.
+
+    A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
+    """
+    members = {key: value for key, value in (("name", name), ("base_url", url)) if value is not None} | limit_members
+    if not members:
+        raise click.UsageError("Use --name, --url or --max-per-minute.")
+    with opened() as settings:
+        operations = build_operations(settings).targets
+        edit = read_checked(TargetEditForm(), members)
+        operations.require_safe_edit(target_id, edit, OPERATOR)
+        operations.edit(target_id, edit, OPERATOR)
+        operations.wake_workers()
+        _print(target_id, operations, as_json)
+
+
+@target.command(
+    epilog="Example: riskrelay target remove tgt_…\n\n"
+    "Exit codes: 0 removed, 1 no such target, or exports wait for it, 2 wrong usage."
+)
+@click.argument("target_id")
+@json_option
+def remove(target_id: str, as_json: bool) -> None:
+    """Remove a target that no export waits for, and erase its secret.
+
+    Its exports keep its id, and their attempts remain.
+    """
+    with opened() as settings:
+        build_operations(settings).targets.remove(target_id, OPERATOR)
+        print_record({"id": target_id, "removed": True}, as_json)
 
 
 def _status_command(verb: str, summary: str) -> Callable[..., None]:
@@ -103,19 +190,13 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     "Exit codes: 0 done, 1 no such target, 2 wrong usage."
 )
 @click.argument("target_id")
-@click.option(
-    "--max-per-minute",
-    metavar="N|none",
-    required=True,
-    callback=_limit_or_none,
-    help=f"1 to {MAX_PER_MINUTE}, or none for no limit.",
-)
+@_limit_option(required=True)
 @json_option
-def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
+def limit(target_id: str, limit_members: dict[str, int | None], as_json: bool) -> None:
     """Set a rate limit: attempts per minute over all workers, or none."""
     with opened() as settings:
         operations = build_operations(settings).targets
-        operations.limit(target_id, max_per_minute, OPERATOR)
+        operations.edit(target_id, TargetEditForm().read(limit_members), OPERATOR)
         _print(target_id, operations, as_json)
 
 

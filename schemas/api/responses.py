@@ -200,7 +200,15 @@ class FieldProblemResponse(ResponseSchema):
     message = text("The reason as a sentence.")
 
 
-class ErrorDetailsResponse(ResponseSchema):
+class WaitingCountsResponse(ResponseSchema):
+    """Exports that wait for a target; with the `CONFLICT` of its removal."""
+
+    approved = number("How many exports are `approved` for the target.", optional=True)
+    delivering = number("How many exports are being delivered to it.", optional=True)
+    retry_scheduled = number("How many exports are to be retried.", optional=True)
+
+
+class ErrorDetailsResponse(WaitingCountsResponse):
     """Details of an error."""
 
     fields_ = fields.List(
@@ -225,7 +233,7 @@ class ErrorResponse(ResponseSchema):
     error = part(ErrorObjectResponse, "The error.")
 
 
-class ProblemResponse(ResponseSchema):
+class ProblemResponse(WaitingCountsResponse):
     """The error as RFC 9457 problem details, for clients that accept `application/problem+json`."""
 
     type = one_of(["about:blank"], "Always `about:blank`: the status names the kind of problem.")
@@ -449,6 +457,7 @@ class TargetResponse(ResponseSchema):
     last_validation = inline(
         LastValidationResponse, "The latest validation; null before the first.", present_if="validation_status"
     )
+    max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = moment("When it was created.")
 

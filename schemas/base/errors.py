@@ -3,7 +3,9 @@
 An error never carries a submitted value. `service.http.error_responses` maps codes to HTTP statuses.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -23,6 +25,8 @@ class RiskRelayError(Exception):
     problems: tuple[FieldProblem, ...] = ()
     #: Whole seconds after which the same request may be repeated; None if waiting changes nothing.
     retry_after_s: int | None = None
+    #: Further members of `details`: numbers that the message names.
+    details: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__)
@@ -36,7 +40,7 @@ class RiskRelayError(Exception):
 def error_body(error: RiskRelayError, request_id: str) -> dict[str, Any]:
     """Return the response body of an error."""
     fields = [asdict(each) for each in error.problems]
-    details = {"fields": fields} if fields else {}
+    details = {**error.details, **({"fields": fields} if fields else {})}
     return {
         "error": {"code": error.code, "message": error.message, "details": details, "request_id": request_id},
     }

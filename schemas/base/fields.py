@@ -67,6 +67,8 @@ MESSAGES: Final[Mapping[str, str]] = {
     "target_not_active": "This target is not active; the message names its status and the fix.",
     "target_unavailable": "The last validation of this target failed; the message names the reason and the fix.",
     "preview_not_safe": "The ticket's preview has problems; preview.problems lists them.",
+    "target_removed": "The target of this export was removed; choose another target with target_id.",
+    "no_members": "This object names nothing to change.",
     "not_supported": "This parameter is not supported.",
     "invalid_cursor": "This cursor does not belong to this list; use next_cursor unchanged.",
     "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",

@@ -79,7 +79,8 @@ class TargetEffect:
     """What an attempt changes in its target.
 
     `connected` and `status` are the new values, `reason` is why. `is_overloaded` lowers the concurrency. For `hold_s`
-    seconds nothing is sent, for `hold_reason`.
+    seconds nothing is sent, for `hold_reason`. `base_url` is where it was sent, if it sets `status`: the status counts only
+    while this is the target's URL.
     """
 
     connected: str | None = None
@@ -89,6 +90,7 @@ class TargetEffect:
     is_overloaded: bool = False
     hold_s: float | None = None
     hold_reason: str | None = None
+    base_url: str | None = None
 
     @property
     def pauses_queue(self) -> bool:

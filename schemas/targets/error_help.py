@@ -67,7 +67,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     "redirect_refused": ErrorHelp(
         "The receiver responded with a redirect, which RiskRelay does not follow.",
-        "Create a target with the URL that the receiver redirects to.",
+        "Change the target's URL to the one that the receiver redirects to.",
     ),
     "receiver_gone": ErrorHelp(
         "The receiver responded with 410 Gone.",

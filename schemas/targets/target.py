@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError, post_load, validates
+from marshmallow import ValidationError, post_load, validates, validates_schema
 
 from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
 from schemas.settings.definitions import DeploymentMode
@@ -57,6 +57,16 @@ class TargetRequest:
     deployment_mode: str | None
     name: str
     max_per_minute: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEdit:
+    """What a client changes in a target: None leaves a member as it is; the limit changes where `sets_limit`."""
+
+    name: str | None = None
+    base_url: str | None = None
+    sets_limit: bool = False
+    max_per_minute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,36 +124,62 @@ def host_of(base_url: str) -> str:
     return urlsplit(base_url).netloc.rpartition("@")[2]
 
 
-class TargetForm(Form):
-    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
+def _url_field(**options: Any) -> Text:
+    description = "The URL that deliveries are posted to: https, a public address, an allowed port."
+    return Text(max_length=MAX_URL, metadata={"description": description}, **options)
 
-    provider_key = Text(required=True, allowed=PROVIDER_KEYS, metadata={"description": "The kind of receiver."})
-    base_url = Text(
-        required=True,
-        max_length=MAX_URL,
-        metadata={"description": "The URL that deliveries are posted to: https, a public address, an allowed port."},
-    )
-    deployment_mode = Text(
-        load_default=None,
-        allowed=[mode.value for mode in DeploymentMode],
-        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
-    )
-    name = Text(required=True, min_length=1, max_length=200, metadata={"description": "The name."})
-    max_per_minute = WholeNumber(
-        load_default=None,
-        minimum=1,
-        maximum=MAX_PER_MINUTE,
-        metadata={"description": "The most delivery attempts a minute."},
-    )
+
+def _name_field(**options: Any) -> Text:
+    return Text(min_length=1, max_length=200, metadata={"description": "The name."}, **options)
+
+
+def _limit_field(**options: Any) -> WholeNumber:
+    description = "The most delivery attempts a minute; null for no limit."
+    return WholeNumber(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
+
+
+class _FormWithUrl(Form):
+    """A form with `base_url`."""
 
     @validates("base_url")
     def _has_no_credential(self, url: str, data_key: str) -> None:
         if has_credential(url):
             raise ValidationError("credential_in_query")
 
+
+class TargetForm(_FormWithUrl):
+    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
+
+    provider_key = Text(required=True, allowed=PROVIDER_KEYS, metadata={"description": "The kind of receiver."})
+    base_url = _url_field(required=True)
+    deployment_mode = Text(
+        load_default=None,
+        allowed=[mode.value for mode in DeploymentMode],
+        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
+    )
+    name = _name_field(required=True)
+    max_per_minute = _limit_field(load_default=None)
+
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
         return TargetRequest(**request)
+
+
+class TargetEditForm(_FormWithUrl):
+    """The body of `PATCH /api/ticket-export-targets/{target_id}`: at least one member."""
+
+    name = _name_field()
+    base_url = _url_field()
+    max_per_minute = _limit_field(allow_none=True)
+
+    @validates_schema(skip_on_field_errors=True)
+    def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
+        if not edited:
+            raise ValidationError("no_members")
+
+    @post_load
+    def _make(self, edited: dict[str, Any], **_: Any) -> TargetEdit:
+        return TargetEdit(**edited, sets_limit="max_per_minute" in edited)
 
 
 def as_shown(target: Target, now: datetime) -> Target:

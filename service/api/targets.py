@@ -1,10 +1,11 @@
-"""`/api/ticket-export-targets`: create, list and read targets.
+"""`/api/ticket-export-targets`: create, list, read, edit and remove targets.
 
-Only an account that may use webhook targets creates one; an account that may not any more still reads its targets.
+Only an account that may use webhook targets creates and edits them; one that may not any more still reads and removes its
+targets.
 """
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import falcon
 
@@ -12,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.api.responses import dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
-from schemas.targets.target import TargetForm, TargetStatus
+from schemas.targets.target import TargetEditForm, TargetForm, TargetStatus
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
@@ -51,30 +52,56 @@ class TargetsResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Check the address, and store the target if it is allowed."""
-        url, principal = req.context.payload.base_url, req.context.principal
-        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(url, principal))
+        url, account_id = req.context.payload.base_url, req.context.principal.account_id
+        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(url, account_id))
 
     def _create(self, req: falcon.Request) -> ApiResponse:
-        target = self._targets.create(req.context.payload, req.context.principal)
+        principal = req.context.principal
+        target = self._targets.create(req.context.payload, principal.account_id, principal)
         headers = {"Location": f"{self._url}/{target.id}"}
         return ApiResponse(201, dump_target(target, utc_now()), headers, {"target_id": target.id})
 
 
 class TargetResource:
-    """Reads one target."""
+    """Reads, edits or removes one target."""
 
     path = "/api/ticket-export-targets/{target_id}"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, operations: TargetOperations) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
-        self.operations = {"GET": reading, "HEAD": reading}
+    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
+        managing = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
+        may_edit = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
+        editing = Operation(may_edit, TargetEditForm())
+        self.operations = {"GET": managing, "HEAD": managing, "PATCH": editing, "DELETE": managing}
+        self._executor = executor
         self._targets = operations
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Return the record."""
-        target = self._targets.get(target_id, req.context.principal)
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(dump_target(target, utc_now()), ensure_ascii=False).encode()
+        resp.data = json.dumps(self._record(req, target_id), ensure_ascii=False).encode()
 
     on_head = on_get
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Change the target, wake the workers for what waits, and return the record."""
+        edit, principal = req.context.payload, req.context.principal
+        self._executor.respond(
+            req,
+            resp,
+            lambda: self._edit(req, target_id),
+            lambda: self._targets.require_safe_edit(target_id, edit, principal),
+        )
+        self._targets.wake_workers()
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Remove the target; respond with 204."""
+        self._targets.remove(target_id, req.context.principal)
+        resp.status = falcon.HTTP_204
+
+    def _edit(self, req: falcon.Request, target_id: str) -> ApiResponse:
+        self._targets.edit(target_id, req.context.payload, req.context.principal)
+        return ApiResponse(200, self._record(req, target_id))
+
+    def _record(self, req: falcon.Request, target_id: str) -> dict[str, Any]:
+        return dump_target(self._targets.get(target_id, req.context.principal), utc_now())

@@ -154,5 +154,6 @@ def problem_body(error: Mapping[str, Any]) -> dict[str, Any]:
         "status": STATUS[error["code"]],
         "code": error["code"],
         "errors": error["details"].get("fields", []),
+        **{name: value for name, value in error["details"].items() if name != "fields"},
         "request_id": error["request_id"],
     }

@@ -19,6 +19,7 @@ TARGET: Final[dict[str, Any]] = {
     "secret": {"configured": True, "fingerprint": "fp:1f3a5c7e9b0d"},
     "connected": {"status": "unknown", "last_success_at": None},
     "last_validation": None,
+    "max_per_minute": None,
     "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
     "created_at": AT,
 }
@@ -31,6 +32,8 @@ _NEXT: Final = (
     "pauseTicketExportTarget",
     "resumeTicketExportTarget",
     "disableTicketExportTarget",
+    "editTicketExportTarget",
+    "removeTicketExportTarget",
 )
 
 
@@ -76,6 +79,30 @@ OPERATIONS: Final[Operations] = {
         summary="Read a target",
         description="Its status, the results of its deliveries, and the fingerprint of its signing secret.",
         responses=(SuccessResponse(200, "The target as it is now.", TargetResponse, TARGET),),
+    ),
+    ("PATCH", TargetResource.path): OperationDescription(
+        id="editTicketExportTarget",
+        tag=TAG,
+        summary="Edit a target",
+        description="Changes the members that the body names. A new `base_url` is checked like a new target's, and the "
+        "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
+        "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
+        responses=(SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "max_per_minute": 60}),),
+        examples={
+            "Another URL": {"base_url": "https://tracker.example.com/hook"},
+            "A name and a rate limit": {"name": "Our tracker", "max_per_minute": 60},
+            "No rate limit": {"max_per_minute": None},
+        },
+    ),
+    ("DELETE", TargetResource.path): OperationDescription(
+        id="removeTicketExportTarget",
+        tag=TAG,
+        summary="Remove a target",
+        description="Removes a target that no export waits for, and erases its secret. While exports wait it is a 409 whose "
+        "`details` count them: `approved`, `delivering`, `retry_scheduled`, up to 10,000 together. Finished exports keep "
+        "the target's id; a failed one can be retried at another target only.",
+        responses=(SuccessResponse(204, "The target is removed; its id is a 404 from now on."),),
+        error_codes=("CONFLICT",),
     ),
     _action("validate"): OperationDescription(
         id="validateTicketExportTarget",

@@ -1,4 +1,4 @@
-"""Use cases of targets: create, pause, resume, disable, limit, validate, ping.
+"""Use cases of targets: create, edit, remove, pause, resume, disable, validate, ping.
 
 An account that may not use webhook targets may still read and turn off its targets; the caller refuses it everything else.
 No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
@@ -15,7 +15,7 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import Conflict, RiskRelayError, WebhooksForbidden
 from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
-from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatus
+from schemas.targets.target import RESUMABLE, Target, TargetEdit, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
@@ -23,7 +23,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import worker_heartbeats
 from storage.secrets.default_secret import DefaultSecret
-from storage.targets import pings, targets, validations
+from storage.targets import changes, pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
 #: `status_reason` of a target that a client turned off; an operator's is the actor's key.
@@ -58,24 +58,43 @@ class TargetOperations:
         """Return the target as it is now."""
         return targets.get(target_id, self.default_secret, actor.account_id)
 
-    def require_safe(self, url: str, actor: Actor) -> None:
-        """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
-        self._check.require_safe(url, actor.account_id)
+    def require_safe(self, url: str, account_id: int) -> None:
+        """Check the URL of an account's new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
+        self._check.require_safe(url, account_id)
 
-    def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:
+    def create(self, request: TargetRequest, account_id: int, actor: Actor) -> Target:
         """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
         now = utc_now()
         with engine.transaction():
-            target = targets.create(
-                request,
-                principal.account_id,
-                self._deployment_mode,
-                self.default_secret,
-                now,
-                principal.key,
-            )
-            self._limits.require_room(principal.account_id, Limited.TARGETS, 1, now)
+            target = targets.create(request, account_id, self._deployment_mode, self.default_secret, now, actor.key)
+            self._limits.require_room(account_id, Limited.TARGETS, 1, now)
+            if isinstance(actor, OperatorPrincipal):
+                # The settings of a shell may differ from those of the workers: one of them checks the URL too.
+                validations.request(target.id, None, now, actor.key)
         return target
+
+    def require_safe_edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
+        """Check the new URL of an edit, if it has one, as that of a new target. Raises ValidationFailed on `/base_url`."""
+        target = self.get(target_id, actor)
+        engine.release()
+        if edit.base_url not in {None, target.base_url}:
+            self._check.require_safe(str(edit.base_url), target.account_id)
+
+    def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
+        """Change a target after `require_safe_edit`; a new URL takes what waits with it.
+
+        Call `wake_workers` once the transaction is committed. Raises WebhooksForbidden for a new URL.
+        """
+        now = utc_now()
+        with engine.transaction():
+            is_moved = changes.edit(target_id, edit, self.default_secret, now, actor.key, actor.account_id)
+            if is_moved and isinstance(actor, OperatorPrincipal):
+                # The settings of a shell may differ from those of the workers: one of them checks the URL too.
+                validations.request(target_id, None, now, actor.key)
+
+    def remove(self, target_id: str, actor: Actor) -> None:
+        """Remove a target that no export waits for, and erase its secret. Raises TargetInUse, a Conflict."""
+        changes.remove(target_id, utc_now(), actor.key, actor.account_id)
 
     def change_status(self, target_id: str, verb: str, actor: Actor) -> None:
         """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it."""
@@ -139,10 +158,6 @@ class TargetOperations:
                 except (Conflict, WebhooksForbidden) as refused:
                     refusals.append(refused)
         return resumed, refusals
-
-    def limit(self, target_id: str, max_per_minute: int | None, actor: OperatorPrincipal) -> None:
-        """Set the most attempts a minute over all workers; None removes the limit."""
-        targets.set_limit(target_id, max_per_minute, utc_now(), actor.key)
 
     def wake_workers(self) -> None:
         """Wake the workers for exports that became due, after the commit."""

@@ -146,7 +146,7 @@ def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> A
         query = ExportRow.select(account, fn.COUNT(ExportRow.id)).where(ExportRow.status.in_(_WAITING))
     else:
         account = TargetRow.account
-        query = TargetRow.select(account, fn.COUNT(TargetRow.id))
+        query = TargetRow.select(account, fn.COUNT(TargetRow.id)).where(TargetRow.deleted_at.is_null())
     if account_id is not None:
         query = query.where(account == account_id)
     return query.group_by(account)

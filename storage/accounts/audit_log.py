@@ -70,7 +70,8 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
     if not subject_ids:
         return set()
     exports = ExportRow.select(ExportRow.id).where(ExportRow.account == account_id, ExportRow.id.in_(subject_ids))
-    targets = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, TargetRow.id.in_(subject_ids))
+    is_listed = TargetRow.deleted_at.is_null() & TargetRow.id.in_(subject_ids)
+    targets = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_listed)
     recoveries = (
         RecoveryRow.select(RecoveryRow.id)
         .join(TargetRow)

@@ -51,7 +51,7 @@ WITH r (id) AS ({rows})
 UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
 FROM r WHERE exports.id = r.id"""
 _RECHECK: Final = f"""
-SELECT t.secret_sealed FROM exports e JOIN targets t ON t.id = e.target_id
+SELECT t.base_url, t.secret_sealed FROM exports e JOIN targets t ON t.id = e.target_id
 WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"""  # noqa: S608 - our own names
 
 _LEASED: Final = column_types(ExportRow, ("id", "lease"))
@@ -92,15 +92,15 @@ def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: 
 
 
 def recheck(claim: Claim, now: datetime) -> Claim | None:
-    """Return a claim as it is at `now`, with the present secret of its target.
+    """Return a claim as it is at `now`, with the present URL and secret of its target.
 
     None where no attempt may start under it: its lease is gone, or its target accepts none.
     """
     found = rows(_RECHECK, (claim.export_id, claim.lease, to_ms(now), to_ms(now)))
     if not found:
         return None
-    [(sealed,)] = found
-    return claim._replace(secret_sealed=None if sealed is None else bytes(sealed))
+    [(base_url, sealed)] = found
+    return claim._replace(base_url=base_url, secret_sealed=None if sealed is None else bytes(sealed))
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:

@@ -21,9 +21,10 @@ from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
-from storage.db.queries import tuples
+from storage.db.queries import for_update, tuples
 from storage.exports import transitions
 from storage.exports.queries import count_recoverable_since
+from storage.targets import targets
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
 BATCH_SIZE: Final = 500
@@ -213,6 +214,8 @@ def _create(
     # Word by word the condition of its unique index.
     once = row.on_conflict(action="NOTHING", conflict_target=[RecoveryRow.target], conflict_where=SQL("status = 'running'"))
     with transaction():
+        # A removal may have won since the first read, or waits now and ends this recovery.
+        _target_status(target_id, account_id, stays=True)
         while not once.as_rowcount().execute():
             # One that ends between the two statements blocks no longer.
             running = tuples(RecoveryRow.select(RecoveryRow.id).where(RecoveryRow.target == target_id, _IS_RUNNING))
@@ -226,8 +229,10 @@ def _recoveries() -> Any:
     return RecoveryRow.select(*columns(Recovery, RecoveryRow))
 
 
-def _target_status(target_id: str, account_id: int | None = None) -> TargetStatus:
-    found = TargetRow.select(TargetRow.status, TargetRow.account).where(TargetRow.id == target_id)
+def _target_status(target_id: str, account_id: int | None = None, *, stays: bool = False) -> TargetStatus:
+    """Return a target's status; one that `stays` is not removed before the transaction ends. Raises TargetNotFound."""
+    found = TargetRow.select(TargetRow.status, TargetRow.account).where(TargetRow.id == target_id, targets.IS_PRESENT)
+    found = for_update(found, "FOR KEY SHARE") if stays else found
     known = tuples(found) if identifiers.is_id(identifiers.TARGET, target_id) else []
     if not known or account_id not in {None, known[0][1]}:
         raise TargetNotFound

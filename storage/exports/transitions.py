@@ -190,7 +190,9 @@ def retry_many(
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
             # A target that is not active would let the export wait for a person.
-            state = states[str(export.target_id)]
+            state = states.get(str(export.target_id))
+            if state is None:
+                return _redaction_error(export) or ValidationFailed(problem("/target_id", "target_removed"))
             inactive = None if state.status == TargetStatus.ACTIVE else not_active(state.status, state.status_reason)
             return _redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 

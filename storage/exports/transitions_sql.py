@@ -11,12 +11,17 @@ from schemas.exports.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
-from storage.db.engine import execute, rows
+from storage.db.engine import execute, is_sqlite, rows
 from storage.db.models import ExportRow, TargetRow
 
 _STATE: Final = select_list(ApprovalState, {"t": TargetRow})
-_TARGET: Final = f"SELECT t.base_url, {_STATE} FROM targets t WHERE t.id = ? AND t.account_id = ?"  # noqa: S608 - our own names
-_TARGETS: Final = f"WITH r (id) AS ({{rows}}) SELECT t.id, {_STATE} FROM r JOIN targets t ON t.id = r.id"  # noqa: S608 - our own names
+_TARGET: Final = f"""
+SELECT t.base_url, {_STATE} FROM targets t WHERE t.id = ? AND t.account_id = ? AND t.deleted_at IS NULL"""  # noqa: S608 - our own names
+_TARGETS: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT t.id, {_STATE} FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
+# Until the transaction ends the targets are not removed; nothing else waits for this lock.
+_STAYS: Final = " FOR KEY SHARE OF t"
 _APPROVE: Final = """
 WITH r (id, body) AS ({{rows}})
 UPDATE exports SET {changes}, body = r.body, version = version + 1
@@ -66,14 +71,18 @@ def swap(export: Export, changes: Mapping[str, Any]) -> bool:
 
 
 def target_state(target_id: str | None, account_id: int) -> tuple[str, ApprovalState] | None:
-    """Return the URL of an account's target, and what an approval depends on; None if there is no such target."""
-    found = rows(_TARGET, (target_id, account_id))
+    """Return the URL of an account's target, and what an approval depends on; None if there is no such target.
+
+    The target is not removed before the transaction ends.
+    """
+    found = rows(_TARGET if is_sqlite() else _TARGET + _STAYS, (target_id, account_id))
     return (found[0][0], ApprovalState._make(found[0][1:])) if found else None
 
 
 def target_states(target_ids: Collection[str]) -> dict[str, ApprovalState]:
-    """Return what an approval depends on of targets that exist, by id."""
-    found = rows_over(_TARGETS, column_types(TargetRow, ("id",)), [(each,) for each in target_ids])
+    """Return what an approval depends on of the targets that exist, by id; none is removed before the transaction ends."""
+    sql = _TARGETS if is_sqlite() else _TARGETS + _STAYS
+    found = rows_over(sql, column_types(TargetRow, ("id",)), [(each,) for each in target_ids])
     return {target_id: ApprovalState._make(state) for target_id, *state in found}
 
 

@@ -18,6 +18,7 @@ from storage.db.columns import columns, read
 from storage.db.engine import database, is_sqlite
 from storage.db.models import AccountRow, ExportRow, RecoveryRow, TargetRow
 from storage.exports.queries import count_up_to, is_open
+from storage.targets import targets
 
 #: More is shown as `10 000+`: nobody goes through so many by hand.
 MOST_COUNTED: Final = 10_000
@@ -81,11 +82,11 @@ class RunningRecovery:
 
 def count_account(account_id: int) -> AccountCounts:
     """Return what an account has, in one query."""
-    has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id))
+    has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_PRESENT))
     last_export = ExportRow.select(fn.MAX(ExportRow.id)).where(ExportRow.account == account_id)
     counts = [_count_status(account_id, status.value) for status in _COUNTED]
-    [(targets, export, *found)] = Select(columns=[has_targets, last_export, *counts]).bind(database).tuples()
-    return AccountCounts(bool(targets), bool(export), dict(zip(_COUNTED, found, strict=True)))
+    [(target, export, *found)] = Select(columns=[has_targets, last_export, *counts]).bind(database).tuples()
+    return AccountCounts(bool(target), bool(export), dict(zip(_COUNTED, found, strict=True)))
 
 
 def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list[UnavailableTarget]:
@@ -94,7 +95,7 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
     # Nothing can be sent to the first ones; the held ones continue by themselves; a person has turned off the last ones.
     urgency = Case(t.status, (("blocked", 0), ("inactive", 1), ("active", 2), ("paused", 3)), 4)
     is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now)
-    found = t.select(*columns(UnavailableTarget, t)).where(t.account == account_id, is_unavailable)
+    found = t.select(*columns(UnavailableTarget, t)).where(t.account == account_id, targets.IS_PRESENT, is_unavailable)
     listed = read(UnavailableTarget, found.order_by(urgency, t.id.desc()).limit(limit))
     return [
         each if each.held_until and each.held_until > now else replace(each, held_reason=None, held_until=None)

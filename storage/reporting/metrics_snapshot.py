@@ -28,6 +28,7 @@ from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports import worker_heartbeats
 from storage.exports.queries import count_up_to
+from storage.targets import targets
 
 #: How long a snapshot may count exports, from its beginning: with the last batch a scrape stays within 100 ms.
 COUNT_UNTIL_S: Final = 0.06
@@ -200,6 +201,7 @@ def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
     held_for = Case(None, [(TargetRow.held_until > now, TargetRow.held_reason)])
     # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
     counted = TargetRow.select(TargetRow.status, is_restored, held_for, fn.COUNT(SQL("*")))
+    counted = counted.where(targets.IS_PRESENT)
     for status, was_restored, held_reason, count in tuples(counted.group_by(SQL("1"), SQL("2"), SQL("3"))):
         by_status[status] += count
         if status == TargetStatus.PAUSED:

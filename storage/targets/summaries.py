@@ -12,6 +12,7 @@ from schemas.targets.validations import FAILED
 from storage.db.columns import columns
 from storage.db.models import TargetRow
 from storage.db.queries import tuples
+from storage.targets.targets import IS_PRESENT
 
 #: The condition of `ApprovalState.problem` being None.
 _IS_APPROVABLE: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & (
@@ -27,6 +28,7 @@ class TargetSummary:
     name: str
     host: str
     approval: ApprovalState
+    is_removed: bool = False
 
     @property
     def status(self) -> TargetStatus:
@@ -35,30 +37,31 @@ class TargetSummary:
 
 
 def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSummary]:
-    """Return an account's targets among these, by id; runs no query for none."""
+    """Return an account's targets among these, by id, removed ones included; runs no query for none."""
     found = _read(account_id, TargetRow.id.in_(target_ids)) if target_ids else []
     return {target.id: target for target in found}
 
 
 def list_page(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's targets, the newest first."""
-    return _read(account_id, TargetRow.account == account_id, limit)
+    return _read(account_id, IS_PRESENT, limit)
 
 
 def list_approvable(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's targets that an export may be approved for, the newest first."""
-    return _read(account_id, _IS_APPROVABLE, limit)
+    return _read(account_id, _IS_APPROVABLE & IS_PRESENT, limit)
 
 
 def list_unapprovable(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's other targets, the newest first, without those that are disabled."""
-    return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value), limit)
+    return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value) & IS_PRESENT, limit)
 
 
 def _read(account_id: int, wanted: Expression, limit: int | None = None) -> list[TargetSummary]:
-    query = TargetRow.select(TargetRow.id, TargetRow.name, TargetRow.base_url, *columns(ApprovalState, TargetRow))
+    own = (TargetRow.id, TargetRow.name, TargetRow.base_url, TargetRow.deleted_at)
+    query = TargetRow.select(*own, *columns(ApprovalState, TargetRow))
     found = query.where(TargetRow.account == account_id, wanted).order_by(TargetRow.id.desc()).limit(limit)
     return [
-        TargetSummary(target_id, name, host_of(url), ApprovalState._make(state))
-        for target_id, name, url, *state in tuples(found)
+        TargetSummary(target_id, name, host_of(url), ApprovalState._make(state), deleted_at is not None)
+        for target_id, name, url, deleted_at, *state in tuples(found)
     ]

@@ -33,6 +33,8 @@ _OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
 #: `status_reason` of an inactive target.
 UNSIGNED: Final = "no_secret"
+#: The condition of a target that was not removed.
+IS_PRESENT: Final = TargetRow.deleted_at.is_null()
 _AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
@@ -48,8 +50,6 @@ def create(
 
     `deployment_mode` applies where the request names none.
     """
-    is_served = default.serves(account_id)
-    status = TargetStatus.ACTIVE if is_served else TargetStatus.INACTIVE
     with transaction():
         # The right may have been withdrawn since the request was authenticated.
         require_webhooks(account_id)
@@ -60,15 +60,9 @@ def create(
             base_url=request.base_url,
             deployment_mode=request.deployment_mode or deployment_mode,
             name=request.name,
-            status=status.value,
-            status_reason=None if is_served else UNSIGNED,
-            connected_status="unknown",
-            validation_status=PASSED,
-            validated_at=now,
-            validation_due_at=now + VALID_FOR,
             created_at=now,
-            updated_at=now,
             max_per_minute=request.max_per_minute,
+            **first_state(default.serves(account_id), now),
         )
         append(now, actor, "create_target", row.id)
     return _target(row, default)
@@ -76,12 +70,13 @@ def create(
 
 def get(target_id: str, default: DefaultSecret | None, account_id: int | None = None) -> Target:
     """Return a target, of one account where `account_id` is given. Raises TargetNotFound."""
-    return _target(_row(target_id, account_id), default)
+    return _target(find_row(target_id, account_id), default)
 
 
 def list_all(default: DefaultSecret | None) -> list[Target]:
     """Return every target, the newest first."""
-    return [_target(row, default) for row in TargetRow.select().order_by(TargetRow.id.desc())]
+    found = TargetRow.select().where(IS_PRESENT).order_by(TargetRow.id.desc())
+    return [_target(row, default) for row in found]
 
 
 def list_page(
@@ -96,7 +91,7 @@ def list_page(
 
     `status` is the one that is shown at `now`.
     """
-    wanted = (TargetRow.account == account_id) & (TargetRow.id < (before or _AFTER_ALL))
+    wanted = (TargetRow.account == account_id) & IS_PRESENT & (TargetRow.id < (before or _AFTER_ALL))
     if status is not None:
         wanted &= _shows(status, now)
     found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
@@ -112,10 +107,12 @@ def set_secret(
     """
     fingerprint = vault.fingerprint(secret)
     with transaction():
-        _row(target_id, account_id)
+        find_row(target_id, account_id)
         # Only these columns, and the status only where it is unchanged: a worker may be writing to the target now.
         sealed = vault.seal(secret, secret_context(target_id))
-        _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
+        signed = {"secret_sealed": sealed, "secret_fingerprint": fingerprint, "updated_at": now}
+        if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **signed):
+            raise TargetNotFound
         _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
         append(now, actor, "set_secret", target_id)
     return fingerprint
@@ -141,8 +138,8 @@ def change_status(
     with transaction():
         if verb == "resume":
             # Before the target's lock, in the order of a withdrawal.
-            require_webhooks(_account_id(_row(target_id, account_id)))
-        row = _locked(target_id, account_id)
+            require_webhooks(account_of(find_row(target_id, account_id)))
+        row = locked_row(target_id, account_id)
         if verb == "resume":
             # A resumed target is tried now, whatever its receiver or its breaker asked for.
             _change(target_id, held_until=None, held_reason=None, failures_in_row=0, failing_since=None, ramp=1)
@@ -166,7 +163,7 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
     validates the target now. Raises TargetNotFound.
     """
     with transaction():
-        row = _locked(target_id, account_id)
+        row = locked_row(target_id, account_id)
         is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
         has_failed_elsewhere = row.validation_status == FAILED and not is_about_address(row.validation_reason)
         if validation.is_partial and validation.has_passed and has_failed_elsewhere:
@@ -194,7 +191,7 @@ def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_u
     With `base_url`, only while that is still its URL: the refusal is of that one.
     """
     with transaction():
-        if base_url in {None, _locked(target_id, None).base_url}:
+        if base_url in {None, locked_row(target_id, None).base_url}:
             record_validation(target_id, None, Validation(reason, is_refused=True), now, actor)
 
 
@@ -212,12 +209,16 @@ def pass_validation(target_id: str, now: datetime, actor: str) -> None:
         append(now, actor, "validate_target", target_id, "delivered")
 
 
-def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
+def deactivate(
+    target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str, base_url: str | None = None
+) -> bool:
     """Block or disable an active or paused target; return whether it was one. One that is turned off stays as it is.
 
-    The caller holds the transaction.
+    With `base_url`, only while that is still its URL. The caller holds the transaction.
     """
     is_on = TargetRow.status.in_((TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value))
+    if base_url is not None:
+        is_on &= TargetRow.base_url == base_url
     turned = compare_and_swap(TargetRow, target_id, is_on, status=status.value, status_reason=reason, updated_at=now)
     if turned:
         append(now, actor, f"target_{status.value}", target_id, reason)
@@ -236,14 +237,6 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
     blocked = TargetRow.update(status=TargetStatus.BLOCKED.value, status_reason=NO_WEBHOOKS, updated_at=now)
     blocked.where(TargetRow.id.in_(ids)).execute()
     append_all([AuditEntry(to_ms(now), actor, "target_blocked", target_id, reason=NO_WEBHOOKS) for target_id in ids])
-
-
-def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:
-    """Set how many attempts a minute a target gets over all workers, or no limit. Raises TargetNotFound."""
-    with transaction():
-        _locked(target_id, None)
-        _change(target_id, max_per_minute=max_per_minute, paced_until=None, updated_at=now)
-        append(now, actor, "limit_target", target_id, None if max_per_minute is None else f"{max_per_minute}/min")
 
 
 def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> None:
@@ -268,6 +261,46 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
             append_all([AuditEntry(to_ms(now), actor, action, row.id, reason=reason) for row in found.execute()])
 
 
+def first_state(is_signed: bool, now: datetime) -> dict[str, Any]:
+    """Return the columns of a target whose URL has just passed the checks and that nothing was sent to yet.
+
+    `is_signed` says whether a secret signs for it.
+    """
+    return {
+        "status": (TargetStatus.ACTIVE if is_signed else TargetStatus.INACTIVE).value,
+        "status_reason": None if is_signed else UNSIGNED,
+        "connected_status": "unknown",
+        "validation_status": PASSED,
+        "validated_at": now,
+        "validation_due_at": now + VALID_FOR,
+        "updated_at": now,
+    }
+
+
+def locked_row(target_id: str, account_id: int | None) -> TargetRow:
+    """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change.
+
+    Raises TargetNotFound.
+    """
+    if identifiers.is_id(identifiers.TARGET, target_id):
+        lock_row(TargetRow, target_id)
+    return find_row(target_id, account_id)
+
+
+def find_row(target_id: str, account_id: int | None = None) -> TargetRow:
+    """Return a row, of one account where `account_id` is given. Raises TargetNotFound."""
+    is_id = identifiers.is_id(identifiers.TARGET, target_id)
+    found = TargetRow.get_or_none(TargetRow.id == target_id, IS_PRESENT) if is_id else None
+    if found is None or account_id not in {None, account_of(found)}:
+        raise TargetNotFound
+    return found
+
+
+def account_of(found: TargetRow) -> int:
+    """Return the column itself; `found.account` would query the account's row, once for every target."""
+    return int(found.__data__["account"])
+
+
 def secret_context(target_id: str) -> str:
     """Return the context that a target's sealed secret is bound to."""
     return TARGET_SECRET.context(target_id)
@@ -290,41 +323,21 @@ def _change(target_id: str, when: TargetStatus | None = None, **changes: object)
     compare_and_swap(TargetRow, target_id, *([] if when is None else [TargetRow.status == when.value]), **changes)
 
 
-def _locked(target_id: str, account_id: int | None) -> TargetRow:
-    """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change."""
-    if identifiers.is_id(identifiers.TARGET, target_id):
-        lock_row(TargetRow, target_id)
-    return _row(target_id, account_id)
-
-
-def _row(target_id: str, account_id: int | None = None) -> TargetRow:
-    is_id = identifiers.is_id(identifiers.TARGET, target_id)
-    row = TargetRow.get_or_none(TargetRow.id == target_id) if is_id else None
-    if row is None or account_id not in {None, _account_id(row)}:
-        raise TargetNotFound
-    return row
-
-
-def _account_id(row: TargetRow) -> int:
-    """Return the column itself; `row.account` would query the account's row, once for every target."""
-    return int(row.__data__["account"])
-
-
 def _is_signed_for(row: TargetRow, default: DefaultSecret | None) -> bool:
-    return row.secret_sealed is not None or default is None or default.serves(_account_id(row))
+    return row.secret_sealed is not None or default is None or default.serves(account_of(row))
 
 
 def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
     return Target(
         id=row.id,
-        account_id=_account_id(row),
+        account_id=account_of(row),
         provider_key=row.provider_key,
         base_url=row.base_url,
         deployment_mode=row.deployment_mode,
         name=row.name,
         status=TargetStatus(row.status),
         status_reason=row.status_reason,
-        secret_fingerprint=row.secret_fingerprint or (default.fingerprint_for(_account_id(row)) if default else None),
+        secret_fingerprint=row.secret_fingerprint or (default.fingerprint_for(account_of(row)) if default else None),
         has_own_secret=row.secret_fingerprint is not None,
         connected_status=row.connected_status,
         last_success_at=row.last_success_at,

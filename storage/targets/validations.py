@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from peewee import Case, fn
 
+from schemas.base.errors import TargetNotFound
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import ENABLED
 from schemas.targets.validations import FAILED, REVALIDATE_AT_MOST, VALID_FOR, Validation
@@ -55,7 +56,11 @@ def request(target_id: str, account_id: int | None, now: datetime, actor: str) -
         # A request while another one waits, or while a worker validates, gets the same result.
         asked_at = fn.COALESCE(TargetRow.validation_asked_at, to_ms(now))
         due_at = Case(None, [(TargetRow.validation_lease.is_null(), _AT_ONCE)], TargetRow.validation_due_at)
-        compare_and_swap(TargetRow, target_id, validation_asked_at=asked_at, validation_due_at=due_at)
+        # A removal may have won since the read.
+        if not compare_and_swap(
+            TargetRow, target_id, targets.IS_PRESENT, validation_asked_at=asked_at, validation_due_at=due_at
+        ):
+            raise TargetNotFound
         append(now, actor, "ask_validation", target_id)
         requested_at: datetime = TargetRow.get_by_id(target_id).validation_asked_at
     return requested_at

@@ -139,6 +139,8 @@ def try_to_open(two: Two, each: str) -> None:
         asked(two, "POST", f"{EXPORTS}/{each}/{verb}")
     for verb in ("pause", "resume", "disable", "validate", "ping"):
         asked(two, "POST", f"{TARGETS}/{each}/{verb}")
+    for method in ("PATCH", "DELETE"):
+        asked(two, method, f"{TARGETS}/{each}")
     assert everything_stored() == before
 
 

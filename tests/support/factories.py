@@ -20,7 +20,7 @@ from schemas.exports.ticket import Source, Ticket
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from schemas.settings.definitions import Settings, load_settings
-from schemas.targets.target import Target, TargetRequest
+from schemas.targets.target import Target, TargetEdit, TargetRequest
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
@@ -29,7 +29,7 @@ from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
 from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
-from storage.targets import targets
+from storage.targets import changes, targets
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
@@ -137,6 +137,11 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
         target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
         execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
     return target
+
+
+def limit_target(target_id: str, max_per_minute: int | None, now: datetime = NOW) -> None:
+    """Set a target's rate limit."""
+    changes.edit(target_id, TargetEdit(sets_limit=True, max_per_minute=max_per_minute), DEFAULT_SECRET, now, "operator")
 
 
 def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[str]:

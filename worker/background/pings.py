@@ -14,7 +14,7 @@ from schemas.targets.pings import PingOrder, PingResult, ping_body
 from storage.db.engine import connection, transaction
 from storage.targets import pings
 from worker.delivery.outcomes import Schedule, decide_outcome
-from worker.delivery.throttle_writer import log_events, write_effects
+from worker.delivery.throttle_writer import log_events, sent_to, write_effects
 from worker.http.signed_request import Message, SignedPost, new_nonce
 
 #: Concurrent pings of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
@@ -63,7 +63,7 @@ class PingTask:
         verdict, result = _result(outcome, began_at, now)
         with connection(), transaction():
             is_recorded = pings.finish(order.id, result, now)
-            effects = {order.target_id: [verdict.effect]} if is_recorded else {}
+            effects = {order.target_id: [sent_to(order.base_url, verdict.effect)]} if is_recorded else {}
             written = write_effects(effects, now, self._worker)
         log_events(written.events)
 

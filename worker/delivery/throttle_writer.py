@@ -7,6 +7,7 @@ the same row for a second at a time, and two workers that deliver to it do not w
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -34,8 +35,13 @@ def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> 
     effects: dict[str, list[TargetEffect]] = defaultdict(list)
     for attempt in attempts:
         if attempt.claim.export_id in moved:
-            effects[attempt.claim.target_id].append(attempt.verdict.effect)
+            effects[attempt.claim.target_id].append(sent_to(attempt.claim.base_url, attempt.verdict.effect))
     return effects
+
+
+def sent_to(base_url: str, effect: TargetEffect) -> TargetEffect:
+    """Return the effect with the URL that the attempt was sent to, where it turns the target off."""
+    return effect if effect.status is None else replace(effect, base_url=base_url)
 
 
 def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:
@@ -57,9 +63,9 @@ def write_effects(effects: Effects, now: datetime, actor: str, others: Collectio
         if update.passes_validation:
             targets.pass_validation(target_id, now, actor)
         if update.deactivated is TargetStatus.BLOCKED:
-            targets.refuse(target_id, update.reason, now, actor)
+            targets.refuse(target_id, update.reason, now, actor, update.base_url)
         elif update.deactivated is not None:
-            targets.deactivate(target_id, update.deactivated, update.reason, now, actor)
+            targets.deactivate(target_id, update.deactivated, update.reason, now, actor, update.base_url)
     states = seen | {target_id: update.state for target_id, update in updates.items()}
     return WrittenStates(states, [event for update in written for event in update.events])
 

@@ -13,8 +13,8 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.target import MAX_PER_MINUTE
 from storage.db.engine import close_database, execute, rows
 from storage.exports import worker_heartbeats
-from storage.targets import pings, targets
-from tests.support.factories import LOOPBACK, NOW, make_customer, make_target
+from storage.targets import pings, targets, validations
+from tests.support.factories import LOOPBACK, NOW, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
 from tests.support.shell import Shell
@@ -301,3 +301,66 @@ def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
         result = shell.type("resume", *words)
         assert result.exit_code == 2
         assert "either a target id or --all" in result.stderr
+
+
+# ---- add, set, remove
+
+
+def test_a_target_is_added_checked_by_a_worker_and_signed_by_the_default_secret(shell: TargetShell) -> None:
+    with shell.database():
+        account_id = str(make_customer().account_id)
+    url = "http://127.0.0.1:9/hook"
+    given = ("Our tracker", "--url", url, "--account", account_id, "--max-per-minute", "30")
+    made = shell.json("add", *given)
+    assert (made["name"], made["base_url"], made["status"], made["max_per_minute"]) == ("Our tracker", url, "active", 30)
+    with shell.database():
+        assert rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (made["id"],)) == [
+            ("operator", "create_target"),
+            ("operator", "ask_validation"),
+        ]
+        job = validations.claim_next(utc_now(), 6)
+    assert job is not None
+    assert job.target_id == made["id"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("Tracker", "--url", "http://10.20.30.40/", "--account", "1"), "/base_url"),
+        (("Tracker", "--url", "http://127.0.0.1:9/?token=s3cr3t", "--account", "1"), "credential"),
+        ((" ", "--url", "http://127.0.0.1:9/", "--account", "1"), "/name"),
+        (("Tracker", "--url", "http://127.0.0.1:9/", "--account", "99"), "There is no account 99"),
+    ],
+)
+def test_a_target_that_is_refused_is_not_added(shell: TargetShell, given: tuple[str, ...], reason: str) -> None:
+    with shell.database():
+        assert make_customer().account_id == 1
+    before = shell.stored()
+    refusal = shell.refused("add", *given)
+    assert reason in refusal
+    assert "s3cr3t" not in refusal
+    assert shell.stored() == before
+
+
+def test_the_members_that_are_named_are_set(shell: TargetShell) -> None:
+    [target_id] = shell.make_targets("http://127.0.0.1:9/")
+    assert shell.json("set", target_id, "--name", "Other")["name"] == "Other"
+    limited = shell.json("set", target_id, "--max-per-minute", "30")
+    assert (limited["name"], limited["max_per_minute"]) == ("Other", 30)
+    moved = shell.json("set", target_id, "--url", "http://127.0.0.1:10/", "--max-per-minute", "none")
+    assert (moved["base_url"], moved["max_per_minute"]) == ("http://127.0.0.1:10/", None)
+    before = shell.stored()
+    assert "/base_url" in shell.refused("set", target_id, "--url", "http://10.20.30.40/")
+    assert shell.type("set", target_id).exit_code == 2
+    assert shell.stored() == before
+
+
+def test_a_target_is_removed_once_no_export_waits_for_it(shell: TargetShell) -> None:
+    with shell.database():
+        customer = make_customer()
+        busy, idle = (make_target(customer, "http://127.0.0.1:9/") for _ in range(2))
+        make_approved(customer, busy.id)
+    assert "(1 approved)" in shell.refused("remove", busy.id)
+    assert shell.json("remove", idle.id) == {"id": idle.id, "removed": True}
+    assert "There is no such ticket export target" in shell.refused("remove", idle.id)
+    assert [each["id"] for each in shell.json("list")] == [busy.id]

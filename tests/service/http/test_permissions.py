@@ -34,6 +34,7 @@ from tests.support.factories import (
     Customer,
     capture,
     cms_diagnostics,
+    make_approved,
     make_colleague,
     make_customer,
     make_exports,
@@ -118,7 +119,7 @@ class RoutePermission:
     def call(self, scene: PermissionScene, offer: "Offer") -> Call:
         """Return the request of somebody who offers these headers."""
         call = Call(self.method, self.path.format(**scene.ids))
-        if self.method == "POST":
+        if self.method in {"POST", "PATCH"}:
             # Without a signature these two headers mean nothing, and no other route reads them.
             webhook = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
             call = call.plus(*JSON.items(), *webhook.items()).with_json(self.body(scene))
@@ -141,6 +142,8 @@ ROWS: Final = [
     RoutePermission("POST", TARGETS, MANAGE_WEBHOOKS, lambda _: target_request()),
     RoutePermission("GET", TARGET, MANAGE),
     RoutePermission("HEAD", TARGET, MANAGE),
+    RoutePermission("PATCH", TARGET, MANAGE_WEBHOOKS, lambda _: {"name": "Other"}),
+    RoutePermission("DELETE", TARGET, MANAGE),
     RoutePermission("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
@@ -408,6 +411,8 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     target = make_target(customer)
+    # A removal is refused, so that each caller finds the target.
+    make_approved(customer, target.id)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     return PermissionScene(
         app=create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver),

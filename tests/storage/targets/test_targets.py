@@ -17,7 +17,17 @@ from storage.db.engine import connection, execute, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state_sql
-from tests.support.factories import DEFAULT_SECRET, NOW, Customer, claim_due, in_s, make_approved, make_customer, make_target
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    NOW,
+    Customer,
+    claim_due,
+    in_s,
+    limit_target,
+    make_approved,
+    make_customer,
+    make_target,
+)
 
 VAULT = Vault([b"k" * 32])
 LATER = NOW + timedelta(minutes=1)
@@ -335,16 +345,16 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
     target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:1")
     assert target.max_per_minute == 60
     execute("UPDATE targets SET paced_until = 1")
-    targets.set_limit(target.id, 90, LATER, "operator")
+    limit_target(target.id, 90, LATER)
     turn = throttle_state_sql.read([target.id])[target.id]
     # What was used up was counted by another measure.
     assert (turn.max_per_minute, turn.paced_until) == (90, None)
-    targets.set_limit(target.id, None, LATER, "operator")
+    limit_target(target.id, None, LATER)
     assert targets.get(target.id, None).max_per_minute is None
     reported = rows("SELECT actor, reason FROM audit_entries WHERE action = 'limit_target' ORDER BY id")
     assert reported == [("operator", "90/min"), ("operator", None)]
     with pytest.raises(TargetNotFound):
-        targets.set_limit("tgt_x", 60, NOW, "operator")
+        limit_target("tgt_x", 60)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from schemas.targets.target import BREAKER_OPEN, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.targets import targets, throttle_state_sql
-from tests.support.factories import NOW, Customer, claim_due, make_approved, make_exports, make_target
+from tests.support.factories import NOW, Customer, claim_due, limit_target, make_approved, make_exports, make_target
 
 #: Everything set, each to another value: a column that takes another's place shows.
 MARKED = {
@@ -81,7 +81,7 @@ def test_writing_a_throttle_state_changes_neither_status_nor_limit(customer: Cus
     target = make_target(customer)
     stale = state_of(target.id)
     targets.change_status(target.id, "pause", NOW, "operator")
-    targets.set_limit(target.id, 30, NOW, "operator")
+    limit_target(target.id, 30)
     write(replace(stale, ramp=2))
     assert state_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)
 

@@ -12,8 +12,8 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.throttle_state import TargetKey, WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import claims_sql
-from storage.targets import targets, throttle_state_sql
-from tests.support.factories import NOW, Customer, make_approved, make_customer
+from storage.targets import throttle_state_sql
+from tests.support.factories import NOW, Customer, limit_target, make_approved, make_customer
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import statements
 from worker.delivery import throttle
@@ -441,18 +441,18 @@ def waiting_beside(targets_count: int, each: int, first: int = 500) -> list[str]
 
 def test_a_rate_limited_target_gets_its_allowance_and_no_more_than_can_be_sent_at_once(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
-    targets.set_limit(target_id, 600, NOW, "operator")
+    limit_target(target_id, 600)
     planner = made(64)
     planned = plan(planner)
     assert (planned.quotas, planned.rate_limited) == ({target_id: 9}, [target_id])
-    targets.set_limit(target_id, 60_000, NOW, "operator")
+    limit_target(target_id, 60_000)
     # Beyond its slots, what is claimed would wait and be sent closer together than it was paced.
     assert plan(planner, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
 
 
 def test_a_used_up_rate_limit_sets_the_time_of_the_next_plan(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
-    targets.set_limit(target_id, 61, NOW, "operator")
+    limit_target(target_id, 61)
     used_up(target_id, 1)
     planner = made(64)
     assert not plan(planner)
@@ -468,7 +468,7 @@ def used_up(target_id: str, count: int) -> None:
 
 def test_a_rate_limited_target_does_not_keep_room_from_others(customer: Customer) -> None:
     paced, free = waiting_for(customer, 2, 100)
-    targets.set_limit(paced, 60, NOW, "operator")
+    limit_target(paced, 60)
     planned = plan(made(32))
     assert (planned.quotas, planned.rate_limited) == ({paced: 1, free: 16}, [paced])
 
@@ -476,7 +476,7 @@ def test_a_rate_limited_target_does_not_keep_room_from_others(customer: Customer
 def test_only_a_rate_limited_target_that_gets_something_is_locked(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     for target_id in ids:
-        targets.set_limit(target_id, 600, NOW, "operator")
+        limit_target(target_id, 600)
     used_up(ids[0], 600)
     change(ids[1], held_until=to_ms(NOW) + 1, held_reason="rate_limited")
     assert plan(made(32)).rate_limited == [ids[2]]

@@ -16,7 +16,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state_sql
 from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
-from tests.support.factories import NOW, Customer, make_approved, make_target
+from tests.support.factories import NOW, Customer, limit_target, make_approved, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
 from worker.delivery import throttle
@@ -192,7 +192,7 @@ def test_two_dispatchers_keep_a_rate_limit_together(
     """Two targets, so that each dispatcher may lock one while it wants the other."""
     paced = [many_targets(customer, number, 1, f"https://paced-{number}.example.com/")[0] for number in range(2)]
     for target_id in paced:
-        targets.set_limit(target_id, 600, NOW, "operator")
+        limit_target(target_id, 600)
     many_waiting(customer, 0, 2000, (0, 2), NOW)
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, concurrency=32):
@@ -222,7 +222,7 @@ def most_in_a_minute(moments: Sequence[datetime]) -> int:
 def test_an_export_reports_the_wait_for_its_targets_rate_limit(customer: Customer, per_minute: int) -> None:
     target_id = make_target(customer).id
     export_id = make_approved(customer, target_id)
-    targets.set_limit(target_id, per_minute, NOW, "operator")
+    limit_target(target_id, per_minute)
     with transaction():
         state = throttle_state_sql.read([target_id])[target_id]
         used_up = throttle.use_rate_allowance(state, throttle.rate_allowance(state, NOW), NOW)

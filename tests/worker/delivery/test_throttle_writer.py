@@ -17,7 +17,16 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state_sql, validations
-from tests.support.factories import DEFAULT_SECRET, NOW, Customer, claim_due, completed_attempt, make_approved, make_target
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    NOW,
+    Customer,
+    claim_due,
+    completed_attempt,
+    limit_target,
+    make_approved,
+    make_target,
+)
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
 from worker.delivery.throttle_writer import effects_of, log_events, write_effects
@@ -321,7 +330,7 @@ def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: C
 
     def pause_and_limit() -> None:
         targets.change_status(target.id, "pause", NOW, "operator")
-        targets.set_limit(target.id, 30, NOW, "operator")
+        limit_target(target.id, 30)
 
     together(lambda: record(target.id, LIMITED), pause_and_limit)
     assert rows("SELECT status, max_per_minute, held_until, held_reason FROM targets") == [

@@ -32,6 +32,7 @@ from tests.support.factories import (
     claim_due,
     completed_attempt,
     forbid_webhooks,
+    limit_target,
     make_approved,
     make_customer,
     make_failed,
@@ -88,7 +89,7 @@ def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: 
         claims_sql.record_attempts(
             [completed_attempt(claim, transition, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
         )
-    targets.set_limit(target.id, 60, now, "operator")
+    limit_target(target.id, 60, now)
     held = make_target(customer, name="Slow <script>")
     execute(
         "UPDATE targets SET held_until = ?, held_reason = ?, failures_in_row = 9 WHERE id = ?",

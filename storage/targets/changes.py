@@ -1,0 +1,145 @@
+"""Edits and removals of targets. A removed target keeps its row for the history of its exports; nothing else finds it.
+
+An approval locks its target against a removal, and a removal counts what waits after it has locked the target: neither
+misses the other.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from peewee import fn
+
+from schemas.base.errors import Conflict
+from schemas.base.timestamps import to_ms
+from schemas.exports.recoveries import RecoveryStatus
+from schemas.exports.state_machine import ExportStatus
+from schemas.targets.target import TargetEdit, TargetStatus, host_of
+from storage.accounts.accounts import require_webhooks
+from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.db.engine import transaction
+from storage.db.leases import compare_and_swap
+from storage.db.models import ExportRow, RecoveryRow, TargetRow
+from storage.db.queries import tuples
+from storage.secrets.default_secret import DefaultSecret
+from storage.targets import targets
+
+#: `status_reason` of a removed target.
+REMOVED: Final = "removed"
+#: Exports that a refused removal counts; more are shown as this many.
+MOST_COUNTED: Final = 10_000
+
+_WAITING: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
+#: What attempts and validations of another URL have shown.
+_SHOWN_BY_ATTEMPTS: Final = (
+    TargetRow.concurrency,
+    TargetRow.ramp,
+    TargetRow.failures_in_row,
+    TargetRow.failing_since,
+    TargetRow.held_until,
+    TargetRow.held_reason,
+    TargetRow.paced_until,
+    TargetRow.last_success_at,
+    TargetRow.validation_reason,
+    TargetRow.validation_failures,
+    TargetRow.validation_asked_at,
+    TargetRow.validation_lease,
+)
+
+
+class TargetInUse(Conflict):
+    """A target cannot be removed while exports wait for it; `details` has their number by status."""
+
+    def __init__(self, target_id: str, waiting: Mapping[str, int]) -> None:
+        counted = ", ".join(f"{count} {status}" for status, count in waiting.items() if count)
+        super().__init__(
+            f"Exports wait for target {target_id} ({counted}). Let them be delivered, or disable the target, which fails "
+            "them; then remove it."
+        )
+        self.details = waiting
+
+
+def edit(
+    target_id: str, wanted: TargetEdit, default: DefaultSecret, now: datetime, actor: str, account_id: int | None = None
+) -> bool:
+    """Change a target, of one account where `account_id` is given; return whether its URL changed.
+
+    A new `base_url` has passed the checks of a new target's: the target starts as one, and what waits goes to the new URL.
+    Raises TargetNotFound, WebhooksForbidden for a new URL.
+    """
+    with transaction():
+        if wanted.base_url is not None:
+            # Before the target's lock, in the order of a withdrawal.
+            require_webhooks(targets.account_of(targets.find_row(target_id, account_id)))
+        row = targets.locked_row(target_id, account_id)
+        changes: dict[str, Any] = {}
+        entries: list[tuple[str, str | None]] = []
+        if wanted.name not in {None, row.name}:
+            changes["name"] = wanted.name
+            entries.append(("rename_target", None))
+        if wanted.sets_limit and wanted.max_per_minute != row.max_per_minute:
+            changes |= {"max_per_minute": wanted.max_per_minute, "paced_until": None}
+            entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
+        is_moved = wanted.base_url not in {None, row.base_url}
+        if is_moved:
+            is_signed = row.secret_sealed is not None or default.serves(targets.account_of(row))
+            reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
+            changes |= {**reset, **targets.first_state(is_signed, now), "base_url": wanted.base_url}
+            entries.append(("move_target", host_of(str(wanted.base_url))))
+        if changes:
+            compare_and_swap(TargetRow, target_id, **{**changes, "updated_at": now})
+            append_all([AuditEntry(to_ms(now), actor, action, target_id, reason=reason) for action, reason in entries])
+    return is_moved
+
+
+def remove(target_id: str, now: datetime, actor: str, account_id: int | None = None) -> None:
+    """Remove a target, of one account where `account_id` is given, erase its secret, and end its recoveries.
+
+    Raises TargetNotFound, TargetInUse, Conflict for a recovery that begins at the same moment.
+    """
+    with transaction():
+        targets.find_row(target_id, account_id)
+        # Waits for a batch that makes exports due now. First, since a batch locks its recovery before the target.
+        _end_recoveries(target_id, now, actor)
+        targets.locked_row(target_id, account_id)
+        if RecoveryRow.select().where(*_running(target_id)).exists():
+            raise Conflict(f"A recovery of target {target_id} began at this moment; repeat the removal.")
+        waiting = _count_waiting(target_id)
+        if any(waiting.values()):
+            raise TargetInUse(target_id, waiting)
+        compare_and_swap(
+            TargetRow,
+            target_id,
+            deleted_at=now,
+            updated_at=now,
+            # Whatever overlooks `deleted_at` finds a target that accepts nothing.
+            status=TargetStatus.DISABLED.value,
+            status_reason=REMOVED,
+            secret_sealed=None,
+            secret_fingerprint=None,
+            held_until=None,
+            held_reason=None,
+            validation_status=None,
+            validation_due_at=None,
+            validation_asked_at=None,
+            validation_lease=None,
+        )
+        append(now, actor, "remove_target", target_id)
+
+
+def _end_recoveries(target_id: str, now: datetime, actor: str) -> None:
+    cancelled = {"status": RecoveryStatus.CANCELLED.value, "lease": None, "next_run_at": None, "finished_at": now}
+    ended = RecoveryRow.update(**cancelled).where(*_running(target_id)).returning(RecoveryRow.id)
+    append_all([AuditEntry(to_ms(now), actor, "cancel_recovery", row.id, reason=REMOVED) for row in ended.execute()])
+
+
+def _running(target_id: str) -> tuple[Any, Any]:
+    return RecoveryRow.target == target_id, RecoveryRow.status == RecoveryStatus.RUNNING.value
+
+
+def _count_waiting(target_id: str) -> dict[str, int]:
+    waiting = ExportRow.select(ExportRow.status).where(ExportRow.target == target_id, ExportRow.due_at.is_null(False))
+    part = waiting.limit(MOST_COUNTED).alias("part")
+    found = ExportRow.select(part.c.status, fn.COUNT(part.c.status)).from_(part).group_by(part.c.status)
+    counted: dict[str, int] = dict(tuples(found))
+    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING}
