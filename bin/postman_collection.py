@@ -71,6 +71,10 @@ _STEPS: Final = (
     ("retryTicketExport", "Nothing"),
     # Only a prepared export can be dismissed.
     ("prepareTicketExport", "The least"),
+    ("editTicketExport", "A title"),
+    ("snoozeTicketExport", "Until it is seen again"),
+    ("dismissTicketExport", "A reason and a note"),
+    ("restoreTicketExport", "Nothing"),
     ("dismissTicketExport", "Nothing"),
     ("decideTicketExports", "Restore"),
     ("beginTicketExportRecovery", "The last day"),

@@ -13,7 +13,9 @@ from service.api.email import EmailWebhookResource
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,
+    TicketExportRestorationResource,
     TicketExportRetryResource,
+    TicketExportSnoozeResource,
 )
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
@@ -98,12 +100,14 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TargetResumptionResource(executor, targets),
         TargetSwitchResource("disable", executor, targets),
         TicketExportsResource(executor, exports, base_url),
-        TicketExportResource(),
+        TicketExportResource(executor, exports),
         TicketExportAttemptsResource(base_url),
         TicketExportApprovalResource(executor, exports, base_url),
         TicketExportRetryResource(executor, exports, base_url),
         TicketExportDismissalResource(executor, exports),
         BulkDecisionsResource(executor, exports, operations.bulk),
+        TicketExportRestorationResource(executor, exports),
+        TicketExportSnoozeResource(executor, exports),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

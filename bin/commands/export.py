@@ -1,10 +1,9 @@
-"""`export`: show, approve, dismiss and redeliver ticket exports.
+"""`export`: list, show, prepare and recover ticket exports; `bin.commands.export_decisions` has the decisions on one.
 
 `recover` processes the recovery that it starts. When interrupted, it finishes the current batch and leaves the rest to a
 worker; when killed, a worker takes over once the lease expires.
 """
 
-import json
 import signal
 import sys
 from collections.abc import Iterable
@@ -18,19 +17,19 @@ from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
+from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
+from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
-from schemas.base.strict_json import MalformedJson, parse
 from schemas.exports.export_filter import ExportQuery
-from schemas.exports.record import Approval, export_record
+from schemas.exports.record import export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
-from schemas.targets.approval import TargetUrlRefused
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
@@ -67,14 +66,14 @@ def export() -> None:
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
 @click.option("--all", "is_all", is_flag=True, help="List every export in the table, too.")
 @json_option
-def list_exports(limit: int | None, is_all: bool, as_json: bool, **given: Any) -> None:
+def list_exports(limit: int | None, is_all: bool, as_json: bool, **filters: Any) -> None:
     """List exports, newest first.
 
     --status, --severity, --project and --target take several values, separated by commas.
     """
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
-    query = ExportQuery(**given)
+    query = ExportQuery(**filters)
     with opened():
         now = utc_now()
         shown = limit or (None if as_json or is_all else SHOWN)
@@ -84,7 +83,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, **given: Any) -
             return
         rows = [{**record, **{name: record["ticket"][name] for name in ("severity", "title")}} for record in records]
         columns = ("id", "status", "status_reason", "attempts", "severity", "title")
-        print_records(rows, as_json, columns, "No exports match." if any(given.values()) else "There are no exports.")
+        print_records(rows, as_json, columns, "No exports match." if any(filters.values()) else "There are no exports.")
         if shown is not None and len(rows) == shown:
             _print_rest(query, shown)
 
@@ -124,54 +123,6 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 
 
 @export.command(
-    epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
-)
-@click.argument("export_id")
-@click.option("--target", "target_id", required=True, help="The target's id.")
-@json_option
-def approve(export_id: str, target_id: str, as_json: bool) -> None:
-    """Approve a prepared export for a target; a worker delivers it."""
-    with opened() as settings:
-        exports = build_operations(settings).exports
-        try:
-            record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
-        except TargetUrlRefused as refused:
-            # These settings may differ from those of the service and the workers: the target is not blocked by them.
-            raise Refused(
-                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
-                "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
-            ) from None
-        exports.wake_workers()
-        print_record(export_record(record, utc_now()), as_json)
-
-
-@export.command(epilog="Example: riskrelay export dismiss exp_…\n\nExit codes: 0 dismissed, 1 refused, 2 wrong usage.")
-@click.argument("export_id")
-@json_option
-def dismiss(export_id: str, as_json: bool) -> None:
-    """Dismiss a prepared export."""
-    with opened() as settings:
-        record = build_operations(settings).exports.dismiss(export_id, OPERATOR)
-        print_record(export_record(record, utc_now()), as_json)
-
-
-@export.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
-@click.argument("export_id")
-@json_option
-def retry(export_id: str, as_json: bool) -> None:
-    """Redeliver a failed or blocked export with a new retry schedule.
-
-    If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
-    as well, and a worker validates it by its own settings.
-    """
-    with opened() as settings:
-        exports = build_operations(settings).exports
-        record = exports.retry(export_id, OPERATOR, exports.check_blocked_target(export_id, OPERATOR))
-        exports.wake_workers()
-        print_record(export_record(record, utc_now()), as_json)
-
-
-@export.command(
     epilog="Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high\n\n"
     "Exit codes: 0 prepared, 1 refused, 2 wrong usage."
 )
@@ -201,18 +152,22 @@ def prepare(
     as_json: bool,
 ) -> None:
     """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
-    written = _without_none({"title": title, "description": description, "severity": severity, "page_url": page_url})
+    written = given({"title": title, "description": description, "severity": severity, "page_url": page_url})
     if (file is None) == (title is None) or (file is not None and written):
         raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
     source = None if source_id is None else {"id": source_id}
-    members = _strict(json.dumps(_without_none({"source": source, "project_id": project_id})).encode())
+    members = given({"source": source, "project_id": project_id})
     with opened() as settings:
         if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
-        ticket = json.dumps(written).encode() if file is None else _read(file, settings.max_body_bytes)
-        preparation = read_preparation(_joined(_strict(ticket), members))
+        ticket = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
+        preparation = read_preparation(_joined(ticket, members))
         record = build_operations(settings).exports.prepare(preparation, account_id, OPERATOR)
         print_record(export_record(record, utc_now()), as_json)
+
+
+for _command in (approve, dismiss, restore, snooze, edit, retry):
+    export.add_command(_command)
 
 
 def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
@@ -271,25 +226,6 @@ def recover(
             raise click.UsageError("Use --target and --since together.")
         else:
             _recover(target_id, since, settings, as_json)
-
-
-def _without_none(members: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
-
-
-def _read(file: BinaryIO, max_bytes: int) -> bytes:
-    text = file.read(max_bytes + 1)
-    if len(text) > max_bytes:
-        raise Refused(f"The ticket has more than {max_bytes} bytes; see MAX_BODY_BYTES.")
-    return text
-
-
-def _strict(text: bytes) -> Any:
-    """Parse JSON as strictly as a request body: a shell can pass text that no response can carry."""
-    try:
-        return parse(text)
-    except MalformedJson as malformed:
-        raise Refused(str(malformed)) from None
 
 
 def _joined(value: Any, members: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ MAX_ID_LENGTH: Final = 64
 #: Trackers accept fewer.
 MAX_LABELS: Final = 50
 MAX_LABEL: Final = 100
+#: More than the 71 characters of a digest.
+MAX_DIGEST: Final = 100
 #: Enough for the key of any system.
 MAX_SOURCE_ID: Final = 200
 
@@ -208,7 +210,7 @@ class ApprovalForm(Form):
     )
     ticket_digest = Text(
         load_default=None,
-        max_length=100,
+        max_length=MAX_DIGEST,
         metadata={"description": "The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."},
     )
 

@@ -87,11 +87,20 @@ def past_from(text: str, now: datetime) -> datetime:
 
 
 def since_from(text: str, now: datetime) -> datetime | None:
-    """Return the moment of `text`, relative to `now`; None if it is not one."""
-    ago = _AGO.fullmatch(text)
-    if ago is None:
+    """Return the moment of `text`, an age before `now` where it is one; None if it is not a moment."""
+    return _moment(text, now, -1)
+
+
+def until_from(text: str, now: datetime) -> datetime | None:
+    """Return the moment of `text`, a time after `now` where it is one such as 7d; None if it is not a moment."""
+    return _moment(text, now, 1)
+
+
+def _moment(text: str, now: datetime, sign: int) -> datetime | None:
+    span = _AGO.fullmatch(text)
+    if span is None:
         return moment_from(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     try:
-        return now - int(ago[1]) * _UNITS[ago[2]]
-    except OverflowError:  # before the year 1
+        return now + sign * int(span[1]) * _UNITS[span[2]]
+    except OverflowError:  # before the year 1 or after the year 9999
         return None

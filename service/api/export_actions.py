@@ -1,13 +1,14 @@
-"""`POST /api/ticket-exports/{export_id}/…`: approve, retry or dismiss an export."""
+"""`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore or snooze an export."""
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.fields import NoMembers
+from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind
+from schemas.exports.decision_forms import DismissalForm, DismissalRequest, SnoozeForm, SnoozeRequest
 from schemas.exports.record import ApprovalForm, Export, export_record
 from schemas.settings.definitions import RouteFamily
-from service.api.exports import EXPORTS, export_url
+from service.api.exports import EXPORTS, decided, export_url
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Body, Operation
@@ -44,7 +45,7 @@ class TicketExportRetryResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        self.operations = {"POST": _without_members()}
+        self.operations = {"POST": _optional(NoMembers())}
         self._executor = executor
         self._exports = exports
         self._public_base_url = public_base_url
@@ -63,13 +64,13 @@ class TicketExportRetryResource:
 
 
 class TicketExportDismissalResource:
-    """Dismisses a prepared export for good."""
+    """Dismisses a prepared export."""
 
     path = f"{EXPORTS}/{{export_id}}/dismiss"
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _without_members()}
+        self.operations = {"POST": _optional(DismissalForm())}
         self._executor = executor
         self._exports = exports
 
@@ -78,11 +79,48 @@ class TicketExportDismissalResource:
         self._executor.respond(req, resp, lambda: self._dismiss(req, export_id))
 
     def _dismiss(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        return ApiResponse(200, export_record(self._exports.dismiss(export_id, req.context.principal), utc_now()))
+        wanted: DismissalRequest = req.context.payload
+        return decided(self._exports.dismiss(export_id, req.context.principal, wanted.reason, wanted.note))
 
 
-def _without_members() -> Operation:
-    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL)
+class TicketExportRestorationResource:
+    """Makes a dismissed export prepared again, or ends a snooze."""
+
+    path = f"{EXPORTS}/{{export_id}}/restore"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
+        self.operations = {"POST": _optional(NoMembers())}
+        self._executor = executor
+        self._exports = exports
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Restore the export."""
+        self._executor.respond(req, resp, lambda: decided(self._exports.restore(export_id, req.context.principal)))
+
+
+class TicketExportSnoozeResource:
+    """Snoozes a prepared export."""
+
+    path = f"{EXPORTS}/{{export_id}}/snooze"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
+        self.operations = {"POST": _optional(SnoozeForm())}
+        self._executor = executor
+        self._exports = exports
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Snooze the export."""
+        self._executor.respond(req, resp, lambda: self._snooze(req, export_id))
+
+    def _snooze(self, req: falcon.Request, export_id: str) -> ApiResponse:
+        wanted: SnoozeRequest = req.context.payload
+        return decided(self._exports.snooze(export_id, req.context.principal, wanted.until))
+
+
+def _optional(form: Form) -> Operation:
+    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), form, Body.OPTIONAL)
 
 
 def _due(export: Export, public_base_url: str) -> ApiResponse:

@@ -1,6 +1,6 @@
-"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll one, list its attempts.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, list its attempts.
 
-`service.api.export_actions` serves approval, retry and dismissal.
+`service.api.export_actions` serves approval, retry and the other decisions.
 """
 
 from typing import Any, Final
@@ -12,8 +12,9 @@ from schemas.api.responses import AttemptResponse, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.exports.decision_forms import EditForm
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
-from schemas.exports.record import PreparationForm, export_record
+from schemas.exports.record import Export, PreparationForm, export_record
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
@@ -31,6 +32,11 @@ EXPORTS: Final = "/api/ticket-exports"
 def export_url(public_base_url: str, export_id: str) -> str:
     """Return the URL of an export's record."""
     return f"{public_base_url}{EXPORTS}/{export_id}"
+
+
+def decided(export: Export) -> ApiResponse:
+    """Return the response to a decision that makes nothing due."""
+    return ApiResponse(200, export_record(export, utc_now()))
 
 
 class TicketExportsResource:
@@ -68,14 +74,17 @@ class TicketExportsResource:
 
 
 class TicketExportResource:
-    """Serves polls, with one query and no schema: clients poll often."""
+    """Serves polls, with one query and no schema, because clients poll often; edits prepared tickets."""
 
     path = f"{EXPORTS}/{{export_id}}"
     family = RouteFamily.EXPORTS
 
-    def __init__(self) -> None:
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
         reading = Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS))
-        self.operations = {"GET": reading, "HEAD": reading}
+        editing = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), EditForm())
+        self.operations = {"GET": reading, "HEAD": reading, "PATCH": editing}
+        self._executor = executor
+        self._exports = exports
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Return the record, or 304 if the client has this version; a 304 does not build the record."""
@@ -94,6 +103,11 @@ class TicketExportResource:
         resp.data = record_json(export, attempt, now_ms)
 
     on_head = on_get
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Replace parts of a prepared ticket."""
+        edit, principal = req.context.payload, req.context.principal
+        self._executor.respond(req, resp, lambda: decided(self._exports.edit(export_id, principal, edit)))
 
 
 class TicketExportAttemptsResource:

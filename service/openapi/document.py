@@ -30,7 +30,7 @@ from service.openapi import (
 )
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import own_schema, with_aliases, with_mailboxes
+from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
@@ -173,7 +173,7 @@ class _Writer:
         webhooks = deliveries.webhooks(self._resolve)
         whole = self._spec.to_dict()
         schemas = whole["components"]["schemas"]
-        for name, completed in (("IssueInput", with_aliases), ("PostmarkInput", with_mailboxes)):
+        for name, completed in (("IssueInput", with_aliases), ("PostmarkInput", with_mailboxes), ("EditInput", with_a_part)):
             if name in schemas:
                 schemas[name] = completed(schemas[name])
         components = whole["components"]

@@ -3,7 +3,13 @@
 from typing import Any, Final
 
 from schemas.api.responses import AttemptListResponse, ExportListResponse, ExportResponse
-from service.api.export_actions import TicketExportApprovalResource, TicketExportDismissalResource, TicketExportRetryResource
+from service.api.export_actions import (
+    TicketExportApprovalResource,
+    TicketExportDismissalResource,
+    TicketExportRestorationResource,
+    TicketExportRetryResource,
+    TicketExportSnoozeResource,
+)
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.openapi.operations import (
     AT,
@@ -81,7 +87,14 @@ ATTEMPT: Final[dict[str, Any]] = {
 #: Of an export that is due now, or later at a target that is on hold.
 _DUE_HEADERS: Final = ("Location", "Retry-After?")
 #: What may follow an export that is prepared.
-_NEXT: Final = ("readTicketExport", "approveTicketExport", "dismissTicketExport", "listTicketExportAttempts")
+_NEXT: Final = (
+    "readTicketExport",
+    "editTicketExport",
+    "approveTicketExport",
+    "dismissTicketExport",
+    "snoozeTicketExport",
+    "listTicketExportAttempts",
+)
 
 OPERATIONS: Final[Operations] = {
     ("POST", TicketExportsResource.path): OperationDescription(
@@ -154,16 +167,80 @@ OPERATIONS: Final[Operations] = {
         responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),),
         error_codes=("CONFLICT",),
     ),
+    ("PATCH", TicketExportResource.path): OperationDescription(
+        id="editTicketExport",
+        tag=TAG,
+        summary="Edit a prepared ticket",
+        description="Replaces the title, the description, the severity or the labels of a prepared ticket; at least one. "
+        "The ticket gets a new digest and is searched for forbidden content again. The first original is kept as "
+        "`original_ticket`; an edit back to it makes `edited` false. With the `ticket_digest` that you read, a ticket that "
+        "has changed since is a 409. A label `severity:…` follows a new severity, unless `labels` are given.",
+        responses=(
+            SuccessResponse(
+                200,
+                "The export with its new ticket.",
+                ExportResponse,
+                {**PREPARED, "ticket": {**TICKET, "severity": "low"}, "severity": "low", "edited": True}
+                | {"original_ticket": TICKET},
+            ),
+        ),
+        error_codes=("CONFLICT",),
+        examples={
+            "A title": {"title": "Describe the picture on the home page"},
+            "All parts": {
+                "title": "Describe the picture on the home page",
+                "description": "Add alternative text to the picture.",
+                "severity": "low",
+                "labels": ["accessibility", "quick-win"],
+                "ticket_digest": _DIGEST,
+            },
+        },
+    ),
     ("POST", TicketExportDismissalResource.path): OperationDescription(
         id="dismissTicketExport",
         tag=TAG,
         summary="Dismiss a prepared export",
-        description="A dismissed export is never delivered and cannot be restored.",
+        description="A dismissed export is not delivered unless it is restored and approved. Dismissing it again with the "
+        "same reason and note returns the record; with others, the response is 409. New places join a group that was "
+        "dismissed as `false_positive` or `wont_fix` and need no decision; with another reason, or without one, they make a "
+        "new group.",
         responses=(
             SuccessResponse(
-                200, "The export is dismissed.", ExportResponse, {**PREPARED, "status": "dismissed", "finished_at": AT}
+                200,
+                "The export is dismissed.",
+                ExportResponse,
+                {**PREPARED, "status": "dismissed", "finished_at": AT}
+                | {"dismissal": {"reason": "false_positive", "note": "The picture is decoration.", "at": AT}},
+                links=("restoreTicketExport",),
             ),
         ),
         error_codes=("CONFLICT",),
+        examples={
+            "Nothing": {},
+            "A reason and a note": {"reason": "false_positive", "note": "The picture is decoration."},
+        },
+    ),
+    ("POST", TicketExportRestorationResource.path): OperationDescription(
+        id="restoreTicketExport",
+        tag=TAG,
+        summary="Restore a dismissed export, or end a snooze",
+        description="Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
+        "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
+        responses=(SuccessResponse(200, "The export is prepared.", ExportResponse, PREPARED, links=_NEXT),),
+        error_codes=("CONFLICT",),
+    ),
+    ("POST", TicketExportSnoozeResource.path): OperationDescription(
+        id="snoozeTicketExport",
+        tag=TAG,
+        summary="Snooze a prepared export",
+        description="Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
+        "The status stays `prepared`; an approval, a dismissal or `restore` ends the snooze earlier.",
+        responses=(
+            SuccessResponse(
+                200, "The export is snoozed.", ExportResponse, {**PREPARED, "snoozed_until": "2026-03-15T08:00:00.000Z"}
+            ),
+        ),
+        error_codes=("CONFLICT",),
+        examples={"A time": {"until": "2126-03-15T08:00:00Z"}, "Until it is seen again": {"until": None}},
     ),
 }

@@ -111,5 +111,10 @@ def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:
     return {**email, "allOf": [_one_of(senders), _one_of(recipients)]}
 
 
+def with_a_part(edit: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an edit, which names at least one part of the ticket."""
+    return {**edit, "anyOf": [{"required": [name]} for name in edit["properties"] if name != "ticket_digest"]}
+
+
 def _one_of(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"anyOf": [{"required": [name], "properties": {name: dict(schema)}} for name, schema in members.items()]}

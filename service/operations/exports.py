@@ -1,10 +1,11 @@
-"""Use cases of exports: prepare, approve, retry, dismiss.
+"""Use cases of exports: prepare, edit, approve, retry, dismiss, restore, snooze.
 
 `schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from runtime.clock import utc_now
@@ -12,6 +13,8 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import WebhooksForbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
+from schemas.exports.decision_forms import Edit
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export, Preparation, PreparationForm
 from schemas.targets.approval import TargetUrlRefused
 from schemas.targets.validations import Validation
@@ -19,7 +22,7 @@ from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
-from storage.exports import queries, transitions
+from storage.exports import decisions, queries, transitions
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
@@ -101,9 +104,23 @@ class ExportOperations:
             records_validation=isinstance(actor, TokenPrincipal),
         )
 
-    def dismiss(self, export_id: str, actor: Actor) -> Export:
-        """Dismiss a prepared export for good."""
-        return transitions.dismiss(export_id, actor.account_id, utc_now(), actor.key)
+    def edit(self, export_id: str, actor: Actor, edit: Edit) -> Export:
+        """Replace parts of a prepared export's ticket; the caller has searched them for forbidden content."""
+        return decisions.edit(export_id, actor.account_id, utc_now(), actor.key, edit)
+
+    def dismiss(
+        self, export_id: str, actor: Actor, reason: DismissalReason | None = None, note: str | None = None
+    ) -> Export:
+        """Dismiss a prepared export; the caller has searched the note for forbidden content."""
+        return decisions.dismiss(export_id, actor.account_id, utc_now(), actor.key, reason, note)
+
+    def restore(self, export_id: str, actor: Actor) -> Export:
+        """Make a dismissed export prepared again, or end the snooze of a prepared one."""
+        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key)
+
+    def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
+        """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""
+        return decisions.snooze(export_id, actor.account_id, utc_now(), actor.key, until)
 
     def wake_workers(self) -> None:
         """Wake the workers for exports that became due, after the commit."""

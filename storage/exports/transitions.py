@@ -1,16 +1,18 @@
 """State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
 
-This module and `storage.exports.claims_sql` are the only writers of an export's status. Every transition is a
+This module and `storage.exports.claims_sql` are the only writers of an export's status. `storage.exports.decisions` has the
+decisions on one export that make nothing due. Every transition is a
 compare-and-swap on the row and leaves an audit entry in the same transaction. Transitions that a request makes name the
 version they read; those of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import Case
+from peewee import SQL, Case, IntegrityError, fn
 
 from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
@@ -30,12 +32,12 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
 from storage.db.columns import columns, read
-from storage.db.engine import transaction
+from storage.db.engine import savepoint, transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
-from storage.exports.transitions_sql import LockedExport, approve_locked, swap, target_state, target_states
+from storage.exports.transitions_sql import LockedExport, approve_locked, target_state, target_states
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -46,6 +48,8 @@ _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLE
 
 #: After a dismissal with one of these reasons, new places of a group join it and need no decision.
 STAYS_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
+NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
+
 #: The statuses in which an export has what these transitions want; `approve` compares its target.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
@@ -128,26 +132,6 @@ def approve_many(
         return results
 
 
-def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
-    """Dismiss a prepared export for good. Raises ExportNotFound, Conflict."""
-    with transaction():
-        export = _locked(export_id, account_id)
-        _require(Transition.DISMISS, export)
-        _transition(export, Transition.DISMISS, now, actor, {"finished_at": to_ms(now)})
-        return get(export_id)
-
-
-def restore(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
-    """Make a dismissed export prepared again. Raises ExportNotFound, Conflict, also for one that was redacted."""
-    with transaction():
-        export = _locked(export_id, account_id)
-        _require(Transition.RESTORE, export)
-        _require_unredacted(export)
-        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "snoozed_at", "snoozed_until")
-        _transition(export, Transition.RESTORE, now, actor, dict.fromkeys(decided))
-        return get(export_id)
-
-
 def retry(
     export_id: str,
     account_id: int | None,
@@ -169,11 +153,11 @@ def retry(
     with transaction():
         if validation is not None:
             results, held = _judged(wanted, account_id, Transition.RETRY, refusal=_redaction_error)
-            _require_changed(results, Transition.RETRY)
+            require_changed(results, Transition.RETRY)
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(held[0].account_id)
             _unblock(held[0], validation, now, actor, default, records_validation)
-        _require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
+        require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
         return get(export_id)
 
 
@@ -219,12 +203,11 @@ def dismiss_many(
     """
     why, note = dismissal
     named = None if why is None else why.value
-    changes: dict[str, Any] = {"finished_at": now, "dismissal_reason": named, "dismissal_note": note}
+    changes: dict[str, Any] = {"finished_at": now, "dismissal_reason": named, "dismissal_note": note, **NOT_SNOOZED}
     if why not in STAYS_OPEN:
         changes["open_group"] = None
     with transaction():
         results, held = _judged(wanted, account_id, Transition.DISMISS)
-        changes |= {"snoozed_at": None, "snoozed_until": None}
         _transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
         return results
 
@@ -232,11 +215,15 @@ def dismiss_many(
 def restore_many(
     wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
 ) -> list[DecisionResult]:
-    """Make dismissed exports prepared again; the results are in the order of `wanted`. `reason` is for the audit log."""
+    """Make dismissed exports prepared again; the results are in the order of `wanted`. `reason` is for the audit log.
+
+    New places join a restored group, unless the project has another open group of its rule.
+    """
     with transaction():
         results, held = _judged(wanted, account_id, Transition.RESTORE, refusal=_redaction_error)
-        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "snoozed_at", "snoozed_until")
+        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note")
         _transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(decided))
+        _open_groups(held)
         return results
 
 
@@ -284,6 +271,9 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         ticket=stub,
         ticket_digest=digest(stub),
         preview_problems=[],
+        original_ticket=None,
+        dismissal_note=None,
+        open_group=None,
         body=Case(None, [(ExportRow.body.is_null(False), b"")]),
         provider_ticket_id=None,
         provider_ticket_url=None,
@@ -326,6 +316,41 @@ def shorten_leases(now: datetime, lease_s: float) -> int:
         )
 
 
+def lock(export_id: str, account_id: int | None) -> Export:
+    """Return an export and keep others from changing it until the transaction ends, so that a repeat sees the change.
+
+    Raises ExportNotFound.
+    """
+    if identifiers.is_id(identifiers.EXPORT, export_id):
+        lock_row(ExportRow, export_id)
+    return get(export_id, account_id)
+
+
+def require_changed(results: Sequence[DecisionResult], transition: Transition) -> None:
+    """Raise the error of the only result; one that was in the wanted state already is an illegal transition."""
+    [result] = results
+    if result.error is not None:
+        raise result.error
+    if not result.is_changed and result.status is not None:
+        raise _conflict(transition, result.id, result.status)
+
+
+def change(
+    export: Export, changes: Mapping[str, Any], action: str, now: datetime, actor: str, reason: str | None = None
+) -> None:
+    """Write columns of a locked export whose status stays, and append an audit entry."""
+    ExportRow.update(**changes, version=ExportRow.version + 1).where(ExportRow.id == export.id).execute()
+    status = export.status.value
+    append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
+
+
+def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> Conflict | None:
+    """Return the error of a digest that is not the ticket's; None if it is, or if none is given."""
+    if ticket_digest in {None, export.ticket_digest}:
+        return None
+    return Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
+
+
 def _end_waiting(
     off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
 ) -> int:
@@ -362,24 +387,6 @@ def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, ExportStatus]]:
     return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
 
 
-def _locked(export_id: str, account_id: int | None) -> Export:
-    """Return an export and keep others from changing it until the transaction ends, so that a repeat sees the change."""
-    if identifiers.is_id(identifiers.EXPORT, export_id):
-        lock_row(ExportRow, export_id)
-    return get(export_id, account_id)
-
-
-def _require(transition: Transition, export: Export) -> None:
-    if not allows(transition, export.status):
-        sources = " or ".join(sorted(TRANSITIONS[transition].sources))
-        raise Conflict(f"Export {export.id} is {export.status.value}; {transition.value} needs {sources}.")
-
-
-def _require_unredacted(export: Export) -> None:
-    if ExportRow.select().where(ExportRow.id == export.id, ExportRow.redacted_at.is_null(False)).exists():
-        raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
-
-
 def _lock(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
     """Return those of the exports that exist, of one account where `account_id` is given, by id.
 
@@ -412,8 +419,8 @@ def _judged(
         error: RiskRelayError | None
         if export is None:
             error = ExportNotFound()
-        elif reference.ticket_digest not in {None, export.ticket_digest}:
-            error = Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
+        elif stale := digest_error(reference.ticket_digest, export):
+            error = stale
         elif is_decided(export) if is_decided else export.status in already:
             results.append(DecisionResult(export.id, export.status))
             continue
@@ -427,15 +434,6 @@ def _judged(
             else DecisionResult(reference.id, error=error)
         )
     return results, [exports[each.id] for each in results if each.is_changed]
-
-
-def _require_changed(results: Sequence[DecisionResult], transition: Transition) -> None:
-    """Raise the error of the only result; one that was in the wanted state already is an illegal transition."""
-    [result] = results
-    if result.error is not None:
-        raise result.error
-    if not result.is_changed and result.status is not None:
-        raise _conflict(transition, result.id, result.status)
 
 
 def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
@@ -496,13 +494,6 @@ def _unblock(
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
 
 
-def _transition(export: Export, transition: Transition, now: datetime, actor: str, changes: dict[str, Any]) -> None:
-    """Compare and swap by version. Another request for the same export, or a worker's claim, may have won."""
-    if not swap(export, {"status": TRANSITIONS[transition].target.value, **changes}):
-        raise Conflict(f"Export {export.id} changed meanwhile; read it again.")
-    append_all([_entry(now, actor, transition, export.status, export.id)])
-
-
 def _transition_many(
     exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
 ) -> None:
@@ -510,6 +501,21 @@ def _transition_many(
     status = TRANSITIONS[transition].target.value
     _update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
     _append(exports, transition, now, actor, reason)
+
+
+def _open_groups(exports: Sequence[LockedExport]) -> None:
+    """Let new places join groups again: of a project and a rule the newest, unless another one is open."""
+    newest = {(each.project_id, each.rule): each.id for each in exports if "places" in each.ticket["evidence"]}
+    if not newest:
+        return
+    other = ExportRow.alias("other")
+    taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
+    free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
+    # On PostgreSQL, a postback may open a group of one of these rules at this moment; after it, that group is found.
+    for _ in newest:
+        with suppress(IntegrityError), savepoint():
+            ExportRow.update(open_group=ExportRow.rule).where(free).execute()
+            return
 
 
 def _append(exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None) -> None:

@@ -5,13 +5,12 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import rfc3339, to_ms
-from schemas.exports.record import Export
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.exports.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
-from storage.db.engine import execute, is_sqlite, rows
+from storage.db.engine import is_sqlite, rows
 from storage.db.models import ExportRow, TargetRow
 
 _STATE: Final = select_list(ApprovalState, {"t": TargetRow})
@@ -36,12 +35,14 @@ class LockedExport(NamedTuple):
     status: ExportStatus
     version: int
     target_id: str | None
+    project_id: int | None
     source_type: str
     source_id: str
     scan_run_id: int | None
     ticket: Any
     ticket_digest: str
     preview_problems: Any
+    rule: str | None
     redacted_at: datetime | None
 
 
@@ -61,13 +62,6 @@ def approve_locked(exports: Sequence[LockedExport], target_id: str, now: datetim
     sql = _APPROVE.format(changes=", ".join(f"{name} = ?" for name in changes))
     frozen = [(each.id, _body(each, target_id, now)) for each in exports]
     execute_over(sql, column_types(ExportRow, ("id", "body")), frozen, tuple(changes.values()))
-
-
-def swap(export: Export, changes: Mapping[str, Any]) -> bool:
-    """Write columns of an export that still is as it was read, and count its version up; return whether it was."""
-    assignments = ", ".join(f"{name} = ?" for name in changes)
-    statement = f"UPDATE exports SET {assignments}, version = version + 1 WHERE id = ? AND version = ? AND status = ?"  # noqa: S608 - our own names
-    return bool(execute(statement, (*changes.values(), export.id, export.version, export.status.value)))
 
 
 def target_state(target_id: str | None, account_id: int) -> tuple[str, ApprovalState] | None:

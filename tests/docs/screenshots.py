@@ -39,7 +39,7 @@ from service.app import create_app
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers, schema_version
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
-from storage.exports import claims_sql, recoveries, transitions, worker_heartbeats
+from storage.exports import claims_sql, decisions, recoveries, transitions, worker_heartbeats
 from storage.exports.rows import Draft
 from storage.intake import rejections
 from storage.secrets.default_secret import DefaultSecret
@@ -327,7 +327,7 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
         claims_sql.record_attempts(
             [completed_attempt(claim, Transition.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER
         )
-    transitions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
+    decisions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
 
 
 def _count_hours(tracker: str, helpdesk: str) -> None:

@@ -22,7 +22,7 @@ from bin.receiver_kit.receiver import FaultInjection, LocalReceiver
 from examples.client import ApiError, Client, Unreachable
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
-from storage.exports import transitions
+from storage.exports import decisions
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
@@ -317,7 +317,7 @@ def test_the_exit_code_of_a_poll_depends_on_the_final_status(
     else:
         [export_id] = make_exports(customer, 1)
     if status == "dismissed":
-        transitions.dismiss(export_id, customer.account_id, utc_now(), "user:test")
+        decisions.dismiss(export_id, customer.account_id, utc_now(), "user:test")
     if status == "exported":
         client.approve(export_id, target_id, client.show(export_id)["ticket_digest"])
     done = run(installation, "poll", export_id, "--within", "30" if status == "exported" else "0")

@@ -106,6 +106,11 @@ def test_a_prepared_export_is_shown_with_nulls_and_without_what_is_optional() ->
         "created_at": "2026-03-01T12:00:00.000Z",
         "approved_at": None,
         "finished_at": None,
+        "project_id": None,
+        "severity": "info",
+        "rule": None,
+        "findings": None,
+        "edited": False,
     }
 
 

@@ -14,6 +14,7 @@ TABLE = {
     "fail": ({"delivering"}, "failed"),
     "block": ({"approved", "delivering", "retry_scheduled"}, "blocked"),  # waiting: its target was blocked
     "dismiss": ({"prepared"}, "dismissed"),
+    "restore": ({"dismissed"}, "prepared"),
     "retry": ({"failed", "blocked"}, "approved"),
     # its person asked to be forgotten, or its target was disabled
     "withdraw": ({"approved", "delivering", "retry_scheduled"}, "failed"),
@@ -34,9 +35,9 @@ def test_a_move_may_start_where_the_table_says_and_nowhere_else(transition: Tran
     assert TRANSITIONS[transition].target.value == target
 
 
-@pytest.mark.parametrize("status", [ExportStatus.EXPORTED, ExportStatus.DISMISSED])
-def test_nothing_leaves_exported_or_dismissed(status: ExportStatus) -> None:
-    assert [transition for transition in Transition if allows(transition, status)] == []
+def test_nothing_leaves_exported_and_dismissed_is_only_restored() -> None:
+    assert [transition for transition in Transition if allows(transition, ExportStatus.EXPORTED)] == []
+    assert [transition for transition in Transition if allows(transition, ExportStatus.DISMISSED)] == [Transition.RESTORE]
 
 
 def test_finished_is_what_no_worker_starts_from() -> None:

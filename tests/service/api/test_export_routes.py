@@ -16,7 +16,7 @@ from schemas.exports.state_machine import ExportStatus, Transition
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute
-from storage.exports import claims_sql, export_list, queries, transitions
+from storage.exports import claims_sql, decisions, export_list, queries
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,
@@ -64,6 +64,10 @@ def prepare(customer: Customer, body: Any, *headers: tuple[str, str]) -> Call:
 
 def listed(customer: Customer, query: str = "", path: str = EXPORTS) -> Call:
     return Call("GET", path, tuple(customer.bearer.items()), query=query)
+
+
+def edited(customer: Customer, export_id: str, body: Any, *headers: tuple[str, str]) -> Call:
+    return Call("PATCH", f"{EXPORTS}/{export_id}", (*customer.bearer.items(), *JSON.items(), *headers)).with_json(body)
 
 
 def transition(customer: Customer, export_id: str, verb: str, *headers: tuple[str, str]) -> Call:
@@ -306,7 +310,7 @@ def test_a_list_is_stable_while_exports_are_added_and_moved(client: TestClient, 
     ids = list(in_every_state(customer).values())
     first = listed(customer, "limit=3").send(client).json
     make_exports(customer, 5, utc_now() + timedelta(hours=1))
-    transitions.dismiss(ids[0], None, utc_now(), "operator")
+    decisions.dismiss(ids[0], None, utc_now(), "operator")
     rest = every_page(client, customer, f"limit=3&cursor={first['next_cursor']}")
     assert [item["id"] for item in first["items"] + rest] == ids[::-1]
 
@@ -462,15 +466,23 @@ def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, w
     assert queries.get(export_id).status is ExportStatus.DISMISSED
 
 
-@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+#: The statuses from which a request succeeds; from the last of `dismiss` and the first of `restore` it changes nothing.
+MAY: Final = {
+    "retry": {"failed", "blocked"},
+    "dismiss": {"prepared", "dismissed"},
+    "restore": {"prepared", "dismissed"},
+    "snooze": {"prepared"},
+}
+
+
+@pytest.mark.parametrize("verb", MAY)
 @pytest.mark.parametrize("status", list(ExportStatus))
 def test_a_move_from_any_other_state_is_a_conflict(
     status: ExportStatus, verb: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = in_every_state(customer)[status.value]
-    may = {"retry": {"failed", "blocked"}, "dismiss": {"prepared"}}[verb]
     answer = transition(customer, export_id, verb).send(client)
-    if status.value in may:
+    if status.value in MAY[verb]:
         assert answer.status_code in {200, 202}
         return
     assert_is_error(answer, 409, "CONFLICT")
@@ -491,7 +503,7 @@ def test_a_retry_for_a_target_that_is_not_active_is_refused(
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
 
 
-@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+@pytest.mark.parametrize("verb", ["retry", "dismiss", "snooze"])
 def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient, customer: Customer) -> None:
     export_id = failed(customer) if verb == "retry" else prepared(client)
     call = transition(customer, export_id, verb, ("Idempotency-Key", "k"))
@@ -501,7 +513,7 @@ def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient,
     assert queries.get(export_id).version == (5 if verb == "retry" else 2)
 
 
-@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+@pytest.mark.parametrize("verb", MAY)
 @pytest.mark.parametrize(
     ("body", "refusal"),
     [(b"[]", ("", "invalid_type")), (b'{"now": true}', ("", "unknown_member")), (b"{", ("", "malformed_json"))],
@@ -523,6 +535,9 @@ OPERATIONS: Final[dict[str, tuple[Ability, Callable[[Customer, str], Call]]]] = 
     "attempts": (Ability.READ_EXPORTS, lambda customer, export_id: listed(customer, path=f"{EXPORTS}/{export_id}/attempts")),
     "retry": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "retry")),
     "dismiss": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "dismiss")),
+    "restore": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "restore")),
+    "snooze": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "snooze")),
+    "edit": (Ability.APPROVE_EXPORTS, lambda customer, export_id: edited(customer, export_id, {"title": "Another"})),
 }
 
 
@@ -547,13 +562,13 @@ def test_each_operation_takes_its_own_ability(operation: str, client: TestClient
     assert asked_with(call, enough).send(client).status_code < 300
 
 
-@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+@pytest.mark.parametrize("verb", MAY)
 def test_another_accounts_export_is_not_found(verb: str, client: TestClient, customer: Customer) -> None:
     for export_id in (failed(make_customer()), "exp_01AAAAAAAAAAAAAAAAAAAAAAAA", "exp_%00", CANARY):
         assert_is_error(transition(customer, export_id, verb).send(client), 404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize("operation", ["prepare", "retry", "dismiss"])
+@pytest.mark.parametrize("operation", ["prepare", *MAY, "edit"])
 def test_a_dry_run_is_refused_and_not_carried_out(operation: str, client: TestClient, customer: Customer) -> None:
     call = OPERATIONS[operation][1](customer, failed(customer))
     before = everything_stored()

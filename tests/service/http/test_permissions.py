@@ -165,6 +165,9 @@ ROWS: Final = [
     RoutePermission(
         "POST", f"{EXPORTS}/bulk", APPROVE, lambda scene: {"action": "dismiss", "ids": [{"id": scene.ids["export_id"]}]}
     ),
+    RoutePermission("POST", f"{EXPORT}/restore", APPROVE),
+    RoutePermission("POST", f"{EXPORT}/snooze", APPROVE),
+    RoutePermission("PATCH", EXPORT, APPROVE, lambda _: {"title": "Edited"}),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),
     RoutePermission(

@@ -7,7 +7,7 @@ import pytest
 from schemas.base.errors import ValidationFailed
 from storage.accounts.account_limits import RECOUNT_AFTER, REFUSE_FOR, UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute
-from storage.exports import transitions
+from storage.exports import decisions
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.query_plans import statements
 
@@ -46,7 +46,7 @@ def test_only_exports_that_are_not_finished_wait(customer: Customer) -> None:
     target = make_target(customer)
     make_approved(customer, target.id)
     make_failed(customer, target.id, 3)
-    transitions.dismiss(make_exports(customer, 1)[0], customer.account_id, NOW, "user:test")
+    decisions.dismiss(make_exports(customer, 1)[0], customer.account_id, NOW, "user:test")
     make_exports(customer, 1)
     assert not is_refused(AccountLimits({WAITING: 2}), customer)
     assert is_refused(AccountLimits({WAITING: 1}), customer)

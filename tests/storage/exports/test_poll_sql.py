@@ -21,7 +21,7 @@ from schemas.targets.target import TargetStatus
 from storage.accounts import tokens
 from storage.db.columns import JsonField
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
-from storage.exports import poll_sql, queries, transitions
+from storage.exports import decisions, poll_sql, queries, transitions
 from storage.exports.rows import export_from
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -126,7 +126,7 @@ def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Custome
 def test_the_entity_tag_changes_with_every_version(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     before = tag_of(customer, export_id)
-    transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1")
     assert (before, tag_of(customer, export_id)) == ("v1", "v2")
 
 

@@ -17,7 +17,7 @@ from schemas.targets.target import Target
 from storage.db import identifiers
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.db.models import ExportRow
-from storage.exports import queries, recoveries, transitions
+from storage.exports import decisions, queries, recoveries, transitions
 from storage.exports.recoveries import (
     BATCH_SIZE,
     COUNTED_AT_FIRST,
@@ -115,7 +115,7 @@ def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
         "UPDATE exports SET status = 'exported', target_id = ?, body = ?, finished_at = ? WHERE id = ?",
         (target.id, b"{}", to_ms(NOW), delivered),
     )
-    transitions.dismiss(dismissed, None, NOW, "user:1")
+    decisions.dismiss(dismissed, None, NOW, "user:1")
     waiting = make_approved(customer, target.id)
     redacted = make_failed(customer, target.id)
     with transaction():

@@ -19,7 +19,7 @@ from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, T
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import execute, rows, transaction
-from storage.exports import claims_sql, queries, transitions
+from storage.exports import claims_sql, decisions, queries, transitions
 from storage.targets import targets
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -108,7 +108,7 @@ def test_an_export_of_another_account_is_not_found(customer: Customer) -> None:
     with pytest.raises(ExportNotFound):
         queries.get(export_id, stranger.account_id)
     with pytest.raises(ExportNotFound):
-        transitions.dismiss(export_id, stranger.account_id, NOW, "user:2")
+        decisions.dismiss(export_id, stranger.account_id, NOW, "user:2")
     with pytest.raises(ExportNotFound):
         transitions.retry(export_id, stranger.account_id, NOW, "user:2")
     with pytest.raises(ExportNotFound):
@@ -220,7 +220,7 @@ def test_approving_for_another_target_is_a_conflict(customer: Customer) -> None:
 
 def test_a_dismissed_export_cannot_be_approved(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1")
     with pytest.raises(Conflict, match="dismissed"):
         approve(customer, export_id, make_target(customer).id)
 
@@ -267,13 +267,12 @@ def test_a_ticket_whose_preview_has_problems_is_not_approved(customer: Customer)
 # --- dismiss and retry
 
 
-def test_a_dismissed_export_is_finished_for_good(customer: Customer) -> None:
+def test_a_dismissed_export_is_not_delivered(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    export = transitions.dismiss(export_id, customer.account_id, at(1), "user:1")
+    export = decisions.dismiss(export_id, customer.account_id, at(1), "user:1")
     assert (export.status, export.finished_at, export.version) == (ExportStatus.DISMISSED, at(1), 2)
-    for verb in (transitions.dismiss, transitions.retry):
-        with pytest.raises(Conflict, match="dismissed"):
-            verb(export_id, customer.account_id, at(2), "user:1")
+    with pytest.raises(Conflict, match="dismissed"):
+        transitions.retry(export_id, customer.account_id, at(2), "user:1")
 
 
 @pytest.mark.parametrize("transition", [Transition.FAIL, Transition.BLOCK])
@@ -503,7 +502,7 @@ def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim |
     if status is ExportStatus.PREPARED:
         return None
     if status is ExportStatus.DISMISSED:
-        transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+        decisions.dismiss(export_id, customer.account_id, NOW, "user:1")
         return None
     approve(customer, export_id, make_target(customer).id)
     if status is ExportStatus.APPROVED:
@@ -522,8 +521,8 @@ def do(customer: Customer, export_id: str, transition: Transition, held: Claim |
     """Make one move the way its caller would."""
     by_hand: dict[Transition, Callable[[], object]] = {
         Transition.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
-        Transition.DISMISS: lambda: transitions.dismiss(export_id, customer.account_id, now, "user:1"),
-        Transition.RESTORE: lambda: transitions.restore(export_id, customer.account_id, now, "user:1"),
+        Transition.DISMISS: lambda: decisions.dismiss(export_id, customer.account_id, now, "user:1"),
+        Transition.RESTORE: lambda: decisions.restore(export_id, customer.account_id, now, "user:1"),
         Transition.RETRY: lambda: transitions.retry(export_id, customer.account_id, now, "user:1"),
         Transition.WITHDRAW: lambda: transitions.redact([export_id], now, "user:1"),
         Transition.CLAIM: lambda: claim(now),

@@ -12,7 +12,7 @@ from schemas.exports.bulk_decisions import DecisionResult, ExportReference
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from storage.db.engine import execute, rows
-from storage.exports import queries, transitions
+from storage.exports import decisions, queries, transitions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -49,7 +49,7 @@ def test_each_export_of_an_approval_has_its_own_result_in_order(customer: Custom
     fresh, dismissed, digested, changed, unsafe = make_exports(customer, 5)
     [foreign] = make_exports(make_customer(), 1)
     here, there = make_approved(customer, target), make_approved(customer, other)
-    transitions.dismiss(dismissed, None, NOW, "user:1")
+    decisions.dismiss(dismissed, None, NOW, "user:1")
     execute("UPDATE exports SET preview_problems = '[{}]' WHERE id = ?", (unsafe,))
     results = approve(
         customer,
@@ -102,7 +102,7 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     target = make_target(customer).id
     first, second = make_exports(customer, 2)
     approved = make_approved(customer, target)
-    transitions.dismiss(first, None, NOW, "user:1")
+    decisions.dismiss(first, None, NOW, "user:1")
     dismissed = transitions.dismiss_many(refs(second, first, approved), customer.account_id, NOW, "user:2", reason="blk_1")
     assert outcomes(dismissed) == ["dismissed", "still dismissed", "CONFLICT"]
     assert audit("dismiss") == [(first, "user:1", None), (second, "user:2", "blk_1")]

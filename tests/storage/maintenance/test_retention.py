@@ -28,7 +28,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.db.models import ComplianceRequestRow, TargetRow
-from storage.exports import attempts, claims_sql, export_list, idempotency, queries, recoveries, transitions
+from storage.exports import attempts, claims_sql, decisions, export_list, idempotency, queries, recoveries, transitions
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
@@ -543,7 +543,7 @@ def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> Non
     [oldest] = make_exports(customer, 1, NOW + days(1))
     [gone] = make_exports(customer, 1, NOW + days(2))
     execute("UPDATE exports SET status = 'dismissed', finished_at = ? WHERE id = ?", (to_ms(NOW + days(2)), gone))
-    transitions.dismiss(oldest, None, NOW + days(50), "user:1")
+    decisions.dismiss(oldest, None, NOW + days(50), "user:1")
     assert prune(retention.cutoffs(NOW + days(93), RETENTION, TTL)) == {"exports": 1}
     rest = export_list.list_page(ExportQuery(customer.account_id), after=ListPosition(gone))
     assert [each.id for each in rest] == [oldest]

@@ -1,0 +1,39 @@
+"""Reads what a command sends to an operation as strictly as the service reads a request body."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from bin.cli.installation import Refused
+from schemas.base.fields import Form
+from schemas.base.strict_json import MalformedJson, parse
+from schemas.content_policy.checked_form import read_checked
+
+
+def read_limited(file: BinaryIO, max_bytes: int) -> bytes:
+    """Return the bytes of a file. Raises Refused beyond `max_bytes`, the size of a request body."""
+    text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise Refused(f"The ticket has more than {max_bytes} bytes; see MAX_BODY_BYTES.")
+    return text
+
+
+def parse_strictly(text: bytes) -> Any:
+    """Parse JSON: a shell can pass text that no response can carry. Raises Refused."""
+    try:
+        return parse(text)
+    except MalformedJson as malformed:
+        raise Refused(str(malformed)) from None
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, as the members of a request body. Raises Refused."""
+    body: dict[str, Any] = parse_strictly(
+        json.dumps({name: value for name, value in options.items() if value is not None}).encode()
+    )
+    return body
+
+
+def checked(form: Form, options: Mapping[str, Any]) -> Any:
+    """Return what `form` makes of the given options. Raises ValidationFailed, also for forbidden content; Refused."""
+    return read_checked(form, given(options))

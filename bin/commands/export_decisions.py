@@ -1,0 +1,140 @@
+"""The decisions of `export` on one export: approve, dismiss, restore, snooze, edit, retry."""
+
+from typing import BinaryIO
+
+import click
+
+from bin.cli.installation import Refused, opened
+from bin.cli.records import json_option, print_record
+from bin.cli.request_bodies import checked, read_limited
+from runtime.clock import utc_now
+from schemas.base.principal import OPERATOR
+from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import Approval, export_record
+from schemas.exports.recoveries import until_from
+from schemas.targets.approval import TargetUrlRefused
+from service.operations.wiring import build_operations
+
+
+@click.command(
+    epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
+)
+@click.argument("export_id")
+@click.option("--target", "target_id", required=True, help="The target's id.")
+@json_option
+def approve(export_id: str, target_id: str, as_json: bool) -> None:
+    """Approve a prepared export for a target; a worker delivers it."""
+    with opened() as settings:
+        exports = build_operations(settings).exports
+        try:
+            record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
+        except TargetUrlRefused as refused:
+            # These settings may differ from those of the service and the workers: the target is not blocked by them.
+            raise Refused(
+                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
+                "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
+            ) from None
+        exports.wake_workers()
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(
+    epilog="Example: riskrelay export dismiss exp_… --reason false_positive --note 'The picture is decoration.'\n\n"
+    "Exit codes: 0 dismissed, 1 refused, 2 wrong usage."
+)
+@click.argument("export_id")
+@click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="Why it is dismissed.")
+@click.option("--note", help="A note for others; may have several lines.")
+@json_option
+def dismiss(export_id: str, reason: str | None, note: str | None, as_json: bool) -> None:
+    """Dismiss a prepared export.
+
+    New places join a group that is dismissed as false_positive or wont_fix; otherwise they make a new group.
+    """
+    with opened() as settings:
+        wanted: DismissalRequest = checked(DismissalForm(), {"reason": reason, "note": note})
+        record = build_operations(settings).exports.dismiss(export_id, OPERATOR, wanted.reason, wanted.note)
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(epilog="Example: riskrelay export restore exp_…\n\nExit codes: 0 prepared, 1 refused, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def restore(export_id: str, as_json: bool) -> None:
+    """Make a dismissed export prepared again, or end a snooze."""
+    with opened() as settings:
+        record = build_operations(settings).exports.restore(export_id, OPERATOR)
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(
+    epilog="Example: riskrelay export snooze exp_… --until 14d\n\nExit codes: 0 snoozed, 1 refused, 2 wrong usage."
+)
+@click.argument("export_id")
+@click.option("--until", metavar="TIME", help="RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.")
+@click.option("--until-seen", is_flag=True, help="Until one of its findings is seen again.")
+@json_option
+def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
+    """Snooze a prepared export; it stays prepared, and an approval ends the snooze."""
+    if (until is None) != until_seen:
+        raise click.UsageError("Use either --until or --until-seen.")
+    moment = None if until is None else until_from(until, utc_now())
+    if until is not None and moment is None:
+        raise click.UsageError("Use an RFC 3339 time, a date, or a time from now such as 14d, 12h or 30m.")
+    with opened() as settings:
+        record = build_operations(settings).exports.snooze(export_id, OPERATOR, moment)
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(
+    epilog="Example: riskrelay export edit exp_… --severity low --label accessibility\n\n"
+    "Exit codes: 0 edited, 1 refused, 2 wrong usage."
+)
+@click.argument("export_id")
+@click.option("--title", help="One line.")
+@click.option("--description-file", "file", type=click.File("rb"), help="The description; - reads standard input.")
+@click.option("--severity", help="info, low, medium, high or critical.")
+@click.option("--label", "labels", multiple=True, help="A label; repeat it for several. Replaces all labels.")
+@click.option("--ticket-digest", help="The digest of the ticket that you read; another ticket is not edited.")
+@json_option
+def edit(
+    export_id: str,
+    title: str | None,
+    file: BinaryIO | None,
+    severity: str | None,
+    labels: tuple[str, ...],
+    ticket_digest: str | None,
+    as_json: bool,
+) -> None:
+    """Replace parts of a prepared ticket; the original is kept."""
+    with opened() as settings:
+        description = None if file is None else _text(read_limited(file, settings.max_body_bytes))
+        parts = {"title": title, "description": description, "severity": severity, "labels": [*labels] or None}
+        edited: Edit = checked(EditForm(), {**parts, "ticket_digest": ticket_digest})
+        record = build_operations(settings).exports.edit(export_id, OPERATOR, edited)
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def retry(export_id: str, as_json: bool) -> None:
+    """Redeliver a failed or blocked export with a new retry schedule.
+
+    If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
+    as well, and a worker validates it by its own settings.
+    """
+    with opened() as settings:
+        exports = build_operations(settings).exports
+        record = exports.retry(export_id, OPERATOR, exports.check_blocked_target(export_id, OPERATOR))
+        exports.wake_workers()
+        print_record(export_record(record, utc_now()), as_json)
+
+
+def _text(content: bytes) -> str:
+    """Return a text without the line end that an editor or `echo` adds. Raises Refused."""
+    try:
+        return content.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise Refused("The description is not UTF-8.") from None

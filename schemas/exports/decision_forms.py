@@ -1,0 +1,105 @@
+"""The bodies of decisions on an export: edit, dismiss, snooze."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from marshmallow import ValidationError, post_load
+
+from schemas.base.fields import Form, Moment, Several, Text
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import MAX_DIGEST, MAX_LABEL, MAX_LABELS, Severity, Title
+from schemas.exports.ticket import MAX_TITLE
+
+#: Enough for a paragraph that explains a dismissal.
+MAX_NOTE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class DismissalRequest:
+    """Why an export is to be dismissed; both may be missing."""
+
+    reason: DismissalReason | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnoozeRequest:
+    """Until when an export is to be snoozed; None: until one of its findings is seen again."""
+
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """New parts of a ticket; None leaves a part as it is. `ticket_digest` is the ticket that the client saw."""
+
+    title: str | None = None
+    description: str | None = None
+    severity: str | None = None
+    labels: tuple[str, ...] | None = None
+    ticket_digest: str | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """Return the new parts as JSON."""
+        labels = None if self.labels is None else list(self.labels)
+        given = {"title": self.title, "description": self.description, "severity": self.severity, "labels": labels}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class DismissalForm(Form):
+    """The body of `POST /api/ticket-exports/<export_id>/dismiss`."""
+
+    reason = Text(
+        load_default=None,
+        allowed=DismissalReason,
+        metadata={"description": "Why; with `false_positive` or `wont_fix`, new places join the dismissed group."},
+    )
+    note = Text(load_default=None, max_length=MAX_NOTE, metadata={"description": "A note for others."})
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> DismissalRequest:
+        reason = None if given["reason"] is None else DismissalReason(given["reason"])
+        note = given["note"]
+        return DismissalRequest(reason, note if note and note.strip() else None)
+
+
+class SnoozeForm(Form):
+    """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
+
+    until = Moment(
+        load_default=None,
+        metadata={"description": "Until when, in the future; null: until one of its findings is seen again."},
+    )
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> SnoozeRequest:
+        return SnoozeRequest(**given)
+
+
+class EditForm(Form):
+    """The body of `PATCH /api/ticket-exports/<export_id>`."""
+
+    title = Title(max_length=MAX_TITLE, metadata={"description": "The title, a single line."})
+    description = Text(min_length=1, metadata={"description": "The description."})
+    severity = Severity(
+        metadata={"description": "The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."}
+    )
+    labels = Several(
+        Text(min_length=1, max_length=MAX_LABEL),
+        at_most=MAX_LABELS,
+        metadata={"description": "All labels; an empty list removes them."},
+    )
+    ticket_digest = Text(
+        load_default=None,
+        max_length=MAX_DIGEST,
+        metadata={"description": "The `ticket_digest` that was read; if the ticket differs, the response is 409."},
+    )
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> Edit:
+        labels = given.pop("labels", None)
+        edit = Edit(**given, labels=None if labels is None else tuple(labels))
+        if not edit.parts():
+            raise ValidationError("no_change")
+        return edit

@@ -1,0 +1,123 @@
+"""Decisions on prepared exports that make nothing due: edit, dismiss, restore, snooze.
+
+Each is one transaction, which locks the export first, and leaves an audit entry. Repeating a decision changes nothing and
+returns the export, so that a double click is no error.
+"""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.timestamps import from_ms, rfc3339_or_none, to_ms
+from schemas.exports.bulk_decisions import ExportReference
+from schemas.exports.decision_forms import Edit
+from schemas.exports.decisions import DismissalReason, Snooze
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus, Transition
+from schemas.exports.ticket import digest
+from schemas.exports.ticket_text import preview_problems
+from schemas.intake.scanner import SEVERITIES
+from storage.db.engine import transaction
+from storage.exports.queries import get
+from storage.exports.transitions import NOT_SNOOZED, change, digest_error, dismiss_many, lock, require_changed, restore_many
+
+#: The parts of a ticket that an edit can replace.
+_EDITABLE: Final = ("title", "description", "severity", "labels")
+
+
+def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edited: Edit) -> Export:
+    """Replace parts of a prepared ticket and search it again for what may not be delivered; keep the original.
+
+    Raises ExportNotFound, Conflict for another status or another digest.
+    """
+    with transaction():
+        export = lock(export_id, account_id)
+        _require_prepared("edit", export)
+        if error := digest_error(edited.ticket_digest, export):
+            raise error
+        ticket = _edited(export.ticket, edited)
+        if ticket == export.ticket:
+            return export
+        original = export.original_ticket or export.ticket
+        is_original = all(ticket[name] == original[name] for name in _EDITABLE)
+        [problems] = preview_problems([ticket])
+        changes = {
+            "ticket": ticket,
+            "ticket_digest": digest(ticket),
+            "preview_problems": [asdict(each) for each in problems],
+            "severity_rank": SEVERITIES.index(ticket["severity"]),
+            "original_ticket": None if is_original else original,
+        }
+        change(export, changes, "edit", now, actor)
+        return get(export_id)
+
+
+def dismiss(
+    export_id: str,
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    reason: DismissalReason | None = None,
+    note: str | None = None,
+) -> Export:
+    """Dismiss a prepared export; one that was dismissed with the same reason and note is returned unchanged.
+
+    Raises ExportNotFound, Conflict.
+    """
+    with transaction():
+        export = lock(export_id, account_id)
+        dismissal = export.dismissal
+        if dismissal is None or (dismissal.reason, dismissal.note) != (reason, note):
+            wanted = [ExportReference(export_id)]
+            results = dismiss_many(wanted, account_id, now, actor, (reason, note))
+            require_changed(results, Transition.DISMISS)
+        return get(export_id)
+
+
+def restore(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
+    """Make a dismissed export prepared again, or end a snooze; a prepared export that is not snoozed is returned unchanged.
+
+    Raises ExportNotFound, Conflict, also for an export that was redacted.
+    """
+    with transaction():
+        export = lock(export_id, account_id)
+        if export.snooze is not None and export.status is ExportStatus.PREPARED:
+            change(export, NOT_SNOOZED, "restore", now, actor)
+        elif error := restore_many([ExportReference(export_id)], account_id, now, actor)[0].error:
+            raise error
+        return get(export_id)
+
+
+def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, until: datetime | None) -> Export:
+    """Snooze a prepared export until a time, or until one of its findings is seen again; approval ends it.
+
+    Raises ExportNotFound, Conflict, ValidationFailed on `/until` for a time that is not in the future.
+    """
+    if until is not None:
+        # As it is stored, so that a repeat is recognized.
+        until = from_ms(to_ms(until))
+        if until <= now:
+            raise ValidationFailed(problem("/until", "in_the_past"))
+    with transaction():
+        export = lock(export_id, account_id)
+        _require_prepared("snooze", export)
+        if export.snooze == Snooze(until):
+            return export
+        change(export, {"snoozed_at": now, "snoozed_until": until}, "snooze", now, actor, rfc3339_or_none(until))
+        return get(export_id)
+
+
+def _edited(ticket: dict[str, Any], edited: Edit) -> dict[str, Any]:
+    """Return a ticket with its new parts; a label that names the severity follows a new severity."""
+    parts = edited.parts()
+    if edited.severity is not None and edited.labels is None:
+        old, new = f"severity:{ticket['severity']}", f"severity:{edited.severity}"
+        parts["labels"] = [new if label == old else label for label in ticket["labels"]]
+    return {**ticket, **parts}
+
+
+def _require_prepared(action: str, export: Export) -> None:
+    if export.status is not ExportStatus.PREPARED:
+        raise Conflict(f"Export {export.id} is {export.status.value}; {action} needs prepared.")

@@ -1,0 +1,150 @@
+"""Requests that edit, dismiss, restore and snooze exports."""
+
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from storage.exports import queries
+from tests.support.factories import Customer, make_exports, make_target
+from tests.support.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
+
+TICKET_TITLE: Final = "Missing name"
+
+
+@pytest.fixture
+def export_id(customer: Customer) -> str:
+    [made] = make_exports(customer, 1)
+    return made
+
+
+class ExportClient:
+    """Sends requests about one export as a customer."""
+
+    def __init__(self, client: TestClient, customer: Customer, export_id: str) -> None:
+        self._client, self._customer, self._path = client, customer, f"{EXPORTS}/{export_id}"
+
+    def post(self, verb: str, body: Any) -> Result:
+        return self._send("POST", f"{self._path}/{verb}", body)
+
+    def patch(self, body: Any) -> Result:
+        return self._send("PATCH", self._path, body)
+
+    def read(self) -> Result:
+        return Call("GET", self._path, tuple(self._customer.bearer.items())).send(self._client)
+
+    def _send(self, method: str, path: str, body: Any) -> Result:
+        return Call(method, path, (*self._customer.bearer.items(), *JSON.items())).with_json(body).send(self._client)
+
+
+@pytest.fixture
+def one(client: TestClient, customer: Customer, export_id: str) -> ExportClient:
+    return ExportClient(client, customer, export_id)
+
+
+def test_an_edit_answers_the_record_with_its_original_and_a_new_entity_tag(one: ExportClient) -> None:
+    before = one.read()
+    answer = one.patch({"title": "Name the field", "severity": "minor", "ticket_digest": before.json["ticket_digest"]})
+    assert answer.status_code == 200
+    assert (answer.json["ticket"]["title"], answer.json["severity"], answer.json["edited"]) == (
+        "Name the field",
+        "low",
+        True,
+    )
+    assert answer.json["original_ticket"] == before.json["ticket"]
+    assert answer.json["ticket_digest"] != before.json["ticket_digest"]
+    after = one.read()
+    assert after.json == answer.json
+    assert after.headers["etag"] != before.headers["etag"]
+    assert one.patch({"title": TICKET_TITLE, "severity": "high"}).json["edited"] is False
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ({}, ("", "no_change")),
+        ({"ticket_digest": None}, ("", "no_change")),
+        ({"title": ""}, ("/title", "too_short")),
+        ({"title": " "}, ("/title", "too_short")),
+        ({"title": None}, ("/title", "null")),
+        ({"title": "x" * 251}, ("/title", "too_long")),
+        ({"description": " \n"}, ("/description", "too_short")),
+        ({"severity": "urgent-ish"}, ("/severity", "not_allowed")),
+        ({"labels": [""]}, ("/labels/0", "too_short")),
+        ({"page_url": "https://shop.example/"}, ("", "unknown_member")),
+        ({"description": "password: Hunter2Hunter2!"}, ("/description", "assigned_secret")),
+    ],
+)
+def test_an_edit_that_is_invalid_is_refused_at_its_field(body: Any, refusal: tuple[str, str], one: ExportClient) -> None:
+    before = one.read().json
+    assert_is_error(one.patch(body), 422, "VALIDATION_FAILED", (FieldRefusal(*refusal),))
+    assert one.read().json == before
+
+
+def test_an_edit_of_another_ticket_or_of_an_approved_one_is_a_conflict(one: ExportClient, customer: Customer) -> None:
+    seen = one.read().json["ticket_digest"]
+    one.patch({"title": "First"})
+    assert_is_error(one.patch({"title": "Second", "ticket_digest": seen}), 409, "CONFLICT")
+    one.post("approve", {"target_id": make_target(customer).id})
+    assert_is_error(one.patch({"title": "Third"}), 409, "CONFLICT")
+    assert one.read().json["ticket"]["title"] == "First"
+
+
+def test_a_dismissal_with_a_reason_and_a_note_is_on_the_record_until_it_is_restored(one: ExportClient) -> None:
+    first = one.read()
+    answer = one.post("dismiss", {"reason": "false_positive", "note": "It is decoration."})
+    assert answer.status_code == 200
+    dismissal = answer.json["dismissal"]
+    assert dismissal == {
+        "reason": "false_positive",
+        "note": "It is decoration.",
+        "at": answer.json["finished_at"],
+    }
+    assert one.post("dismiss", {"reason": "false_positive", "note": "It is decoration."}).json == answer.json
+    assert_is_error(one.post("dismiss", {"reason": "other"}), 409, "CONFLICT")
+    assert one.read().json == answer.json
+    restored = one.post("restore", {})
+    assert (restored.status_code, restored.json) == (200, first.json)
+    assert one.post("restore", {}).json == restored.json
+    assert one.read().headers["etag"] not in {first.headers["etag"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ({"reason": "boring"}, ("/reason", "not_allowed")),
+        ({"reason": 1}, ("/reason", "invalid_type")),
+        ({"note": "x" * 2001}, ("/note", "too_long")),
+        ({"note": "password: Hunter2Hunter2!"}, ("/note", "assigned_secret")),
+        ({"why": "x"}, ("", "unknown_member")),
+    ],
+)
+def test_a_dismissal_that_is_invalid_is_refused_at_its_field(body: Any, refusal: tuple[str, str], one: ExportClient) -> None:
+    assert_is_error(one.post("dismiss", body), 422, "VALIDATION_FAILED", (FieldRefusal(*refusal),))
+    assert one.read().json["status"] == "prepared"
+
+
+def test_an_empty_note_is_no_note(one: ExportClient) -> None:
+    assert one.post("dismiss", {"reason": None, "note": " "}).json["dismissal"]["note"] is None
+
+
+def test_a_snooze_is_on_the_record_and_ended_by_restore(one: ExportClient) -> None:
+    before = one.read()
+    answer = one.post("snooze", {"until": "2126-03-15T09:00:00+01:00"})
+    assert (answer.status_code, answer.json["status"]) == (200, "prepared")
+    assert answer.json["snoozed_until"] == "2126-03-15T08:00:00.000Z"
+    snoozed = one.read()
+    assert snoozed.json == answer.json
+    assert snoozed.headers["etag"] != before.headers["etag"]
+    assert one.post("snooze", {}).json["snoozed_until"] is None
+    assert one.post("restore", {}).json == before.json
+
+
+@pytest.mark.parametrize(
+    ("until", "code"),
+    [("2025-01-01T00:00:00Z", "in_the_past"), ("tomorrow", "invalid_timestamp"), (5, "invalid_type")],
+)
+def test_a_snooze_without_a_future_time_is_refused(until: Any, code: str, one: ExportClient, export_id: str) -> None:
+    answer = one.post("snooze", {"until": until})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/until", code),))
+    assert queries.get(export_id).version == 1
