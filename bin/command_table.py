@@ -39,7 +39,11 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     ),
     "project": Summary(
         "Manage projects, the websites of an account.",
-        {"add": Summary("Create a project."), "list": Summary("List projects.")},
+        {
+            "add": Summary("Create a project."),
+            "set": Summary("Set how new findings of a project become tickets."),
+            "list": Summary("List projects."),
+        },
     ),
     "report": Summary(
         "Manage reports; a grant can be limited to one report of a project.",

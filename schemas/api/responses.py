@@ -495,7 +495,7 @@ class RecoveryResponse(ResponseSchema):
 class FindingCountsResponse(ResponseSchema):
     """The findings of a postback."""
 
-    new = number("Findings reported for the first time; each prepares an export.")
+    new = number("Findings reported for the first time; each prepares an export or joins a group.")
     seen = number("Findings that were known.")
 
 
@@ -506,7 +506,7 @@ class PostbackResponse(ResponseSchema):
     status = constant("accepted", "It is stored.")
     findings = inline(FindingCountsResponse, "Its findings.")
     ticket_exports = several(
-        fields.String(metadata={"pattern": f"^exp_{ULID}$"}), "The prepared exports, one for each new finding."
+        fields.String(metadata={"pattern": f"^exp_{ULID}$"}), "The exports that this postback prepared or extended."
     )
 
 

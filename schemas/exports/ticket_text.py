@@ -27,44 +27,84 @@ from schemas.intake.scanner import Issue, ScannedPage
 
 #: A path in a title leaves most of the title to the subject.
 MAX_PLACE: Final = 100
+#: The last part of a selector is shorter.
+MAX_ELEMENT: Final = 60
 #: A fact is one short line; the evidence has the whole text.
 MAX_FACT: Final = 500
 #: Enough to recognize a page and to start with; the evidence has all headings, symptoms and plugins.
 MAX_LISTED_HEADINGS: Final = 10
 MAX_LISTED: Final = 20
 
+#: The first label of every ticket that the product writes.
+PRODUCT_LABEL: Final = "website-risk"
+
+#: Our names in a finding's evidence: a scanner's fields of these names are left out.
+RESERVED_EVIDENCE: Final = frozenset({"screenshot", "help_url", "places", "findings", "pages", "sites"})
+
 #: The field names of a ticket, which the paths of its problems consist of.
 _NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labels", "evidence", "rule", "location"}).union(
+    {"screenshot", "help_url", "places", "url", "findings", "pages", "sites"},
     {"sender", "recipients", "attachments", "name", "content_type", "size_bytes"},
     *(form().member_names() for form in (CaptureForm, CmsDiagnosticsForm, StorefrontDiagnosticsForm)),
 )
 
 
-def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int) -> Ticket:
-    """Return the ticket of a finding: page, location, severity and rule."""
+def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str | None = None) -> Ticket:
+    """Return the ticket of a finding: page, location, severity and rule; `screenshot` is a path in the scanner's storage."""
     page_url = issue.url or page.url
-    facts = (
-        ("Page", page_url),
-        ("Where", issue.location),
-        ("Severity", issue.severity),
-        ("Rule", issue.code),
-        ("Found by", f"scan run {scan_run_id}"),
-    )
     return Ticket(
-        title=_title(issue.title, page_url),
-        description=_description(issue.description or issue.title, facts),
+        title=finding_title(issue.title, page_url, issue.location),
+        description=describe(
+            issue.description or issue.title,
+            finding_facts(page_url, issue.location, issue.severity, issue.code, scan_run_id),
+        ),
         severity=issue.severity,
         page_url=page_url,
-        labels=_labels(f"severity:{issue.severity}", page.page_type and f"page:{page.page_type}"),
-        evidence={**issue.evidence, "rule": issue.code, "location": issue.location},
+        labels=ticket_labels(f"severity:{issue.severity}", page.page_type and f"page:{page.page_type}"),
+        evidence=finding_evidence(issue, screenshot),
     )
+
+
+def finding_title(text: str, page_url: str, location: str) -> str:
+    """Add host, path and element, so that the same issue in two places has two titles."""
+    parts = urlsplit(page_url)
+    where, element = f"{parts.hostname or ''}{parts.path or '/'}", shortened(_element(location), MAX_ELEMENT)
+    end = f" ({element})" if element else ""
+    room = max(MAX_TITLE - len(f" on {where}{end}"), MAX_TITLE // 2)
+    title = f"{shortened(text, room)} on "
+    return f"{title}{shortened(where, MAX_TITLE - len(title) - len(end))}{end}"
+
+
+def finding_facts(
+    page_url: str, location: str, severity: str, rule: str, scan_run_id: int | None
+) -> tuple[tuple[str, str | None], ...]:
+    """Return the facts of a finding's ticket."""
+    return (
+        ("Page", page_url),
+        ("Where", location),
+        ("Severity", severity),
+        ("Rule", rule),
+        ("Found by", found_by(scan_run_id)),
+    )
+
+
+def found_by(scan_run_id: int | None) -> str | None:
+    """Return the name of a scan run in a ticket."""
+    return None if scan_run_id is None else f"scan run {scan_run_id}"
+
+
+def finding_evidence(issue: Issue, screenshot: str | None) -> dict[str, Any]:
+    """Return the evidence of a finding's ticket: what the scanner added, and under our names what it reported."""
+    known = {"screenshot": screenshot, "help_url": issue.help_url}
+    reported = {name: value for name, value in issue.evidence.items() if name not in RESERVED_EVIDENCE}
+    return {**reported, "rule": issue.code, "location": issue.location, **_known(known)}
 
 
 def ticket_by_hand(
     title: str, description: str, severity: str, page_url: str | None, labels: Iterable[str], evidence: dict[str, Any]
 ) -> Ticket:
     """Return a handwritten ticket; without a description, the title and the page URL take its place."""
-    text = description or _description(title, (("Page", page_url),))
+    text = description or describe(title, (("Page", page_url),))
     return Ticket(title, text, severity, page_url, tuple(labels), evidence)
 
 
@@ -72,9 +112,9 @@ def ticket_for_capture(capture: Capture) -> Ticket:
     """Return the ticket of an evidence capture: the page, the selected text and the outline of headings."""
     facts = (
         ("Page", capture.page_url),
-        ("Title", _line(capture.page_title)),
+        ("Title", one_line(capture.page_title)),
         ("Canonical URL", capture.canonical_url),
-        ("Meta description", _line(capture.meta_description)),
+        ("Meta description", one_line(capture.meta_description)),
         ("Headings", _outline(capture.heading_outline or ())),
         ("Captured at", rfc3339_or_none(capture.captured_at)),
         ("Captured with", _client("browser extension", capture.extension_version)),
@@ -82,10 +122,10 @@ def ticket_for_capture(capture: Capture) -> Ticket:
     selected = (capture.selected_text or "").strip()
     return Ticket(
         title=_capture_title(capture),
-        description=_description(selected or "This page was captured as evidence; no text was selected on it.", facts),
+        description=describe(selected or "This page was captured as evidence; no text was selected on it.", facts),
         severity="info",
         page_url=capture.page_url,
-        labels=_labels("severity:info", "source:browser-extension"),
+        labels=ticket_labels("severity:info", "source:browser-extension"),
         evidence=_known(captured_facts(capture)),
     )
 
@@ -98,30 +138,30 @@ def ticket_for_diagnostic(diagnostics: Diagnostics) -> Ticket:
     severity = "medium" if symptoms else "info"
     title = f"Visible symptoms on {site}: {symptoms[0]}" if symptoms else f"Diagnostics of {site}"
     return Ticket(
-        title=_shortened(title, MAX_TITLE),
-        description=_description(_symptoms(symptoms), _cms_facts(diagnostics) if is_cms else _shop_facts(diagnostics)),
+        title=shortened(title, MAX_TITLE),
+        description=describe(_symptoms(symptoms), _cms_facts(diagnostics) if is_cms else _shop_facts(diagnostics)),
         severity=severity,
         page_url=_cms_page(diagnostics) if is_cms else _shop_page(diagnostics),
-        labels=_labels(f"severity:{severity}", "source:cms-commerce" if is_cms else "source:storefront"),
+        labels=ticket_labels(f"severity:{severity}", "source:cms-commerce" if is_cms else "source:storefront"),
         evidence=_known(submitted_facts(diagnostics)),
     )
 
 
 def ticket_for_email(email: InboundEmail) -> Ticket:
     """Return the ticket of an inbound email: its text, sender, recipients, date and attachments."""
-    names = [_line(attachment.name) or "without a name" for attachment in email.attachments]
+    names = [one_line(attachment.name) or "without a name" for attachment in email.attachments]
     facts = (
-        ("From", _line(email.sender)),
+        ("From", one_line(email.sender)),
         ("Received", rfc3339_or_none(email.sent_at)),
-        ("Attachments", f"{len(names)}: {_some(names, MAX_LISTED, ', ')}" if names else None),
+        ("Attachments", f"{len(names)}: {join_first(names, MAX_LISTED, ', ')}" if names else None),
     )
-    subject = _shortened(email.subject, MAX_TITLE)
+    subject = shortened(email.subject, MAX_TITLE)
     return Ticket(
-        title=subject or _shortened(f"Email from {email.sender}", MAX_TITLE),
-        description=_description(email.text.strip() or "This email has no text.", facts),
+        title=subject or shortened(f"Email from {email.sender}", MAX_TITLE),
+        description=describe(email.text.strip() or "This email has no text.", facts),
         severity="info",
         page_url=first_web_address(email.text),
-        labels=_labels("severity:info", "source:email"),
+        labels=ticket_labels("severity:info", "source:email"),
         evidence={
             "sender": email.sender,
             "recipients": list(email.recipients),
@@ -137,37 +177,38 @@ def preview_problems(
     return rules.find_each(tickets, _NAMES, checkpoint)
 
 
-def _title(text: str, page_url: str) -> str:
-    """Add the path, so that the same issue on two pages has two titles."""
-    place = f" on {urlsplit(page_url).path or '/'}"
-    room = max(MAX_TITLE - len(place), MAX_TITLE // 2)
-    return f"{_shortened(text, room)}{place}"[:MAX_TITLE]
+def _element(location: str) -> str:
+    """Return the last part of a selector or a path, other text as it is; "" for the page as a whole."""
+    last = location.rpartition("/" if location.startswith(("/", "(/")) else ">")[2].strip()
+    return "" if last.lower() == "page" else last
 
 
-def _shortened(text: str, room: int) -> str:
+def shortened(text: str, room: int) -> str:
+    """Return a text as one line of at most `room` characters."""
     line = " ".join(text.split())
     return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
-def _description(lead: str, facts: Iterable[tuple[str, str | None]]) -> str:
+def describe(lead: str, facts: Iterable[tuple[str, str | None]]) -> str:
     """Join the reported text and the facts, one per line, without empty ones."""
     lines = "\n".join(f"{name}: {fact}" for name, fact in facts if fact)
     return "\n\n".join(filter(None, (lead, lines)))
 
 
-def _labels(*labels: str | None) -> tuple[str, ...]:
-    return tuple(filter(None, ("website-risk", *labels)))
+def ticket_labels(*labels: str | None) -> tuple[str, ...]:
+    """Return the labels that are not empty, after the product's own."""
+    return tuple(filter(None, (PRODUCT_LABEL, *labels)))
 
 
 def _capture_title(capture: Capture) -> str:
     parts = urlsplit(capture.page_url)
-    about = _line(capture.page_title) or _line(capture.selected_text) or parts.hostname
-    return _shortened(f"Evidence from {_shortened(parts.path or '/', MAX_PLACE)}: {about}", MAX_TITLE)
+    about = one_line(capture.page_title) or one_line(capture.selected_text) or parts.hostname
+    return shortened(f"Evidence from {shortened(parts.path or '/', MAX_PLACE)}: {about}", MAX_TITLE)
 
 
 def _outline(headings: Sequence[Heading]) -> str:
-    return _some(
-        [f"{heading.level} {_shortened(heading.text, MAX_PLACE)}" for heading in headings], MAX_LISTED_HEADINGS, "; "
+    return join_first(
+        [f"{heading.level} {shortened(heading.text, MAX_PLACE)}" for heading in headings], MAX_LISTED_HEADINGS, "; "
     )
 
 
@@ -176,7 +217,7 @@ def _symptoms(symptoms: Sequence[str]) -> str:
     if len(symptoms) == 1:
         return symptoms[0].strip()
     lines = [f"- {' '.join(symptom.split())}" for symptom in symptoms]
-    return _some(lines, MAX_LISTED, "\n") or "No visible symptoms were reported."
+    return join_first(lines, MAX_LISTED, "\n") or "No visible symptoms were reported."
 
 
 def _cms_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
@@ -184,11 +225,11 @@ def _cms_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
     return (
         ("Site", diagnostics.site_url),
         ("Checkout page", reported["checkout_page_url"]),
-        ("CMS version", _line(reported["cms_version"])),
-        ("Commerce plugin", _line(reported["commerce_plugin_version"])),
-        ("Commerce plugin status", _line(reported["commerce_plugin_status"])),
-        ("Active theme", _line(reported["active_theme"])),
-        ("Active plugins", _some([_line(name) for name in reported["active_plugin_names"] or ()], MAX_LISTED, ", ")),
+        ("CMS version", one_line(reported["cms_version"])),
+        ("Commerce plugin", one_line(reported["commerce_plugin_version"])),
+        ("Commerce plugin status", one_line(reported["commerce_plugin_status"])),
+        ("Active theme", one_line(reported["active_theme"])),
+        ("Active plugins", join_first([one_line(name) for name in reported["active_plugin_names"] or ()], MAX_LISTED, ", ")),
         ("Reported by", _client("CMS plugin", diagnostics.client_version)),
     )
 
@@ -197,13 +238,13 @@ def _shop_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
     reported = diagnostics.reported
     return (
         ("Shop", diagnostics.shop_domain),
-        ("Shop name", _line(diagnostics.shop_name)),
-        ("Primary domain", _line(reported["primary_domain"])),
-        ("Published theme", _line(reported["published_theme_name"])),
+        ("Shop name", one_line(diagnostics.shop_name)),
+        ("Primary domain", one_line(reported["primary_domain"])),
+        ("Published theme", one_line(reported["published_theme_name"])),
         ("Themes", None if reported["theme_count"] is None else str(reported["theme_count"])),
-        ("Products", _line(reported["product_count_bucket"])),
-        ("Checkout profile", _line(reported["checkout_profile_status"])),
-        ("App embed", _line(reported["app_embed_status"])),
+        ("Products", one_line(reported["product_count_bucket"])),
+        ("Checkout profile", one_line(reported["checkout_profile_status"])),
+        ("App embed", one_line(reported["app_embed_status"])),
         ("Granted scopes", ", ".join(diagnostics.granted_scopes or ())),
         ("Reported by", _client("storefront app", diagnostics.client_version)),
     )
@@ -221,14 +262,14 @@ def _shop_page(diagnostics: Diagnostics) -> str:
 
 
 def _client(name: str, version: str | None) -> str:
-    return f"{name} {_line(version)}".rstrip()
+    return f"{name} {one_line(version)}".rstrip()
 
 
-def _line(text: str | None) -> str:
-    return _shortened(text or "", MAX_FACT)
+def one_line(text: str | None) -> str:
+    return shortened(text or "", MAX_FACT)
 
 
-def _some(entries: Sequence[str], count: int, joint: str) -> str:
+def join_first(entries: Sequence[str], count: int, joint: str) -> str:
     """Join the first `count` entries and add how many more there are."""
     more = len(entries) - count
     return joint.join([*entries[:count], *([f"… and {more} more"] if more > 0 else [])])

@@ -6,12 +6,14 @@ too long and too many issues are rejected, never truncated.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -50,6 +52,11 @@ ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "title": ("message",),
     "location": ("selector",),
 }
+#: Names of the link to a scanner's page about the rule, in lower case without `_` and `-`.
+_HELP_NAMES: Final = frozenset({"helpurl", "helpuri", "helplink", "documentationurl", "docsurl", "infourl", "moreinfourl"})
+#: Our name of that link in a ticket's evidence, and of a list that may begin with it.
+HELP_URL: Final = "help_url"
+_REFERENCES: Final = "references"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class Issue:
     location: str
     url: str | None
     evidence: dict[str, Any]
+    #: The scanner's page about the rule.
+    help_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,9 @@ class _IssueForm(Form):
         severity = SEVERITY_SYNONYMS.get((named["severity"] or "").strip().lower())
         if severity is None and named["severity"]:
             evidence = {"severity": named["severity"], **evidence}
+        help_url = _help_url(evidence)
+        # Readers of the evidence take it for a link.
+        evidence.pop(HELP_URL, None)
         return Issue(
             code=_text_or_none(named["code"]) or named["title"],
             title=_text_or_none(named["title"]) or named["code"],
@@ -134,6 +146,7 @@ class _IssueForm(Form):
             location=named["location"] or "",
             url=named["url"],
             evidence=_within_limit(evidence),
+            help_url=help_url,
         )
 
 
@@ -220,6 +233,37 @@ class PostbackForm(LenientForm):
 def _text_or_none(text: str | None) -> str | None:
     """Return a text, or None if it is blank."""
     return text if text and text.strip() else None
+
+
+def _help_url(members: Mapping[str, Any]) -> str | None:
+    """Return the first web URL among the fields that name a page about the rule, or else the first reference."""
+    for name, value in members.items():
+        # Most names of a scanner are shorter or longer: folding every name would take a tenth of reading an issue.
+        if name[:1] in "hdimHDIM" and name.lower().replace("_", "").replace("-", "") in _HELP_NAMES and _is_web_url(value):
+            return str(value)
+    references = members.get(_REFERENCES)
+    first = references[0] if isinstance(references, list) and references else None
+    return first if _is_web_url(first) else None
+
+
+def _is_web_url(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_URL and _is_web_address(value)
+
+
+@lru_cache(maxsize=1024)
+def _is_web_address(text: str) -> bool:
+    """Return whether a text is an http or https URL with a host, without a user and without white space."""
+    try:
+        parts = urlsplit(text)
+        return (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and "@" not in parts.netloc
+            and text.isprintable()
+            and " " not in text
+        )
+    except ValueError:
+        return False
 
 
 def _within_limit(members: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class ScannerResultsResource:
         self._intake = intake
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store the page and its findings, and prepare an export for each new finding."""
+        """Store the page and its findings, and prepare or extend exports for those that are new."""
         self._executor.respond(req, resp, lambda: self._record(req))
 
     def _record(self, req: falcon.Request) -> ApiResponse:

@@ -59,9 +59,10 @@ OPERATIONS: Final[Operations] = {
         id="postScannerResults",
         tag=SCANNER_TAG,
         summary="Post one page of a scan run",
-        description="Stores the page and its findings; each new finding prepares an export, and one that is known "
-        "again prepares nothing. Only the statuses `completed` and `partial` make findings. Members nobody knows are "
-        "ignored and not stored, but those of an issue are kept as evidence up to 8 KiB.",
+        description="Stores the page and its findings. Each new finding prepares an export; in a project that "
+        "groups by rule, findings of one rule share an export while it is prepared. A known finding prepares nothing. Only "
+        "the statuses `completed` and `partial` make findings. Members nobody knows are ignored and not stored, but those "
+        "of an issue are kept as evidence up to 8 KiB.",
         responses=(
             SuccessResponse(
                 202,

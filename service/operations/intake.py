@@ -23,7 +23,7 @@ class IntakeOperations:
         return findings.prepare_postback(postback, self._default_project_id, checkpoint)
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
-        """Store the page and its findings, and prepare an export for each new one. Raises ValidationFailed."""
+        """Store the page and its findings, and prepare or extend exports. Raises ValidationFailed."""
         return findings.record(prepared, self._default_project_id, utc_now(), actor, self._limits)
 
     def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:

@@ -1,7 +1,7 @@
-"""Findings: what scan runs report, deduplicated by fingerprint; each new finding prepares one export."""
+"""Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 from operator import add
@@ -13,19 +13,22 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
-from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first
-from storage.db.engine import is_sqlite, transaction
+from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import ExportRow, FindingRow, ProjectRow, ScanRunRow
-from storage.db.queries import tuples
+from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 from storage.intake import findings_sql
+from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
+from storage.intake.findings_sql import PostedRun
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
@@ -59,11 +62,15 @@ class ScannedProject:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPostback:
-    """A postback, its issues by fingerprint, and the tickets of those that were new when it was prepared."""
+    """A postback, its issues by fingerprint, and the tickets of those that were new when it was prepared.
+
+    Tickets by fingerprint, or of groups by rule.
+    """
 
     postback: ScanPostback
     issues: Mapping[str, Issue]
-    tickets: Mapping[str, WrittenTicket]
+    tickets: Mapping[str, WrittenTicket] = field(default_factory=dict)
+    group_tickets: Mapping[str, GroupTicket] = field(default_factory=dict)
 
 
 def prepare_postback(
@@ -76,13 +83,17 @@ def prepare_postback(
     parts of the work.
     """
     if postback.status not in STATUSES_WITH_FINDINGS:
-        return PreparedPostback(postback, {}, {})
+        return PreparedPostback(postback, {})
     issues = by_fingerprint(postback.page, postback.issues, checkpoint)
     if not issues or (len(issues) <= _FEW_ISSUES and not is_sqlite()):
-        return PreparedPostback(postback, issues, {})
-    known = findings_sql.known_fingerprints(postback.scan_run_id, default_project_id, list(issues))
-    new = [mark for mark in issues if mark not in known]
-    return PreparedPostback(postback, issues, _tickets(postback, issues, new, checkpoint))
+        return PreparedPostback(postback, issues)
+    known = findings_sql.known_findings(postback.scan_run_id, default_project_id, list(issues))
+    new = {mark: issue for mark, issue in issues.items() if known and mark not in known.fingerprints}
+    if known and new and known.ticket_grouping == TicketGrouping.RULE:
+        with connection():
+            grouped = GroupedPostback.read(known.project_id, postback, new)
+        return PreparedPostback(postback, issues, group_tickets=grouped.tickets(grouped.joining(new), checkpoint))
+    return PreparedPostback(postback, issues, _tickets(postback, issues, list(new), checkpoint))
 
 
 def record(
@@ -92,36 +103,49 @@ def record(
     actor: str,
     limits: AccountLimits = UNLIMITED,
 ) -> PostbackResult:
-    """Store a page of a scan run with its findings, and prepare an export for each finding that is new.
+    """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
 
-    A run that is not registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one,
-    or at an account's limit.
+    One export for each finding or each rule, as the project groups them. A run that is not registered belongs to
+    `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's limit.
     """
     postback, issues = prepared.postback, prepared.issues
     with transaction():
-        project_id, account_id = _scan_run(postback, default_project_id, now)
+        run = _scan_run(postback, default_project_id, now)
         findings_sql.upsert_page(postback, now)
-        export_ids = {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
-        new = _insert_new(postback, issues, export_ids, project_id, now)
-        limits.require_room(account_id, Limited.FINDINGS, len(new), now)
-        seen = [mark for mark in issues if mark not in new]
-        findings_sql.mark_seen(seen, project_id, postback.scan_run_id, now)
-        # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
-        missing = _tickets(postback, issues, [mark for mark in new if mark not in prepared.tickets])
-        tickets = {**prepared.tickets, **missing}
-        drafts = [
-            Draft(
-                account_id,
-                project_id,
-                Source("finding", finding_id, postback.scan_run_id),
-                tickets[mark],
-                rule=issues[mark].code,
-                findings=1,
-                export_id=export_ids[mark],
-            )
-            for mark, finding_id in new.items()
-        ]
-        return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor, limits)))
+        if not issues:
+            return PostbackResult(postback.scan_run_id, 0, 0, ())
+        grouped = None
+        if run.ticket_grouping == TicketGrouping.RULE:
+            groups_sql.lock_project(run.project_id)
+            grouped = GroupedPostback.read(run.project_id, postback, issues, locks=True)
+        export_ids = grouped.export_ids(now) if grouped else {mark: _export_id(now) for mark in issues}
+        new = _insert_new(postback, issues, export_ids, run.project_id, now)
+        limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
+        raised = _mark_seen({mark: issue for mark, issue in issues.items() if mark not in new}, run, postback, now)
+        if grouped is not None:
+            joining, written_before = grouped.joining(new, raised), prepared.group_tickets
+            changed = grouped.store(run, joining, written_before, new, export_ids, now, actor, limits)
+        else:
+            # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
+            missing = _tickets(postback, issues, [mark for mark in new if mark not in prepared.tickets])
+            tickets = {**prepared.tickets, **missing}
+            drafts = [
+                Draft(
+                    run.account_id,
+                    run.project_id,
+                    finding_source(postback, finding_id),
+                    tickets[mark],
+                    rule=rule_of(issues[mark]),
+                    findings=1,
+                    export_id=export_ids[mark],
+                )
+                for mark, finding_id in new.items()
+            ]
+            changed = prepare(drafts, now, actor, limits)
+        if run.has_snoozed:
+            woken = groups_sql.end_snoozes(list(issues), run.project_id)
+            append_all([AuditEntry(to_ms(now), actor, "seen_again", export_id) for export_id in woken])
+        return PostbackResult(postback.scan_run_id, len(new), len(issues) - len(new), tuple(changed))
 
 
 def list_page(project_id: int, limit: int, before: str | None = None, severity: str | None = None) -> list[FindingSummary]:
@@ -133,9 +157,10 @@ def list_page(project_id: int, limit: int, before: str | None = None, severity: 
     parts = [_newest_of(project_id, each, before or _AFTER_ALL, limit) for each in severities]
     # An alias for the union of the parts: its columns are those of the findings.
     found = FindingRow.alias("found")
-    prepared = (ExportRow.source_type == "finding") & (ExportRow.source_id == found.id)
+    # Not the finding's own column: retention may have deleted that export.
     shown = columns(FindingSummary, found, export_id=ExportRow.id, export_status=ExportRow.status)
-    query = found.select(*shown).from_(Join(reduce(add, parts).alias("found"), ExportRow, JOIN.LEFT_OUTER, prepared))
+    of_finding = ExportRow.id == found.export_id
+    query = found.select(*shown).from_(Join(reduce(add, parts).alias("found"), ExportRow, JOIN.LEFT_OUTER, of_finding))
     return read(FindingSummary, query.order_by(found.id.desc()).limit(limit))
 
 
@@ -158,7 +183,7 @@ def _newest_of(project_id: int, severity: str, before: str, limit: int) -> Any:
     A severity is bounded, not equalled: only this index gives that order, and PostgreSQL does not read the newest findings
     of every project, where it may find none.
     """
-    shown = columns(FindingSummary, FindingRow, export_id=None, export_status=None)
+    shown = columns(FindingSummary, FindingRow, export_status=None)
     query = FindingRow.select(*filter(None, shown)).where(
         FindingRow.project == project_id,
         FindingRow.severity >= severity,
@@ -182,31 +207,54 @@ def _projects(account_id: int) -> Any:
     return ProjectRow.select(*shown).where(ProjectRow.account == account_id)
 
 
+def _export_id(now: datetime) -> str:
+    return identifiers.new_id(identifiers.EXPORT, now)
+
+
+def _mark_seen(
+    issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
+) -> list[tuple[str | None, str]]:
+    """Store that findings were seen again; return the export and the severity of each that has become more severe.
+
+    A finding keeps its highest severity, and the first help link.
+    """
+    raised, changed = [], []
+    for each in findings_sql.mark_seen(issues, run.project_id, postback.scan_run_id, now):
+        issue = issues[each.fingerprint]
+        is_raised = SEVERITIES.index(issue.severity) > SEVERITIES.index(each.severity)
+        if is_raised:
+            raised.append((each.export_id, issue.severity))
+        if is_raised or (each.help_url is None and issue.help_url is not None):
+            severity = issue.severity if is_raised else each.severity
+            changed.append(each._replace(severity=severity, help_url=each.help_url or issue.help_url))
+    findings_sql.upgrade(changed)
+    return raised
+
+
 def _tickets(
     postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str], checkpoint: Checkpoint = no_checkpoint
 ) -> dict[str, WrittenTicket]:
-    tickets = [ticket_for_finding(postback.page, issues[mark], postback.scan_run_id) for mark in marks]
+    page, screenshot = postback.page, postback.screenshot_path
+    tickets = [ticket_for_finding(page, issues[mark], postback.scan_run_id, screenshot) for mark in marks]
     return dict(zip(marks, written(tickets, checkpoint), strict=True)) if marks else {}
 
 
-def _scan_run(postback: ScanPostback, default_project_id: int | None, now: datetime) -> tuple[int, int]:
-    """Store the status of a run and return its project and account; register the run if it is not."""
+def _scan_run(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:
+    """Store the status of a run and return its project; register the run if it is not."""
     found = findings_sql.update_scan_run(postback, now) or _register(postback, default_project_id, now)
     if found is None:
         raise ValidationFailed(problem("/scanRunId", "unknown_scan_run"))
     return found
 
 
-def _register(postback: ScanPostback, default_project_id: int | None, now: datetime) -> tuple[int, int] | None:
+def _register(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun | None:
     if not ProjectRow.select().where(ProjectRow.id == default_project_id).exists():
         return None
     # Another postback of the same run may be first by a moment; the run is the same either way.
     ScanRunRow.insert(
         id=postback.scan_run_id, project=default_project_id, status=postback.status, created_at=now, updated_at=now
     ).on_conflict_ignore().execute()
-    query = ScanRunRow.select(ProjectRow.id, ProjectRow.account).join(ProjectRow)
-    [(project_id, account_id)] = tuples(query.where(ScanRunRow.id == postback.scan_run_id))
-    return project_id, account_id
+    return findings_sql.update_scan_run(postback, now)
 
 
 def _insert_new(
@@ -235,7 +283,7 @@ def _insert_new(
             "last_seen_at": now_ms,
             "times_seen": 1,
             "export_id": export_ids[mark],
-            "help_url": None,
+            "help_url": issues[mark].help_url,
         }
         for mark in sorted(issues)
     ]

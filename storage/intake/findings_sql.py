@@ -2,32 +2,53 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import to_ms
-from schemas.intake.scanner import ScanPostback
+from schemas.intake.scanner import Issue, ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
 from storage.db.engine import execute, first_row, is_sqlite, rows, values_list
-from storage.db.models import FindingRow, PageResultRow
+from storage.db.models import FindingRow, FindingSightingRow, PageResultRow
 
 _FINDING: Final = tuple(FindingRow._meta.columns)
 _FINDING_TYPES: Final = column_types(FindingRow, _FINDING)
 _INSERT: Final = f"""
 INSERT INTO findings ({", ".join(_FINDING)}) {{rows}}
-ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint"""
+ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING id, fingerprint"""
 #: A run counts once, however often it posts. The run that found it first may post again while a later one is under way; it
 #: does not count then either.
 _SEEN: Final = """
-WITH r (fingerprint) AS ({rows})
 UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
     last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
 FROM r WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint"""
-#: The fingerprints that the project of a run, or else the default project, has already, as one JSON array.
+_SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
+_SIGHTING_TYPES: Final = column_types(FindingSightingRow, _SIGHTING)
+_INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING)})"
+_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} ON CONFLICT (finding_id, scan_run_id) DO NOTHING"
+# SQLite changes one table in a statement, PostgreSQL two: a round trip to it costs more than either.
+_INSERT_BY_POSTGRESQL: Final = f"""
+WITH new AS ({_INSERT}, first_scan_run_id, first_seen_at), seen AS (
+    {_INSERT_SIGHTINGS} SELECT id, first_scan_run_id, first_seen_at FROM new
+)
+SELECT id, fingerprint FROM new"""  # noqa: S608 - our own names
+_KNOWN_FINDING: Final = "findings.id, findings.fingerprint, findings.severity, findings.help_url, findings.export_id"
+_SEEN_BY_SQLITE: Final = f"WITH r (fingerprint) AS ({{rows}}) {_SEEN} RETURNING {_KNOWN_FINDING}"
+_SEEN_BY_POSTGRESQL: Final = f"""
+WITH r (fingerprint, severity, help_url) AS ({{rows}}), seen AS ({_SEEN} RETURNING {_KNOWN_FINDING}), runs AS (
+    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen ON CONFLICT (finding_id, scan_run_id) DO NOTHING
+)
+SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
+WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL)"""  # noqa: S608 - our own names
+_UPGRADE: Final = """
+WITH r (id, severity, help_url) AS ({rows})
+UPDATE findings SET severity = r.severity, help_url = r.help_url FROM r WHERE findings.id = r.id"""
+#: A project, how it groups findings, and those of some fingerprints that it has already, as one JSON array.
 _KNOWN: Final = """
-SELECT {array} FROM findings
-WHERE project_id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)
-    AND fingerprint IN (SELECT value FROM {values})"""
+SELECT p.id, p.ticket_grouping, (
+    SELECT {array} FROM findings WHERE project_id = p.id AND fingerprint IN (SELECT value FROM {values})
+)
+FROM projects p WHERE p.id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)"""
 _KNOWN_BY_SQLITE: Final = _KNOWN.format(array="json_group_array(fingerprint)", values="json_each(?)")
 _KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
     array="COALESCE(CAST(json_agg(fingerprint) AS TEXT), '[]')", values="json_array_elements_text(CAST(? AS JSON))"
@@ -38,25 +59,56 @@ _UPSERT_PAGE: Final = f"""
 INSERT INTO page_results ({", ".join(_PAGE)}) VALUES {values_list(len(_PAGE), 1)}
 ON CONFLICT (scan_run_id, url) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _PAGE[2:])}"""  # noqa: S608 - our own names
 
-#: Returns the project and the account too: nearly every postback belongs to a known run and needs no other look-up.
+
+class PostedRun(NamedTuple):
+    """The project that a scan run belongs to; `has_snoozed`: an export waits until one of its findings is seen again."""
+
+    project_id: int
+    account_id: int
+    ticket_grouping: str
+    has_snoozed: bool
+
+
+class SeenFinding(NamedTuple):
+    """A finding that was seen again."""
+
+    id: str
+    fingerprint: str
+    severity: str
+    help_url: str | None
+    export_id: str | None
+
+
+class KnownFindings(NamedTuple):
+    """The project of a postback, and the fingerprints that it has already."""
+
+    project_id: int
+    ticket_grouping: str
+    fingerprints: frozenset[str]
+
+
+#: Returns the project too: nearly every postback belongs to a known run and needs no other look-up.
 _UPDATE_RUN: Final = """
 UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
-RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id)"""
+RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id),
+    (SELECT ticket_grouping FROM projects WHERE projects.id = scan_runs.project_id),
+    EXISTS (SELECT 1 FROM exports
+        WHERE exports.project_id = scan_runs.project_id AND snoozed_at IS NOT NULL AND snoozed_until IS NULL)"""
 
 _json: Final = JsonField()
 
 
-def known_fingerprints(scan_run_id: int, default_project_id: int | None, fingerprints: Sequence[str]) -> set[str]:
-    """Return those of `fingerprints` that the run's project has already; outside any transaction."""
+def known_findings(scan_run_id: int, default_project_id: int | None, fingerprints: Sequence[str]) -> KnownFindings | None:
+    """Return those of `fingerprints` that the run's project has already; None without a project. Outside any transaction."""
     known = _KNOWN_BY_SQLITE if is_sqlite() else _KNOWN_BY_POSTGRESQL
-    found = first_row(known, (scan_run_id, default_project_id, _json.text(fingerprints)))
-    return set() if found is None else set(_json.python_value(found[0]))
+    found = first_row(known, (_json.text(fingerprints), scan_run_id, default_project_id))
+    return None if found is None else KnownFindings(found[0], found[1], frozenset(_json.python_value(found[2])))
 
 
-def update_scan_run(postback: ScanPostback, now: datetime) -> tuple[int, int] | None:
-    """Store the status of a run; return its project and account, None if the run is not registered."""
+def update_scan_run(postback: ScanPostback, now: datetime) -> PostedRun | None:
+    """Store the status of a run; return its project, None if the run is not registered."""
     found = rows(_UPDATE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
-    return (found[0][0], found[0][1]) if found else None
+    return PostedRun._make(found[0]) if found else None
 
 
 def upsert_page(postback: ScanPostback, now: datetime) -> None:
@@ -76,12 +128,32 @@ def upsert_page(postback: ScanPostback, now: datetime) -> None:
 
 
 def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Insert findings unless their project has them; return the fingerprints of those inserted."""
+    """Insert findings unless their project has them, each with its first sighting; return the fingerprints inserted."""
     values = [[record[name] for name in _FINDING] for record in records]
-    return {row[0] for row in rows_over(_INSERT, _FINDING_TYPES, values)}
+    if not is_sqlite():
+        return {row[1] for row in rows_over(_INSERT_BY_POSTGRESQL, _FINDING_TYPES, values)}
+    new = rows_over(_INSERT, _FINDING_TYPES, values)
+    if new:
+        _add_sightings([row[0] for row in new], records[0]["first_scan_run_id"], records[0]["first_seen_at"])
+    return {row[1] for row in new}
 
 
-def mark_seen(fingerprints: Sequence[str], project_id: int, scan_run_id: int, now: datetime) -> None:
-    """Store that a run found findings of a project again."""
+def mark_seen(issues: Mapping[str, Issue], project_id: int, scan_run_id: int, now: datetime) -> list[SeenFinding]:
+    """Store that a run found findings of a project again; return those that differ from their `issues`, or all of them."""
     shared = (scan_run_id, scan_run_id, scan_run_id, to_ms(now), project_id)
-    execute_over(_SEEN, ["TEXT"], [(fingerprint,) for fingerprint in fingerprints], shared)
+    if not is_sqlite():
+        values = [(mark, issue.severity, issue.help_url) for mark, issue in issues.items()]
+        found = rows_over(_SEEN_BY_POSTGRESQL, ("TEXT", "TEXT", "TEXT"), values, (*shared, scan_run_id, to_ms(now)))
+        return [SeenFinding._make(row) for row in found]
+    seen = [SeenFinding._make(row) for row in rows_over(_SEEN_BY_SQLITE, ("TEXT",), [(mark,) for mark in issues], shared)]
+    _add_sightings([each.id for each in seen], scan_run_id, to_ms(now))
+    return seen
+
+
+def upgrade(findings: Sequence[SeenFinding]) -> None:
+    """Store new severities and help links of findings."""
+    execute_over(_UPGRADE, ("TEXT", "TEXT", "TEXT"), [(each.id, each.severity, each.help_url) for each in findings])
+
+
+def _add_sightings(finding_ids: Sequence[str], scan_run_id: int, seen_at: int) -> None:
+    execute_over(_ADD_SIGHTINGS, _SIGHTING_TYPES, [(finding_id, scan_run_id, seen_at) for finding_id in finding_ids])

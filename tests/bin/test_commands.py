@@ -84,7 +84,9 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     user = shell.json("user", "add", "ada@example.com", "--account", "1")
     assert user == {"id": 1, "email": "ada@example.com", "account_id": 1, "state": "active"}
     project = shell.json("project", "add", "Shop", "--account", "1", "--shop-domain", "shop.example")
-    assert project == {"id": 1, "name": "Shop", "account_id": 1, "shop_domain": "shop.example"}
+    known = {"id": 1, "name": "Shop", "account_id": 1, "shop_domain": "shop.example", "created_at": project["created_at"]}
+    assert project == {**known, "ticket_grouping": "rule"}
+    assert shell.json("project", "set", "1", "--ticket-grouping", "finding") == {**known, "ticket_grouping": "finding"}
     assert shell.json("report", "add", "Spring", "--project", "1") == {"id": 1, "title": "Spring", "project_id": 1}
     assert shell.json("scan-run", "add", "--project", "1", "--id", "42")["id"] == 42
     assert shell.json("scan-run", "add", "--project", "1")["id"] == 43
@@ -94,7 +96,7 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     stored = {name: {"used": 0, "limit": limit} for name, limit in limits.items()}
     assert shell.json("account", "list") == [{**account, **stored}]
     assert shell.json("user", "list") == [user]
-    assert shell.json("project", "list") == [project]
+    assert shell.json("project", "list") == [{**project, "ticket_grouping": "finding"}]
 
 
 def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id: Customer) -> None:

@@ -18,6 +18,7 @@ from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import ScanPostback
 from schemas.settings.definitions import Settings, load_settings
 from schemas.targets.target import Target, TargetEdit, TargetRequest
@@ -72,13 +73,18 @@ def in_s(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def make_customer(*, may_use_webhooks: bool = True, abilities: tuple[Ability, ...] = ()) -> Customer:
-    """Store a customer in the open database."""
+def make_customer(
+    *,
+    may_use_webhooks: bool = True,
+    abilities: tuple[Ability, ...] = (),
+    grouping: TicketGrouping = TicketGrouping.FINDING,
+) -> Customer:
+    """Store a customer in the open database, whose project groups its findings as named."""
     number = next(_numbers)
     account = accounts.add_account(f"Account {number}", NOW, may_use_webhooks=may_use_webhooks)
     email = f"user{number}@example.com"
     user = accounts.add_user(email, account.id, NOW)
-    project = projects.add_project(f"Project {number}", account.id, NOW)
+    project = projects.add_project(f"Project {number}", account.id, NOW, ticket_grouping=grouping)
     accounts.grant_project(email, project.id, NOW)
     _, token = tokens.create(email, TokenKind.API, NOW, abilities)
     return Customer(account.id, user.id, email, project.id, token)
@@ -112,7 +118,8 @@ def make_session(customer: Customer, browser: str = "a browser") -> str:
 
 def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:
     """Store another project of the customer's account, which its user manages unless not `is_granted`; return its id."""
-    project = projects.add_project(f"Project {next(_numbers)}", customer.account_id, NOW, shop_domain)
+    name, grouping = f"Project {next(_numbers)}", TicketGrouping.FINDING
+    project = projects.add_project(name, customer.account_id, NOW, shop_domain, grouping)
     if is_granted:
         accounts.grant_project(customer.email, project.id, NOW)
     return project.id

@@ -35,6 +35,8 @@ WHERE source_type = 'finding';
 DROP INDEX exports_finding;
 CREATE INDEX exports_finding ON exports (source_id) WHERE source_type = 'finding';
 CREATE UNIQUE INDEX exports_open_group ON exports (project_id, open_group) WHERE open_group IS NOT NULL;
+-- What a finding that is seen again brings back.
+CREATE INDEX exports_until_seen ON exports (project_id) WHERE snoozed_at IS NOT NULL AND snoozed_until IS NULL;
 CREATE INDEX findings_export ON findings (export_id, page_url);
 -- Which scan runs reported a finding.
 CREATE TABLE finding_sightings (

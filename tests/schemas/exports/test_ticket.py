@@ -41,7 +41,7 @@ def test_what_the_scanner_adds_does_not_stand_in_for_the_rule() -> None:
 def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
     ticket = make_ticket(description="Say what it shows.", location="main > img", evidence={"impact": "serious"})
     assert ticket.record() == {
-        "title": "Image without text on /cart",
+        "title": "Image without text on shop.example/cart (img)",
         "description": "Say what it shows.\n\nPage: https://shop.example/cart?x=1\nWhere: main > img\nSeverity: high\n"
         "Rule: img-alt\nFound by: scan run 42",
         "severity": "high",
@@ -53,7 +53,7 @@ def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     ticket = make_ticket(ScannedPage("https://shop.example", None, None, None, {}))
-    assert ticket.title == "Image without text on /"
+    assert ticket.title == "Image without text on shop.example/"
     assert ticket.labels == ("website-risk", "severity:high")
     assert "Where:" not in ticket.description
     assert ticket.description.startswith("Image without text\n\n")
@@ -61,22 +61,52 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_an_issue_with_an_address_of_its_own_is_there() -> None:
     ticket = make_ticket(url="https://shop.example/frame")
-    assert (ticket.page_url, ticket.title) == ("https://shop.example/frame", "Image without text on /frame")
+    assert (ticket.page_url, ticket.title) == ("https://shop.example/frame", "Image without text on shop.example/frame")
 
 
 @pytest.mark.parametrize(
     ("title", "path", "expected"),
     [
-        ("two\n lines", "/", "two lines on /"),
-        ("x" * 400, "/", "x" * 244 + "… on /"),  # 250 in all
-        ("short", "/" + "p" * 400, "short on /" + "p" * 240),  # a long path is cut at the end
-        ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on /" + "p" * 120),  # half for each
+        ("two\n lines", "/", "two lines on shop.example/"),
+        ("x" * 400, "/", "x" * 232 + "… on shop.example/"),  # 250 in all
+        ("short", "/" + "p" * 400, "short on shop.example/" + "p" * 227 + "…"),  # a long path is cut at the end
+        ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on shop.example/" + "p" * 107 + "…"),  # half for each
     ],
 )
 def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> None:
     ticket = make_ticket(ScannedPage(f"https://shop.example{path}", None, None, None, {}), title=title)
     assert ticket.title == expected
     assert len(ticket.title) <= MAX_TITLE == 250
+
+
+@pytest.mark.parametrize(
+    ("location", "element"),
+    [
+        ("main > img.hero", " (img.hero)"),
+        ("/html/body/div[2]/img", " (img)"),
+        ("ul li a", " (ul li a)"),
+        ("parameter q", " (parameter q)"),
+        ("page", ""),  # what import-scan writes where a report names no place
+        ("body > " + "x" * 80, f" ({'x' * 59}…)"),
+    ],
+)
+def test_a_title_names_the_last_part_of_the_location_so_that_two_places_differ(location: str, element: str) -> None:
+    assert make_ticket(location=location).title == f"Image without text on shop.example/cart{element}"
+    long = make_ticket(ScannedPage("https://shop.example/" + "p" * 400, None, None, None, {}), location=location).title
+    assert long.endswith(f"…{element}")
+
+
+def test_a_ticket_has_the_screenshot_and_the_scanners_page_about_the_rule() -> None:
+    found = make_issue(help_url="https://rules.example/img-alt", evidence={"places": "reserved", "impact": "serious"})
+    ticket = ticket_for_finding(PAGE, found, 42, "artifacts/42/cart.png")
+    assert ticket.evidence == {
+        "impact": "serious",
+        "rule": "img-alt",
+        "location": "",
+        "screenshot": "artifacts/42/cart.png",
+        "help_url": "https://rules.example/img-alt",
+    }
+    assert "screenshot" not in make_ticket().evidence
 
 
 def test_a_digest_is_of_the_canonical_record_whatever_the_order() -> None:

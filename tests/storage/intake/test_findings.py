@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from schemas.base.errors import NotFound, ValidationFailed
+from schemas.base.timestamps import to_ms
 from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
@@ -105,8 +106,36 @@ def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Custo
     assert queries.get(export_id).version == 1
 
 
+def test_each_scan_run_that_saw_a_finding_is_kept_once(customer: Customer) -> None:
+    for hours, scan_run_id in enumerate([1, 2, 2, 3]):
+        post(customer, later(hours), scan_run_id=scan_run_id, issues=issues("a", "b"))
+    sighted = rows("SELECT scan_run_id, COUNT(*), MIN(seen_at) FROM finding_sightings GROUP BY 1 ORDER BY 1")
+    assert sighted == [(1, 2, to_ms(NOW)), (2, 2, to_ms(later(1))), (3, 2, to_ms(later(3)))]
+
+
+def test_a_finding_keeps_its_highest_severity_and_its_first_help_link(customer: Customer) -> None:
+    for severity, link in [("low", None), ("high", "https://a.example/"), ("medium", "https://b.example/"), ("low", None)]:
+        post(customer, issues=[issue("a", severity=severity, **({"helpUrl": link} if link else {}))])
+    assert rows("SELECT severity, help_url FROM findings") == [("high", "https://a.example/")]
+
+
+@pytest.mark.parametrize(("until", "is_over"), [(None, True), (to_ms(NOW) + 10**9, False)])
+def test_a_finding_that_is_seen_again_ends_a_snooze_that_waits_for_it(
+    customer: Customer, until: int | None, is_over: bool
+) -> None:
+    [snoozed, other] = post(customer, scan_run_id=1, issues=issues("a", "b")).ticket_exports
+    execute("UPDATE exports SET snoozed_at = 1, snoozed_until = ?", (until,))
+    post(customer, scan_run_id=2, issues=issues("a"))
+    assert (queries.get(snoozed).snooze is None) == is_over
+    assert queries.get(snoozed).version == 1 + is_over
+    assert queries.get(other).snooze is not None
+    actions = [action for (action,) in rows("SELECT action FROM audit_entries WHERE subject_id = ?", (snoozed,))]
+    assert actions == ["prepare", "seen_again"][: 1 + is_over]
+
+
 def test_an_export_shows_no_finding_once_it_is_deleted(customer: Customer) -> None:
     [export_id] = post(customer, issues=issues("a")).ticket_exports
+    execute("DELETE FROM finding_sightings")
     execute("DELETE FROM findings")
     assert queries.get(export_id).finding is None
     assert [export.id for export in export_list.list_page(ExportQuery(customer.account_id))] == [export_id]
@@ -256,6 +285,7 @@ def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_
     post(postgres_customer, scan_run_id=1, issues=[three[1]])
     [(middle,)] = rows("SELECT fingerprint FROM findings")
     execute("DELETE FROM exports")
+    execute("DELETE FROM finding_sightings")
     execute("DELETE FROM findings")
     columns = "project_id, code, title, severity, page_url, location, first_scan_run_id, last_scan_run_id"
     lock = (

@@ -1,0 +1,120 @@
+"""Groups: prepared exports that new findings of their rule join, one for each rule of a project.
+
+`open_group` is the rule's code while findings join. The ticket of a prepared group grows with them; after approval, or in a
+dismissed group that stays open, findings are counted and wait. A postback holds the project's lock while it writes groups,
+and then the lock of each group's row, which a person's decision takes too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from peewee import fn
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.group_ticket import (
+    MAX_PLACES,
+    Group,
+    Place,
+    group_ticket,
+    grown_ticket,
+    highest,
+    read_group,
+    with_stored,
+)
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import Ticket
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db.columns import JsonField
+from storage.db.models import FindingRow
+from storage.db.queries import tuples
+from storage.exports import groups_sql
+from storage.exports.groups_sql import GroupRow
+from storage.exports.rows import WrittenTicket
+
+_json: Final = JsonField()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """An open group as it was read; `group` is what its ticket is written from, None where the ticket stays as it is."""
+
+    row: GroupRow
+    known_pages: frozenset[str]
+    group: Group | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A prepared group with its new ticket, and how many findings joined it."""
+
+    row: GroupRow
+    ticket: WrittenTicket
+    added: int
+
+
+def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> dict[str, OpenGroup]:
+    """Return the open groups of a project by rule, of the rules in `places`: pairs of a rule and a page's URL.
+
+    With `locks`, in the caller's transaction, they stay as they are until it ends.
+    """
+    found = groups_sql.open_groups(project_id, places, locks=locks)
+    return {row.open_group: OpenGroup(row, frozenset(pages), _group(row)) for row, pages in found}
+
+
+def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
+    """Return the ticket of an open group that has become `group`; a person's edits of it stay."""
+    if opened.row.original_ticket is None:
+        return group_ticket(group)
+    original = _json.python_value(opened.row.original_ticket)
+    return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)
+
+
+def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
+    """Store new tickets of prepared groups that the caller's transaction has locked."""
+    groups_sql.extend(
+        [
+            (each.row.id, ticket.text, ticket.digest, ticket.problems, ticket.severity_rank, each.added)
+            for each in extensions
+            for ticket in [each.ticket]
+        ]
+    )
+    _append("extend", [(each.row, each.added) for each in extensions], now, actor)
+
+
+def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> None:
+    """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked."""
+    groups_sql.join_frozen([(row.id, added) for row, added in joined])
+    _append("join", joined, now, actor)
+
+
+def stored_group(group: Group, export_id: str) -> Group:
+    """Return a group with all findings that belong to its export, also those that waited while it was dismissed."""
+    of_export = FindingRow.export_id == export_id
+    query = FindingRow.select(FindingRow.page_url, FindingRow.location).where(of_export).order_by(FindingRow.id)
+    places = [Place(*row) for row in tuples(query.limit(MAX_PLACES))]
+    count, pages = fn.COUNT(FindingRow.id), fn.COUNT(FindingRow.page_url.distinct())
+    [(total, on_pages)] = tuples(FindingRow.select(count, pages).where(of_export))
+    severities = tuples(FindingRow.select(FindingRow.severity).where(of_export).distinct())
+    severity = highest([group.severity, *(row[0] for row in severities)])
+    return with_stored(group, severity, places, total, on_pages)
+
+
+def _group(row: GroupRow) -> Group | None:
+    if row.status != ExportStatus.PREPARED.value:
+        return None
+    ticket: Mapping[str, Any] = _json.python_value(row.ticket)
+    group = read_group(ticket, row.title or ticket["title"], row.scan_run_id)
+    return group if group.findings == row.findings_total else stored_group(group, row.id)
+
+
+def _append(action: str, changed: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> None:
+    append_all(
+        [
+            AuditEntry(
+                to_ms(now), actor, action, row.id, row.status, row.status, f"{added} finding{'' if added == 1 else 's'}"
+            )
+            for row, added in changed
+        ]
+    )

@@ -1,0 +1,98 @@
+"""The statements of groups and snoozes, hand-written because postbacks run them. None writes an export's status."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from storage.db.bulk_sql import execute_over, rows_over
+from storage.db.columns import column_types, select_list
+from storage.db.engine import execute, is_sqlite
+from storage.db.models import ExportRow, FindingRow
+
+
+class GroupRow(NamedTuple):
+    """An open group as the tables have it; `title` is that of its first finding, unless that was erased."""
+
+    id: str
+    open_group: str
+    version: int
+    status: str
+    severity_rank: int
+    scan_run_id: int | None
+    ticket: str
+    findings_total: int
+    original_ticket: str | None
+    title: str | None
+
+
+_OPEN: Final = f"""
+WITH r (rule, url) AS ({{{{rows}}}})
+SELECT {select_list(GroupRow, {"e": ExportRow}, title="f.title")}, r.url,
+    EXISTS (SELECT 1 FROM findings p WHERE p.export_id = e.id AND p.page_url = r.url)
+FROM r JOIN exports e ON e.project_id = ? AND e.open_group = r.rule
+    LEFT JOIN findings f ON f.id = e.source_id AND f.project_id = e.project_id
+ORDER BY e.id {{lock}}"""  # noqa: S608 - our own names
+_OPEN_UNLOCKED: Final = _OPEN.format(lock="")
+# In the order of ids, as others lock several exports. SQLite has one writer.
+_OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
+_OPEN_TYPES: Final = ("TEXT", "TEXT")
+
+_EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
+_EXTEND: Final = f"""
+WITH r ({", ".join(_EXTENSION)}, added) AS ({{rows}})
+UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
+    findings_total = exports.findings_total + r.added, version = version + 1
+FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
+_EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
+_JOIN: Final = """
+WITH r (id, added) AS ({rows})
+UPDATE exports SET findings_total = exports.findings_total + r.added, version = version + 1
+FROM r WHERE exports.id = r.id"""
+_END_SNOOZES: Final = """
+WITH r (fingerprint) AS ({rows})
+UPDATE exports SET snoozed_at = NULL, version = version + 1
+WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id IN (
+    SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
+) RETURNING id"""
+_LOCK_PROJECT: Final = "SELECT 1 FROM projects WHERE id = ? FOR NO KEY UPDATE"
+_MOVE: Final = """
+WITH r (id, export_id) AS ({rows})
+UPDATE findings SET export_id = r.export_id FROM r WHERE findings.id = r.id"""
+_MOVE_TYPES: Final = column_types(FindingRow, ("id", "export_id"))
+
+
+def lock_project(project_id: int) -> None:
+    """Let no other postback of a project store findings until the transaction ends: both might begin the same group."""
+    if not is_sqlite():
+        execute(_LOCK_PROJECT, (project_id,))
+
+
+def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> list[tuple[GroupRow, set[str]]]:
+    """Return the open groups of rules, each with those of the URLs that it has already; `places` are pairs of both."""
+    sql = _OPEN_LOCKED if locks and not is_sqlite() else _OPEN_UNLOCKED
+    found: dict[str, tuple[GroupRow, set[str]]] = {}
+    for *columns, url, is_known in rows_over(sql, _OPEN_TYPES, list(dict.fromkeys(places)), (project_id,)):
+        _, pages = found.setdefault(columns[0], (GroupRow._make(columns), set()))
+        if is_known:
+            pages.add(url)
+    return list(found.values())
+
+
+def extend(extensions: Sequence[tuple[Any, ...]]) -> None:
+    """Write tickets of prepared groups: id, ticket, digest, problems, rank of the severity, and how many findings more."""
+    execute_over(_EXTEND, _EXTEND_TYPES, extensions)
+
+
+def join_frozen(joined: Sequence[tuple[str, int]]) -> None:
+    """Count findings of groups whose tickets stay as they are: the id, and how many more."""
+    execute_over(_JOIN, ("TEXT", "INTEGER"), joined)
+
+
+def move_findings(moved: Sequence[tuple[str, str]]) -> None:
+    """Give findings to other exports: pairs of ids."""
+    execute_over(_MOVE, _MOVE_TYPES, moved)
+
+
+def end_snoozes(fingerprints: Sequence[str], project_id: int) -> list[str]:
+    """End the snoozes of exports that wait until one of these findings is seen again; return the exports' ids."""
+    marks = [(mark,) for mark in fingerprints]
+    return [row[0] for row in rows_over(_END_SNOOZES, ("TEXT",), marks, (project_id, project_id))]

@@ -1,0 +1,155 @@
+"""The findings of a postback in a project that groups them by rule: which groups they begin or join, and the tickets.
+
+Tickets are written before the transaction, from the groups as they were read then; inside, one is used only if its group has
+the same version and the same findings join it, else it is written again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Self
+
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
+from schemas.exports.group_ticket import Group, Place, group_ticket, highest, new_group, with_findings
+from schemas.exports.ticket import Source, Ticket
+from schemas.intake.scanner import Issue, ScanPostback
+from storage.accounts.account_limits import AccountLimits
+from storage.db import identifiers
+from storage.exports import groups
+from storage.exports.groups import Extension, OpenGroup
+from storage.exports.rows import Draft, WrittenTicket, written
+from storage.exports.transitions import prepare
+from storage.intake.findings_sql import PostedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The new findings of a rule, by fingerprint, and the highest severity of known ones that became more severe."""
+
+    marks: tuple[str, ...]
+    raised_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTicket:
+    """A group's ticket and what it was written from: the group's version, 0 for a new one, and the findings that join it."""
+
+    version: int
+    joining: Joining
+    ticket: WrittenTicket
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPostback:
+    """A postback, its issues by fingerprint, and the open groups of their rules."""
+
+    postback: ScanPostback
+    issues: Mapping[str, Issue]
+    opened: Mapping[str, OpenGroup]
+
+    @classmethod
+    def read(cls, project_id: int, postback: ScanPostback, issues: Mapping[str, Issue], *, locks: bool = False) -> Self:
+        """Read the groups; with `locks`, in the caller's transaction, they stay as they are until it ends."""
+        places = [(rule_of(issue), issue.url or postback.page.url) for issue in issues.values()]
+        return cls(postback, issues, groups.open_groups(project_id, places, locks=locks))
+
+    def export_ids(self, now: datetime) -> dict[str, str]:
+        """Return for each fingerprint the export of its rule's group, or the id of one to be prepared."""
+        rules = dict.fromkeys(map(rule_of, self.issues.values()))
+        ids = {rule: self._id_of(rule) or identifiers.new_id(identifiers.EXPORT, now) for rule in rules}
+        return {mark: ids[rule_of(issue)] for mark, issue in self.issues.items()}
+
+    def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, Joining]:
+        """Return what joins each rule's group: new findings by fingerprint, and severities of known ones by export."""
+        found: dict[str, Joining] = {}
+        for mark in new:
+            before = found.get(rule_of(self.issues[mark]), Joining(()))
+            found[rule_of(self.issues[mark])] = replace(before, marks=(*before.marks, mark))
+        rules = {opened.row.id: rule for rule, opened in self.opened.items() if opened.group is not None}
+        for export_id, severity in raised:
+            if (rule := rules.get(export_id or "")) is not None:
+                before = found.get(rule, Joining(()))
+                found[rule] = replace(before, raised_to=highest([severity, before.raised_to or severity]))
+        return found
+
+    def tickets(self, joining: Mapping[str, Joining], checkpoint: Checkpoint = no_checkpoint) -> dict[str, GroupTicket]:
+        """Write the tickets of groups that begin or grow, by rule; those of frozen groups stay as they are."""
+        rules = [rule for rule in joining if rule not in self.opened or self.opened[rule].group is not None]
+        texts = written([self._ticket(rule, joining[rule]) for rule in rules], checkpoint)
+        return {
+            rule: GroupTicket(self._version_of(rule), joining[rule], text) for rule, text in zip(rules, texts, strict=True)
+        }
+
+    def store(
+        self,
+        run: PostedRun,
+        joining: Mapping[str, Joining],
+        prepared: Mapping[str, GroupTicket],
+        finding_ids: Mapping[str, str],
+        export_ids: Mapping[str, str],
+        now: datetime,
+        actor: str,
+        limits: AccountLimits,
+    ) -> list[str]:
+        """Prepare new groups, extend prepared ones, count what joins others; return the ids of the first two in order.
+
+        `prepared` are tickets that were written before; the ids of findings and exports are by fingerprint. The caller holds
+        the transaction.
+        """
+        stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
+        tickets = {rule: each.ticket for rule, each in {**prepared, **self.tickets(stale)}.items()}
+        drafts, extensions, waiting, changed = [], [], [], []
+        for rule, each in joining.items():
+            opened = self.opened.get(rule)
+            if opened is None:
+                export_id, source = export_ids[each.marks[0]], finding_source(self.postback, finding_ids[each.marks[0]])
+                drafts.append(
+                    Draft(run.account_id, run.project_id, source, tickets[rule], rule, len(each.marks), rule, export_id)
+                )
+                changed.append(export_id)
+            elif opened.group is None:
+                waiting.append((opened.row, len(each.marks)))
+            elif each.marks or tickets[rule].text != opened.row.ticket:
+                extensions.append(Extension(opened.row, tickets[rule], len(each.marks)))
+                changed.append(opened.row.id)
+        prepare(drafts, now, actor, limits)
+        groups.extend(extensions, now, actor)
+        groups.join_frozen(waiting, now, actor)
+        return changed
+
+    def _ticket(self, rule: str, joining: Joining) -> Ticket:
+        opened, marks = self.opened.get(rule), joining.marks
+        if opened is None or opened.group is None:
+            first = self.issues[marks[0]]
+            begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot_path)
+            return group_ticket(self._grown(begun, marks[1:], {begun.places[0].url}))
+        grown = self._grown(opened.group, marks, opened.known_pages)
+        return groups.extended_ticket(
+            opened, replace(grown, severity=highest([grown.severity, joining.raised_to or "info"]))
+        )
+
+    def _grown(self, group: Group, marks: Sequence[str], known_pages: Iterable[str]) -> Group:
+        added = [
+            (Place(issue.url or self.postback.page.url, issue.location), issue.severity)
+            for issue in (self.issues[mark] for mark in marks)
+        ]
+        return with_findings(group, added, frozenset(known_pages))
+
+    def _id_of(self, rule: str) -> str | None:
+        return self.opened[rule].row.id if rule in self.opened else None
+
+    def _version_of(self, rule: str) -> int:
+        return self.opened[rule].row.version if rule in self.opened else 0
+
+    def _is_current(self, rule: str, joining: Joining, ticket: GroupTicket | None) -> bool:
+        return ticket is not None and (ticket.version, ticket.joining) == (self._version_of(rule), joining)
+
+
+def finding_source(postback: ScanPostback, finding_id: str) -> Source:
+    """Return the source of an export that a postback prepares from a finding."""
+    return Source("finding", finding_id, postback.scan_run_id)
+
+
+def rule_of(issue: Issue) -> str:
+    """Return what the issues of a group share: the rule code, or the title of issues without one."""
+    return issue.code.strip()
