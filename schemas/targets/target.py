@@ -124,6 +124,11 @@ def host_of(base_url: str) -> str:
     return urlsplit(base_url).netloc.rpartition("@")[2]
 
 
+def place_of(base_url: str) -> str:
+    """Return the host and the path that a target's URL leads to, which tell targets apart; no query, which may be long."""
+    return host_of(base_url) + urlsplit(base_url).path.rstrip("/")
+
+
 def _url_field(**options: Any) -> Text:
     description = "The URL that deliveries are posted to: https, a public address, an allowed port."
     return Text(max_length=MAX_URL, metadata={"description": description}, **options)

@@ -22,15 +22,17 @@ from service.console.pages.recoveries import CancelRecovery, Recover, Recoveries
 from service.console.pages.sessions import SessionRevocation, SessionsPage
 from service.console.pages.settings import SettingsPage
 from service.console.pages.sign_in import SignIn, SignOut
-from service.console.pages.targets import (
+from service.console.pages.target_forms import (
+    AddTarget,
+    EditTarget,
     PingTarget,
+    RemoveTarget,
     ResumeTarget,
     SetTargetSecret,
     StopTarget,
-    TargetPage,
-    TargetsPage,
     ValidateTarget,
 )
+from service.console.pages.targets import TargetPage, TargetsPage
 from service.console.sessions import SessionGate
 from service.console.static_files import StaticFiles
 from service.http.rate_limits import RateLimits
@@ -80,9 +82,12 @@ class Console:
             ResumeTarget(layout, targets),
             StopTarget("disable", layout, targets),
             SetTargetSecret(layout, targets, vault),
+            AddTarget(layout, targets, vault),
+            EditTarget(layout, targets),
+            RemoveTarget(layout, targets),
             Recover(layout, recoveries),
             RecoveriesPage(layout),
-            RecoveryPage(layout, targets),
+            RecoveryPage(layout),
             CancelRecovery(layout, recoveries),
             IntegrationsPage(layout, settings, vault),
             CompliancePage(layout),

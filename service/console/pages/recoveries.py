@@ -6,13 +6,13 @@ from typing import Any, Final
 import falcon
 
 from schemas.exports.recoveries import RecoveryStatus
-from schemas.targets.target import ENABLED, host_of
+from schemas.targets.target import ENABLED
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
-from service.console.pages.targets import TARGET, require_webhooks
+from service.console.pages.target_forms import require_webhooks
+from service.console.pages.targets import TARGET
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
 from service.operations.recoveries import RecoveryOperations
-from service.operations.targets import TargetOperations
 from storage.db import identifiers
 from storage.exports import recoveries
 from storage.targets import summaries
@@ -41,19 +41,14 @@ class RecoveryPage(ConsolePage):
     path = RECOVERY
     template = "recovery.html"
 
-    def __init__(self, layout: PageLayout, targets: TargetOperations) -> None:
-        super().__init__(layout)
-        self._targets = targets
-
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the recovery and its target. Raises NotFound."""
+        """Return the recovery and its target, which may have been removed. Raises NotFound."""
         recovery = recoveries.get(ids["recovery_id"], user.account_id)
-        target = self._targets.get(recovery.target_id, user.principal)
+        target = summaries.by_id([recovery.target_id], user.account_id)[recovery.target_id]
         is_running = recovery.status is RecoveryStatus.RUNNING
         return {
             "recovery": recovery,
             "target": target,
-            "host": host_of(target.base_url),
             "is_running": is_running,
             "is_halted": is_running and target.status not in ENABLED,
             "may_cancel": is_running and user.principal.may_use_webhooks,

@@ -33,6 +33,9 @@ BUTTONS: Final = {
     "/exports/{export_id}/approve": Ways(f"{EXPORT}/approve", "export approve"),
     "/exports/{export_id}/retry": Ways(f"{EXPORT}/retry", "export retry"),
     "/exports/{export_id}/dismiss": Ways(f"{EXPORT}/dismiss", "export dismiss"),
+    "/targets/add": Ways("/api/ticket-export-targets", "target add"),
+    "/targets/{target_id}/edit": Ways(TARGET, "target set"),
+    "/targets/{target_id}/remove": Ways(TARGET, "target remove"),
     "/targets/{target_id}/validate": Ways(f"{TARGET}/validate", "target validate"),
     "/targets/{target_id}/ping": Ways(f"{TARGET}/ping", "target ping"),
     "/targets/{target_id}/pause": Ways(f"{TARGET}/pause", "target pause"),
@@ -50,12 +53,11 @@ OF_THE_BROWSER: Final = {"/sign-in", "/sign-out"}
 
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What takes a POST in an installation that serves everything."""
+    """What changes something in an installation that serves everything."""
     settings = make_settings(tmp_path_factory.mktemp("parity"), {"DEPLOYMENT_MODE": "cloud"})
     app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
-    return {
-        route.path for route in inspect_routes(app) for each in route.methods if each.method == "POST" and not each.internal
-    }
+    methods, found = {"POST", "PATCH", "DELETE"}, inspect_routes(app)
+    return {each.path for each in found for method in each.methods if method.method in methods and not method.internal}
 
 
 def test_every_form_has_its_line_here_and_every_line_its_form(routes: set[str]) -> None:
@@ -74,7 +76,9 @@ def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str
 
 
 def test_the_document_has_the_same_table() -> None:
-    shown = re.findall(r"^\| ([A-Z][a-z ]+) \| (?:`POST (/[^`]+)`|none: [^|]+) \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE)
+    shown = re.findall(
+        r"^\| ([A-Z][a-z ]+) \| (?:`(?:POST|PATCH|DELETE) (/[^`]+)`|none: [^|]+) \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE
+    )
     assert {Ways(route or None, command) for _, route, command in shown} == {*BUTTONS.values()}
 
 

@@ -45,10 +45,10 @@ from tests.support.query_plans import statements
 ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
 SECRET: Final = "cAnArY-of-a-secret <b>&\"'é"
 NOBODYS: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
-POSTS: Final = ("validate", "ping", "pause", "resume", "disable", "secret", "recover")
+POSTS: Final = ("validate", "ping", "pause", "resume", "disable", "secret", "recover", "edit")
 #: What dials or delivers.
-FOR_WEBHOOKS: Final = ("validate", "ping", "resume", "secret", "recover")
-FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}}
+FOR_WEBHOOKS: Final = ("validate", "ping", "resume", "secret", "recover", "edit")
+FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}, "edit": {"name": "Other"}}
 
 
 def be_a_worker() -> object:
@@ -97,9 +97,9 @@ def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: 
     )
     make_target(make_customer(), name="Somebody else's")
     shown = words(person.get("/targets"))
-    assert "Tracker tracker.example.com active unknown fp:" in shown
+    assert "Tracker tracker.example.com/hook active unknown fp:" in shown
     assert "33.3 % 1 of 3 60/min closed" in shown
-    assert "Slow <script> tracker.example.com active breaker open unknown" in shown
+    assert "Slow <script> tracker.example.com/hook active breaker open unknown" in shown
     assert "No attempts No limit open" in shown
     assert "Somebody" not in shown
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
@@ -377,7 +377,7 @@ def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClien
     person = ConsoleBrowser(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/targets/{target.id}").text
-    assert re.findall(r'action="/console/targets/[^/]+/(\w+)"', page) == ["pause", "disable"]
+    assert re.findall(r'action="/console/targets/[^/]+/(\w+)"', page) == ["pause", "disable", "remove"]
     for verb in FOR_WEBHOOKS:
         refused = act(person, target.id, verb)
         assert (refused.status_code, "is not allowed to use generic_webhook targets" in words(refused)) == (403, True)
@@ -388,11 +388,11 @@ def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClien
 
 #: A status, the verbs that its page offers.
 OFFERED = [
-    ("active", ["validate", "ping", "pause", "disable", "secret", "recover"]),
-    ("paused", ["validate", "ping", "resume", "disable", "secret", "recover"]),
-    ("inactive", ["validate", "disable", "secret"]),
-    ("blocked", ["validate", "ping", "resume", "disable", "secret"]),
-    ("disabled", ["validate", "resume", "secret"]),
+    ("active", ["validate", "ping", "pause", "edit", "disable", "secret", "remove", "recover"]),
+    ("paused", ["validate", "ping", "resume", "edit", "disable", "secret", "remove", "recover"]),
+    ("inactive", ["validate", "edit", "disable", "secret", "remove"]),
+    ("blocked", ["validate", "ping", "resume", "edit", "disable", "secret", "remove"]),
+    ("disabled", ["validate", "resume", "edit", "secret", "remove"]),
 ]
 
 
@@ -420,8 +420,13 @@ def test_a_target_that_waits_is_resumed_before_its_time(
 def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: ConsoleBrowser, target: Target) -> None:
     page = person.get(f"/targets/{target.id}").text
     confirmed = re.findall(r'<details class="confirm">.*?</details>', page, re.DOTALL)
-    assert [re.findall(r'action="[^"]+/(\w+)"', each) for each in confirmed] == [["disable"], ["secret"]]
-    assert 'type="password" name="secret" autocomplete="new-password"' in confirmed[1]
+    assert [re.findall(r'action="[^"]+/(\w+)"', each) for each in confirmed] == [
+        ["edit"],
+        ["disable"],
+        ["secret"],
+        ["remove"],
+    ]
+    assert 'type="password" name="secret" autocomplete="new-password"' in confirmed[2]
 
 
 @pytest.mark.parametrize("send", [lambda p, t: act(p, t.id, "pause"), lambda p, t: act(p, t.id, "disable")])

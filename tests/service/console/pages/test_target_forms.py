@@ -1,0 +1,157 @@
+"""The forms that add, change and remove a target; a submitted secret comes out nowhere."""
+
+from base64 import b64decode
+from typing import Final
+
+import pytest
+
+from schemas.targets.target import Target
+from storage.db.engine import rows
+from storage.secrets.vault import Vault
+from storage.targets import changes, targets
+from tests.service.conftest import LogLines
+from tests.support.console_user import ConsoleBrowser
+from tests.support.factories import (
+    ENCRYPTION_KEY,
+    NOW,
+    Customer,
+    forbid_webhooks,
+    make_approved,
+    make_customer,
+    make_failed,
+    make_target,
+)
+from tests.support.fakes import FakeWakeUpQueue
+from tests.support.raw_http import everything_stored
+
+VAULT: Final = Vault([b64decode(ENCRYPTION_KEY)])
+URL: Final = "https://tracker.example.com/hook"
+SECRET: Final = "cAnArY of a secret"
+
+
+def test_a_target_is_added_from_the_empty_list_and_its_page_offers_the_ping(person: ConsoleBrowser) -> None:
+    assert 'action="/console/targets/add"' in person.get("/targets").text
+    answer = person.post("/targets/add", name=" Our tracker ", base_url=URL, max_per_minute="30", secret="")
+    [(target_id, name, url, limit, fingerprint)] = rows(
+        "SELECT id, name, base_url, max_per_minute, secret_fingerprint FROM targets"
+    )
+    assert (name, url, limit, fingerprint) == ("Our tracker", URL, 30, None)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/console/targets/{target_id}?done=target_added")
+    page = person.get(f"/targets/{target_id}", "done=target_added").text
+    assert "Ping it to see whether its receiver accepts signed deliveries." in page
+    assert f'action="/console/targets/{target_id}/ping"' in page
+    assert 'action="/console/targets/add"' in person.get("/targets").text
+
+
+def test_a_target_is_added_with_a_secret_that_no_page_and_no_log_shows(person: ConsoleBrowser, log_lines: LogLines) -> None:
+    person.post("/targets/add", name="Tracker", base_url=URL, secret=SECRET)
+    [(target_id, sealed, fingerprint)] = rows("SELECT id, secret_sealed, secret_fingerprint FROM targets")
+    assert VAULT.open(bytes(sealed), targets.secret_context(target_id)) == SECRET
+    page = person.get(f"/targets/{target_id}").text
+    assert fingerprint in page
+    assert SECRET not in page + log_lines.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "Tracker", "base_url": "https://10.20.30.40/"}, "address_private"),
+        ({"name": "Tracker", "base_url": "https://tracker.example.com/?token=hidden"}, "credential"),
+        ({"name": " ", "base_url": URL}, "name"),
+        ({"name": "Tracker"}, "base_url"),
+        ({"name": "Tracker", "base_url": URL, "max_per_minute": "0"}, "max_per_minute"),
+        ({"name": "Tracker", "base_url": URL, "max_per_minute": "9" * 5000}, "max_per_minute"),
+        ({"name": "Tracker", "base_url": URL, "secret": "short"}, "secret"),
+    ],
+)
+def test_a_form_that_is_refused_stores_nothing(person: ConsoleBrowser, fields: dict[str, str], reason: str) -> None:
+    before = everything_stored()
+    answer = person.post("/targets/add", **fields)
+    assert answer.status_code == 422
+    assert reason in answer.text
+    assert "hidden" not in answer.text.partition("<main")[2]
+    assert everything_stored() == before
+
+
+def test_what_the_form_names_is_changed(person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue) -> None:
+    page = person.get(f"/targets/{target.id}").text
+    assert f'value="{target.base_url}"' in page
+    answer = person.post(f"/targets/{target.id}/edit", name="Other", base_url=target.base_url, max_per_minute="30")
+    assert answer.headers["location"].endswith("?done=target_edited")
+    answer = person.post(f"/targets/{target.id}/edit", name="Other", base_url=f"{URL}/2", max_per_minute="")
+    assert answer.headers["location"].endswith("?done=target_moved")
+    found = targets.get(target.id, None)
+    assert (found.name, found.base_url, found.max_per_minute) == ("Other", f"{URL}/2", None)
+    assert wake_ups.notifications == 2
+    assert person.post(f"/targets/{target.id}/edit", name="Other", base_url="https://10.0.0.1/").status_code == 422
+
+
+def test_a_masked_credential_of_an_earlier_version_is_not_written_over_the_url(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    target = make_target(customer, f"{URL}?token=s3cr3t")
+    assert "s3cr3t" not in person.get(f"/targets/{target.id}").text
+    person.post(f"/targets/{target.id}/edit", name="Other", base_url=f"{URL}?token=***")
+    assert targets.get(target.id, None).base_url == f"{URL}?token=s3cr3t"
+    assert targets.get(target.id, None).name == "Other"
+
+
+def test_a_target_is_removed_once_no_export_waits_and_its_exports_name_it(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    busy, idle = make_target(customer, name="Busy one"), make_target(customer, name="Idle one")
+    make_approved(customer, busy.id)
+    [failed] = make_failed(customer, idle.id)
+    assert f'action="/console/targets/{busy.id}/remove"' not in person.get(f"/targets/{busy.id}").text
+    refused = person.post(f"/targets/{busy.id}/remove")
+    assert refused.status_code == 409
+    assert "1 approved" in refused.text
+    assert f'action="/console/targets/{idle.id}/remove"' in person.get(f"/targets/{idle.id}").text
+    assert person.post(f"/targets/{idle.id}/remove").headers["location"] == "/console/targets?done=target_removed"
+    assert person.get(f"/targets/{idle.id}").status_code == 404
+    assert "Idle one" not in person.get("/targets").text
+    page = person.get(f"/exports/{failed}").text
+    assert "Idle one" in page
+    assert "(removed)" in page
+    assert f"/console/targets/{idle.id}" not in page
+    assert f"/exports/{failed}/retry" not in page
+
+
+def test_an_account_without_webhooks_removes_its_targets_and_adds_none(
+    person: ConsoleBrowser, customer: Customer, target: Target
+) -> None:
+    forbid_webhooks(customer)
+    assert "/targets/add" not in person.get("/targets").text
+    assert person.post("/targets/add", name="Tracker", base_url=URL).status_code == 403
+    page = person.get(f"/targets/{target.id}").text
+    assert f"/targets/{target.id}/edit" not in page
+    assert f"/targets/{target.id}/remove" in page
+    assert person.post(f"/targets/{target.id}/remove").status_code == 303
+
+
+def test_another_accounts_target_is_neither_changed_nor_removed(person: ConsoleBrowser) -> None:
+    theirs = make_target(make_customer())
+    before = everything_stored()
+    assert person.post(f"/targets/{theirs.id}/edit", name="Other").status_code == 404
+    assert person.post(f"/targets/{theirs.id}/remove").status_code == 404
+    assert everything_stored() == before
+
+
+def test_the_list_tells_targets_of_one_host_apart(person: ConsoleBrowser, customer: Customer) -> None:
+    for path in ("one", "two"):
+        make_target(customer, f"https://tracker.example.com/{path}?team=7")
+    page = person.get("/targets").text
+    assert "tracker.example.com/one<" in page
+    assert "tracker.example.com/two<" in page
+
+
+def test_the_page_of_a_recovery_names_a_removed_target(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer, name="Old one")
+    make_failed(customer, target.id)
+    answer = person.post(f"/targets/{target.id}/recover", since="7d")
+    page = answer.headers["location"].removeprefix("/console").partition("?")[0]
+    changes.remove(target.id, NOW, "user:1")
+    for path in (page, "/recoveries"):
+        shown = person.get(path).text
+        assert "Old one" in shown
+        assert "(removed)" in shown
