@@ -4,28 +4,48 @@ The template sets classes, the style sheet colors. Every non-zero value is visib
 is still a line of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from service.console.wording import count
 from storage.exports.delivery_hours import DeliveryHour
 
-WIDTH: Final = 760
-HEIGHT: Final = 220
-#: Space for the numbers on the left and the hours below.
-_LEFT: Final = 64
-_RIGHT: Final = 8
-_TOP: Final = 12
-_BOTTOM: Final = 28
+WIDTH: Final = 560
+HEIGHT: Final = 180
+#: Space for the numbers on the left and the times below.
+_LEFT: Final = 44
+_RIGHT: Final = 16
+_TOP: Final = 10
+_BOTTOM: Final = 22
 #: The share of its slot that a column fills.
 _FILL: Final = 0.72
 #: The smallest visible height.
 _MIN_HEIGHT: Final = 2.0
 #: Maxima of an axis, times a power of ten. All but the first have an integer half.
 _MAXIMA: Final = (1, 2, 4, 6, 8, 10)
-#: Only every third column has a label, so that labels do not overlap.
+#: Only some columns have a label, so that labels do not overlap.
 _LABEL_EVERY_H: Final = 3
+_LABEL_EVERY_DAYS: Final = 5
+
+
+class Series(NamedTuple):
+    """One number of every column; `kind` is its class in the style sheet."""
+
+    kind: str
+    name: str
+
+
+class Stack(NamedTuple):
+    """The numbers of one hour or day, in the order of the series."""
+
+    at: datetime
+    numbers: tuple[int, ...]
+
+
+#: Failed attempts stand on the delivered ones.
+DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +59,20 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartColumn:
-    """One hour: failed attempts on top of delivered ones, each None if zero; `slot` spans the whole height."""
+class ChartBar:
+    """A number of a column that is not zero."""
 
-    hour: DeliveryHour
+    kind: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class ChartColumn:
+    """One hour or day with its numbers in words; the bars stand on each other, and `slot` spans the whole height."""
+
+    text: str
     slot: Box
-    delivered: Box | None
-    failed: Box | None
+    bars: tuple[ChartBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +86,8 @@ class AxisLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class HourlyChart:
-    """A chart of hours; each of the `ticks` has a line from `left` to `right`, `hours` label the columns."""
+class ColumnChart:
+    """Columns in time, the oldest on the left; each of the `ticks` has a line from `left` to `right`."""
 
     width: int
     height: int
@@ -68,25 +95,45 @@ class HourlyChart:
     right: float
     columns: tuple[ChartColumn, ...]
     ticks: tuple[AxisLabel, ...]
-    hours: tuple[AxisLabel, ...]
+    labels: tuple[AxisLabel, ...]
 
 
-def hourly_chart(hours: Sequence[DeliveryHour]) -> HourlyChart:
-    """Return the chart of attempts per hour (UTC), oldest on the left."""
-    end = axis_end(max((hour.tally.attempts for hour in hours), default=0))
-    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(hours))
-    return HourlyChart(
+def hourly_chart(hours: Sequence[DeliveryHour]) -> ColumnChart:
+    """Return the chart of attempts per hour (UTC)."""
+    stacks = [Stack(hour.at, (hour.tally.delivered, hour.tally.failed)) for hour in hours]
+    return _chart(
+        stacks, DELIVERIES, "%H:%M UTC", lambda number: stacks[number].at.hour % _LABEL_EVERY_H == 0, is_hourly=True
+    )
+
+
+def daily_chart(days: Sequence[Stack], series: Sequence[Series]) -> ColumnChart:
+    """Return the chart of days (UTC); today and every fifth day before it have a label."""
+    return _chart(days, series, "%d %b", lambda number: (len(days) - 1 - number) % _LABEL_EVERY_DAYS == 0, is_hourly=False)
+
+
+def _chart(
+    stacks: Sequence[Stack], series: Sequence[Series], time: str, has_label: Callable[[int], bool], *, is_hourly: bool
+) -> ColumnChart:
+    end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
+    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
+    labels = [
+        AxisLabel(
+            f"{stack.at:%H:%M}" if is_hourly else f"{stack.at.day} {stack.at:%b}",
+            round(_LEFT + (number + 0.5) * step, 1),
+            HEIGHT - 6,
+            f"{stack.at:%Y-%m-%dT%H:%MZ}" if is_hourly else "",
+        )
+        for number, stack in enumerate(stacks)
+        if has_label(number)
+    ]
+    return ColumnChart(
         width=WIDTH,
         height=HEIGHT,
         left=_LEFT,
         right=WIDTH - _RIGHT,
-        columns=tuple(_column(hour, _LEFT + number * step, step, end) for number, hour in enumerate(hours)),
-        ticks=tuple(AxisLabel(count(value), _LEFT - 8, _y(value, end)) for value in _marks(end)),
-        hours=tuple(
-            AxisLabel(f"{hour.at:%H:%M}", round(_LEFT + (number + 0.5) * step, 1), HEIGHT - 8, f"{hour.at:%Y-%m-%dT%H:%MZ}")
-            for number, hour in enumerate(hours)
-            if hour.at.hour % _LABEL_EVERY_H == 0
-        ),
+        columns=tuple(_column(stack, series, time, _LEFT + number * step, step, end) for number, stack in enumerate(stacks)),
+        ticks=tuple(AxisLabel(count(value), _LEFT - 6, _y(value, end)) for value in _marks(end)),
+        labels=tuple(labels),
     )
 
 
@@ -102,18 +149,21 @@ def _marks(end: int) -> tuple[int, ...]:
     return (0, end) if end == 1 else (0, end // 2, end)
 
 
-def _column(hour: DeliveryHour, x: float, step: float, end: int) -> ChartColumn:
+def _column(stack: Stack, series: Sequence[Series], time: str, x: float, step: float, end: int) -> ChartColumn:
     left, width = round(x + step * (1 - _FILL) / 2, 1), round(step * _FILL, 1)
-    ground = _y(0, end)
-    delivered = _bar(hour.tally.delivered, end, left, width, ground)
-    failed = _bar(hour.tally.failed, end, left, width, delivered.y if delivered else ground)
-    return ChartColumn(hour, Box(round(x, 1), _TOP, round(step, 1), ground - _TOP), delivered, failed)
+    ground = floor = _y(0, end)
+    bars: list[ChartBar] = []
+    for (kind, _), number in zip(series, stack.numbers, strict=True):
+        if number:
+            bars.append(ChartBar(kind, _bar(number, end, left, width, floor)))
+            floor = bars[-1].box.y
+    numbers = ", ".join(f"{count(number)} {name}" for (_, name), number in zip(series, stack.numbers, strict=True))
+    slot = Box(round(x, 1), _TOP, round(step, 1), ground - _TOP)
+    return ChartColumn(f"{stack.at.strftime(time)}: {numbers}", slot, tuple(bars))
 
 
-def _bar(number: int, end: int, left: float, width: float, ground: float) -> Box | None:
-    """Return the bar for a number, or None for zero; `ground` is the y of its lower edge."""
-    if not number:
-        return None
+def _bar(number: int, end: int, left: float, width: float, ground: float) -> Box:
+    """Return the bar for a number that is not zero; `ground` is the y of its lower edge."""
     height = max(_MIN_HEIGHT, round(_y(0, end) - _y(number, end), 1))
     return Box(left, round(ground - height, 1), width, height)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from peewee import JOIN, fn
+from peewee import JOIN, SQL, fn
 
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
@@ -22,6 +22,7 @@ from storage.exports.delivery_hours_sql import count
 #: Charts show this many hours, including the present one.
 DAY_HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
 
 _D: Final = DeliveryHourRow
 _SUMS: Final = (fn.SUM(_D.delivered), fn.SUM(_D.failed))
@@ -47,7 +48,7 @@ class AttemptCounts:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryHour:
-    """The attempts that began in the hour from `at` on."""
+    """The attempts that began in the hour, or on the day, from `at` on."""
 
     at: datetime
     tally: AttemptCounts
@@ -74,12 +75,18 @@ def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
     return _filled(tuples(query.group_by(_D.hour_at)), now)
 
 
-def hours_of_account(account_id: int, now: datetime) -> list[DeliveryHour]:
-    """Return the last DAY_HOURS of all targets of an account, the oldest first, including empty ones."""
+def days_of_account(account_id: int, first: datetime, until: datetime) -> list[DeliveryHour]:
+    """Return the days (UTC) from midnight `first` to `until` of all targets of an account, including empty ones.
+
+    A target has a row for each hour and worker: the caller keeps the days that are over.
+    """
+    days = range(to_ms(first), to_ms(until), _DAY_MS)
     # From target to target: only CROSS JOIN keeps SQLite to this order.
-    query = TargetRow.select(_D.hour_at, *_SUMS).join(_D, JOIN.CROSS).where(TargetRow.account == account_id)
-    of_day = query.where(_D.target == TargetRow.id, _D.hour_at.between(*_day_until(now)))
-    return _filled(tuples(of_day.group_by(_D.hour_at)), now)
+    query = TargetRow.select((_D.hour_at / _DAY_MS).alias("day"), *_SUMS).join(_D, JOIN.CROSS)
+    within = (TargetRow.account == account_id, _D.target == TargetRow.id, _D.hour_at >= first, _D.hour_at < until)
+    found = tuples(query.where(*within).group_by(SQL("day")))
+    known = {number * _DAY_MS: AttemptCounts(int(delivered), int(failed)) for number, delivered, failed in found}
+    return [DeliveryHour(from_ms(at), known.get(at, AttemptCounts())) for at in days]
 
 
 def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:

@@ -49,12 +49,15 @@ class AccountCounts:
 
 @dataclass(frozen=True, slots=True)
 class UnavailableTarget:
-    """A target that nothing is sent to for now; `held_reason` and `held_until` if that ends by itself."""
+    """A target that nothing is sent to for now, or that fails; `held_reason` and `held_until` if that ends by itself."""
 
     id: str
     name: str
     status: TargetStatus
     status_reason: str | None
+    base_url: str
+    connected_status: str
+    failures_in_row: int
     held_reason: str | None
     held_until: datetime | None
 
@@ -90,11 +93,12 @@ def count_account(account_id: int) -> AccountCounts:
 
 
 def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list[UnavailableTarget]:
-    """Return up to `limit` of an account's targets that nothing is sent to at `now`, those that need a person first."""
+    """Return up to `limit` of an account's targets that fail or get nothing at `now`, those that need a person first."""
     t = TargetRow
     # Nothing can be sent to the first ones; the held ones continue by themselves; a person has turned off the last ones.
     urgency = Case(t.status, (("blocked", 0), ("inactive", 1), ("active", 2), ("paused", 3)), 4)
-    is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now)
+    is_failing = (t.connected_status == "failing") & (t.failures_in_row > 0)
+    is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now) | is_failing
     found = t.select(*columns(UnavailableTarget, t)).where(t.account == account_id, targets.IS_PRESENT, is_unavailable)
     listed = read(UnavailableTarget, found.order_by(urgency, t.id.desc()).limit(limit))
     return [

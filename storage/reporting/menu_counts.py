@@ -27,11 +27,8 @@ class MenuCounts(NamedTuple):
 
 def count(account_id: int, now: datetime) -> MenuCounts:
     """Return the counts of an account at `now`."""
-    x = ExportRow
-    is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
-    is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
     parts = [
-        _of_status(account_id, ExportStatus.PREPARED).where(is_awake, is_unfixed),
+        waiting(account_id, now),
         *(_of_status(account_id, status) for status in _ON_THEIR_WAY),
         FindingRow.select(SQL("1")).join(ProjectRow).where(ProjectRow.account == account_id),
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
@@ -40,6 +37,14 @@ def count(account_id: int, now: datetime) -> MenuCounts:
     counted = [Select([part.limit(MOST_IN_MENU + 1).alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
     [(inbox, *on_their_way, findings, rules, targets)] = Select(columns=counted).bind(database).tuples()
     return MenuCounts(inbox, sum(on_their_way), findings, rules, targets)
+
+
+def waiting(account_id: int, now: datetime) -> Any:
+    """Return a query of the exports that wait for a decision at `now`: neither snoozed nor fixed meanwhile."""
+    x = ExportRow
+    is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
+    is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
+    return _of_status(account_id, ExportStatus.PREPARED).where(is_awake, is_unfixed)
 
 
 def _of_status(account_id: int, status: ExportStatus) -> Any:

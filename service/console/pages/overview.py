@@ -1,30 +1,43 @@
-"""`/console/overview`: health of the installation, and the account's exports and targets that need attention."""
+"""`/console/overview`: what waits, whether it gets better, and what needs a person."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import falcon
 
 from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
 from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus
+from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
 from service.api.health import OK, VITAL, ReadinessChecks
 from service.console import charts
-from service.console.health_cards import health_cards
+from service.console.charts import DELIVERIES, Series, Stack
+from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
-from service.console.wording import bounded
-from storage.exports import delivery_hours, export_list, worker_heartbeats
-from storage.reporting import dashboard_queries, metrics_snapshot
+from service.console.wording import bounded, duration
+from storage.exports import delivery_hours, export_list
+from storage.reporting import dashboard_queries, menu_counts, metrics_snapshot, trends
 from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
+from storage.reporting.menu_counts import MOST_IN_MENU
 
-#: Rows of each table; the lists have the rest.
+#: Targets, and rules, that are listed; their own lists have the others.
 MOST_ROWS: Final = 5
 #: An idle worker sends within a second of the due time, a busy one within minutes.
 LATE_S: Final = 300.0
+#: Days of a trend, including today.
+TREND_DAYS: Final = 30
+_WEEK: Final = 7
+#: Accounts whose trends are kept, two kilobytes each.
+_MOST_TRENDS: Final = 500
+#: The parts of a column of new findings, the lowest first, and the severities of each.
+_FINDINGS: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
+_SEVERITIES: Final = (("info", "low", "medium"), ("high",), ("critical",))
 
-_NOT_SENT: Final = (ExportStatus.FAILED, ExportStatus.BLOCKED)
 _IN_PROGRESS: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 #: What to do about a target, by its status or the reason of its pause.
 _ADVICE: Final[Mapping[str, str]] = {
@@ -35,29 +48,43 @@ _ADVICE: Final[Mapping[str, str]] = {
     RESTORED: "It was restored from a backup. Check which tickets the receiver already has, then resume it.",
     BREAKER_OPEN: "Too many attempts in a row failed. Fix the receiver, then ping it; RiskRelay retries automatically.",
 }
-_WAIT: Final = "Its receiver asked RiskRelay to wait. Deliveries continue automatically."
+_WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
+_FAILING: Final = "Open one of its deliveries to see the receiver's answer. Fix the receiver, then ping the target."
 
 
-class LinkedNumber(NamedTuple):
-    """A number of exports that links to their list; its `parts` add up to it."""
+class Number(NamedTuple):
+    """A number that leads to its list, with tags that say more about it, each with its tone."""
 
-    name: str
     number: str
-    query: str
-    parts: tuple["LinkedNumber", ...] = ()
+    name: str
+    path: str
+    tags: tuple[tuple[str, str], ...] = ()
 
 
-class TargetAlert(NamedTuple):
-    """A target that receives no deliveries, with the reason and the advice."""
+class Attention(NamedTuple):
+    """Something that needs a person: what, a status with its reason, and what to do; `path` and `verb` are of its button."""
 
-    target: UnavailableTarget
+    what: str
+    about: str
     status: str
-    reason: str | None
-    advice: str
+    tone: str
+    why: str
+    to_do: str
+    path: str = ""
+    verb: str = "Open"
+    #: When it ends by itself.
+    until: datetime | None = None
+
+
+class Trends(NamedTuple):
+    """Numbers by day, the oldest first; `findings` is None where there are too many to count."""
+
+    deliveries: tuple[Stack, ...]
+    findings: tuple[Stack, ...] | None
 
 
 class OverviewPage(ConsolePage):
-    """Shows component health, deliveries of the last day, failed exports and stopped targets."""
+    """Shows numbers, two trends, what needs attention, and the checks of the installation."""
 
     path = f"{CONSOLE}/overview"
     template = "overview.html"
@@ -65,60 +92,165 @@ class OverviewPage(ConsolePage):
     def __init__(self, layout: PageLayout, checks: ReadinessChecks) -> None:
         super().__init__(layout)
         self._checks = checks
+        #: The days before today by account: they change no more, and a large account's take a moment to add up.
+        self._past: dict[int, tuple[datetime, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the health cards and, if the database is usable, the figures of the account."""
         found = self._checks.found()
-        shown: dict[str, Any] = {"health": health_cards(found, is_operator=user.is_operator), "has_database": False}
+        cards = health_cards(found, is_operator=user.is_operator)
+        shown: dict[str, Any] = {"health": cards, "has_database": False}
         # Wrong encryption keys do not affect the figures.
-        if any(found[check] != OK for check in VITAL - {"keys"}):
+        if any(found[check] != OK for check in VITAL - {"keys", "disk"}):
             return shown
-        numbers = dashboard_queries.count_account(user.account_id)
-        is_new = not (numbers.has_targets or numbers.has_exports)
-        return {**shown, "has_database": True, "is_new": is_new, **({} if is_new else _figures(user.account_id, numbers))}
+        counts = dashboard_queries.count_account(user.account_id)
+        is_new = not (counts.has_targets or counts.has_exports)
+        return {**shown, "has_database": True, "is_new": is_new, **self._figures(user.account_id, counts, cards)}
+
+    def _figures(self, account_id: int, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
+        now = utc_now()
+        trend = self._trends(account_id, now)
+        due_age_s = metrics_snapshot.due_age_s(now, account_id)
+        targets = dashboard_queries.list_unavailable_targets(account_id, now, MOST_ROWS + 1)
+        return {
+            "numbers": [*_numbers(account_id, counts, trend, due_age_s, now)],
+            "attention": [
+                *(_of_card(card) for card in cards if card.status != OK),
+                *_of_exports(account_id, counts, due_age_s),
+                *(_of_target(target) for target in targets[:MOST_ROWS]),
+                *_of_rules(account_id),
+            ],
+            "has_more_targets": len(targets) > MOST_ROWS,
+            "deliveries": trend.deliveries,
+            "deliveries_chart": charts.daily_chart(trend.deliveries, DELIVERIES),
+            "deliveries_series": DELIVERIES,
+            "deliveries_total": _totals(trend.deliveries, len(DELIVERIES)),
+            "findings": trend.findings,
+            "findings_chart": charts.daily_chart(trend.findings or (), _FINDINGS),
+            "findings_series": _FINDINGS,
+            "findings_total": _totals(trend.findings or (), len(_FINDINGS)),
+            "most_findings": trends.MOST_FINDINGS,
+        }
+
+    def _trends(self, account_id: int, now: datetime) -> Trends:
+        """Return the last TREND_DAYS of an account; only today is read again."""
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        day, past = self._past.get(account_id, (None, None))
+        if past is None or day != today:
+            if len(self._past) >= _MOST_TRENDS:
+                self._past.clear()
+            past = _read_trends(account_id, today - timedelta(days=TREND_DAYS - 1), today)
+            self._past[account_id] = today, past
+        of_today = _read_trends(account_id, today, now + timedelta(milliseconds=1))
+        findings = None if past.findings is None or of_today.findings is None else past.findings + of_today.findings
+        return Trends(past.deliveries + of_today.deliveries, findings)
 
 
-def _figures(account_id: int, numbers: AccountCounts) -> dict[str, Any]:
-    now = utc_now()
-    hours = delivery_hours.hours_of_account(account_id, now)
-    stopped = dashboard_queries.list_unavailable_targets(account_id, now, MOST_ROWS + 1)
-    due_age_s = metrics_snapshot.due_age_s(now, account_id)
-    return {
-        "numbers": [*_numbers(numbers)],
-        "has_targets": numbers.has_targets,
-        "due_age_s": due_age_s,
-        "is_late": due_age_s > LATE_S,
-        "worker_seen_at": worker_heartbeats.last_seen(),
-        "hours": hours,
-        "total": delivery_hours.total(hours),
-        "chart": charts.hourly_chart(hours),
-        "failures": export_list.list_page(ExportQuery(account_id, statuses=_NOT_SENT), limit=MOST_ROWS),
-        "alerts": [_alert(target) for target in stopped[:MOST_ROWS]],
-        "has_more_alerts": len(stopped) > MOST_ROWS,
-    }
-
-
-def _numbers(numbers: AccountCounts) -> Iterator[LinkedNumber]:
-    by_status = numbers.by_status
-    parts = tuple(_number(status.value.replace("_", " "), by_status[status], status) for status in _IN_PROGRESS)
-    yield _number("Awaiting a decision", by_status[ExportStatus.PREPARED], ExportStatus.PREPARED)
-    yield LinkedNumber(
-        "In progress", bounded(sum(by_status[status] for status in _IN_PROGRESS), MOST_OF_A_STATUS), "", parts
+def _read_trends(account_id: int, first: datetime, until: datetime) -> Trends:
+    days = delivery_hours.days_of_account(account_id, first, until)
+    found = trends.new_findings(account_id, first, until)
+    return Trends(
+        tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in days),
+        None
+        if found is None
+        else tuple(
+            Stack(day.at, tuple(sum(found.get((to_ms(day.at), each), 0) for each in part) for part in _SEVERITIES))
+            for day in days
+        ),
     )
-    yield _number("Failed", by_status[ExportStatus.FAILED], ExportStatus.FAILED)
-    yield _number("Blocked", by_status[ExportStatus.BLOCKED], ExportStatus.BLOCKED)
 
 
-def _number(name: str, number: int, status: ExportStatus) -> LinkedNumber:
-    return LinkedNumber(name, bounded(number, MOST_OF_A_STATUS), f"status={status.value}")
+def _totals(stacks: Sequence[Stack], size: int) -> list[int]:
+    return [sum(stack.numbers[number] for stack in stacks) for number in range(size)]
 
 
-def _alert(target: UnavailableTarget) -> TargetAlert:
-    """Return the alert for a target. A hold that the receiver requested is shown as a pause."""
+def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
+    menu, by_status = menu_counts.count(account_id, now), counts.by_status
+    severities = trends.waiting_by_severity(account_id, now)
+    yield Number(
+        bounded(menu.inbox, MOST_IN_MENU),
+        "waits for a decision" if menu.inbox == 1 else "wait for a decision",
+        "/inbox",
+        tuple((f"sev {name}", f"{bounded(number, MOST_IN_MENU)} {name}") for name, number in severities.items()),
+    )
+    yield Number(bounded(menu.findings, MOST_IN_MENU), "findings", "/findings", tuple(_week(trend.findings)))
+    retries = by_status[ExportStatus.RETRY_SCHEDULED]
+    late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > LATE_S else ()
+    waits = (("status warn", f"{bounded(retries, MOST_OF_A_STATUS)} scheduled for retry"),) if retries else ()
+    on_their_way = sum(by_status[status] for status in _IN_PROGRESS)
+    yield Number(bounded(on_their_way, MOST_OF_A_STATUS), "deliveries on their way", "/deliveries", (*late, *waits))
+    failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
+    tags = (("status bad", f"{bounded(blocked, MOST_OF_A_STATUS)} blocked"),) if blocked else ()
+    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), "deliveries failed", "/exports?status=failed", tags)
+
+
+def _week(findings: Sequence[Stack] | None) -> Iterator[tuple[str, str]]:
+    """Yield a tag for the findings of the last week, and one that compares it with the week before."""
+    if findings is None:
+        return
+    sums = [sum(stack.numbers) for stack in findings]
+    new, before = sum(sums[-_WEEK:]), sum(sums[-2 * _WEEK : -_WEEK])
+    yield "status calm", f"{bounded(new, trends.MOST_FINDINGS)} new in 7 days"
+    if before and new != before:
+        share = round(abs(new - before) * 100 / before)
+        yield ("status good", f"▼ {share} %") if new < before else ("status warn", f"▲ {share} %")
+
+
+def _of_card(card: HealthCard) -> Attention:
+    to_do = f"Run `{card.command}` on the server." if card.command else card.advice
+    return Attention(card.name, "", card.status.replace("_", " "), "bad", card.meaning, to_do, "/overview#health", "Checks")
+
+
+def _of_exports(account_id: int, counts: AccountCounts, due_age_s: float) -> Iterator[Attention]:
+    if due_age_s > LATE_S:
+        why = f"The oldest is due {duration(due_age_s)} ago."
+        yield Attention(
+            "Deliveries", "", "late", "warn", why, "Check that a worker is running, and check its log.", "/deliveries"
+        )
+    for status in (ExportStatus.FAILED, ExportStatus.BLOCKED):
+        if counts.by_status[status]:
+            yield _of_failures(account_id, status, counts.by_status[status])
+
+
+def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attention:
+    """Return the exports of a final status, explained by the newest of them."""
+    newest = export_list.list_page(ExportQuery(account_id, statuses=(status,)), limit=1)
+    reason = newest[0].status_reason if newest else None
+    attempt = newest[0].last_attempt if newest else None
+    code = attempt.error_code if attempt and attempt.error_code else reason
+    why = f"The newest: {(reason or 'unknown').replace('_', ' ')}"
+    if attempt and attempt.response_status:
+        why += f" (HTTP {attempt.response_status})"
+    what = f"{bounded(number, MOST_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
+    to_do = help_for(code).fix if code else "Open the newest one to see the receiver's answer, then retry."
+    return Attention(what, "", status.value, "bad", f"{why}.", to_do, f"/exports?status={status.value}")
+
+
+def _of_target(target: UnavailableTarget) -> Attention:
+    """Return why a target is in trouble. A hold that the receiver requested is shown as a pause."""
+    path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
+    is_held = target.status is TargetStatus.ACTIVE and target.held_until is not None
+    if is_held and target.held_reason in ASKED_FOR:
+        why = target.held_reason.replace("_", " ") if target.held_reason else ""
+        return Attention(target.name, host, "held", "warn", f"{why} until", _WAIT, path, until=target.held_until)
+    if is_held:
+        why = (target.held_reason or "").replace("_", " ")
+        return Attention(
+            target.name, host, "held", "bad", f"{why} until", _ADVICE[BREAKER_OPEN], path, until=target.held_until
+        )
     if target.status is TargetStatus.ACTIVE:
-        is_requested = target.held_reason in ASKED_FOR
-        status = TargetStatus.PAUSED if is_requested else TargetStatus.ACTIVE
-        return TargetAlert(target, status.value, target.held_reason, _WAIT if is_requested else _ADVICE[BREAKER_OPEN])
+        why = f"{target.failures_in_row} {'attempt' if target.failures_in_row == 1 else 'attempts in a row'} failed."
+        return Attention(target.name, host, "failing", "bad", why, _FAILING, path)
     reason = target.status_reason
     advice = _ADVICE[RESTORED] if reason == RESTORED else _ADVICE[target.status]
-    return TargetAlert(target, target.status.value, reason, advice)
+    tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
+    why = (reason or "unknown").replace("_", " ")
+    return Attention(target.name, host, target.status.value, tone, why, advice, path)
+
+
+def _of_rules(account_id: int) -> Iterator[Attention]:
+    for rule in trends.list_stopped_rules(account_id, MOST_ROWS):
+        why = rule.stopped_reason.replace("_", " ")
+        yield Attention(
+            rule.name, "Approval rule", "stopped", "bad", why, "Fix the reason, then enable the rule again.", "/rules"
+        )

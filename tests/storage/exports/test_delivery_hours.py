@@ -110,12 +110,12 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     customer: Customer, target: Target, began: timedelta, place: int | None
 ) -> None:
     claims_sql.record_attempts(tried(customer, target, 1, Transition.FAIL, NOW + began), NOW, WORKER)
-    for day in (delivery_hours.hours(target.id, NOW), delivery_hours.hours_of_account(customer.account_id, NOW)):
-        assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
-        assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
-        expected = AttemptCounts() if place is None else AttemptCounts(failed=1)
-        assert delivery_hours.total(day) == expected
-        assert delivery_hours.count_last_day([target.id], NOW) == {target.id: expected}
+    day = delivery_hours.hours(target.id, NOW)
+    assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
+    assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
+    expected = AttemptCounts() if place is None else AttemptCounts(failed=1)
+    assert delivery_hours.total(day) == expected
+    assert delivery_hours.count_last_day([target.id], NOW) == {target.id: expected}
 
 
 def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
@@ -127,8 +127,16 @@ def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(cu
         day = delivery_hours.count_last_day([quiet.id, target.id], NOW)
     assert (len(found), day) == (1, {target.id: AttemptCounts(3, 1), quiet.id: AttemptCounts()})
     assert (day[target.id].failure_rate, day[quiet.id].failure_rate) == (0.25, None)
-    assert delivery_hours.total(delivery_hours.hours_of_account(customer.account_id, NOW)) == AttemptCounts(3, 1)
-    assert delivery_hours.total(delivery_hours.hours_of_account(others.account_id, NOW)) == AttemptCounts(2)
+    today = NOW.replace(hour=0)
+    for account_id, total in ((customer.account_id, AttemptCounts(3, 1)), (others.account_id, AttemptCounts(2))):
+        days = delivery_hours.days_of_account(account_id, today - timedelta(days=2), NOW + HOUR)
+        assert [(day.at, day.tally) for day in days] == [
+            (today - timedelta(days=2), AttemptCounts()),
+            (today - timedelta(days=1), AttemptCounts()),
+            (today, total),
+        ]
+    # The end of the time is not in it.
+    assert delivery_hours.total(delivery_hours.days_of_account(customer.account_id, today, NOW)) == AttemptCounts(0, 1)
 
 
 def test_workers_that_write_at_once_lose_no_attempt(customer: Customer, target: Target) -> None:

@@ -1,16 +1,20 @@
 """The overview: what is well, what is late, what failed and what to do about it."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
+from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from service.app import create_app
+from storage.accounts import projects
 from storage.db.disk_space import LAST_FULL_WRITE
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.exports import worker_heartbeats
@@ -20,12 +24,15 @@ from storage.targets import targets
 from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import (
     Customer,
+    issue,
     make_approved,
     make_customer,
     make_exports,
     make_failed,
     make_settings,
     make_target,
+    postback,
+    record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
@@ -59,13 +66,18 @@ def health(html: str) -> dict[str, str]:
     return dict(re.findall(r'<strong>([^<]+)</strong> <span class="status \w+">([^<]+)</span>', found[1]))
 
 
-def hours_in(html: str) -> list[tuple[int, int]]:
-    """Return the table beside the chart, the oldest hour first."""
-    found = re.findall(
-        r'<td class="number">([^<]+)</td><td class="number">([^<]+)</td></tr>', html.partition("Show as table")[2]
-    )
-    plain = [tuple(int(number.replace("\N{NARROW NO-BREAK SPACE}", "")) for number in pair) for pair in found]
-    return [(delivered, failed) for delivered, failed in reversed(plain)]
+def days_in(html: str, heading: str = "Deliveries per day") -> list[tuple[int, ...]]:
+    """Return the table beside a chart, the oldest day first."""
+    part = html.partition(f">{heading}</h2>")[2].partition("</section>")[0]
+    rows = re.findall(r"<tr><td>\d{4}-\d\d-\d\d</td>(.*?)</tr>", part)
+    numbers = [re.findall(r'<td class="number">([^<]+)</td>', row) for row in rows]
+    return [tuple(int(number.replace("\N{NARROW NO-BREAK SPACE}", "")) for number in row) for row in reversed(numbers)]
+
+
+def attention(html: str) -> list[str]:
+    """Return what needs attention, each row as text."""
+    part = html.partition(">Needs attention</h2>")[2].partition("</section>")[0]
+    return [text_of(row) for row in re.findall(r"<tr>\n(.*?)</tr>", part, re.DOTALL)]
 
 
 @on_sqlite
@@ -108,7 +120,7 @@ def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: Fa
     page = person.get("/overview")
     assert page.status_code == 200
     assert health(page.text)["Redis"] == "unavailable"
-    assert "Awaiting a decision" in page.text
+    assert "waits for a decision" in page.text
 
 
 @on_sqlite
@@ -118,7 +130,7 @@ def test_other_keys_are_a_light_and_no_error(person: ConsoleBrowser, customer: C
     page = person.get("/overview")
     assert page.status_code == 200
     assert health(page.text)["Encryption keys"] == "wrong"
-    assert "Awaiting a decision" in page.text
+    assert "waits for a decision" in page.text
 
 
 def test_a_schema_of_another_version_leaves_the_health(person: ConsoleBrowser, customer: Customer) -> None:
@@ -130,7 +142,7 @@ def test_a_schema_of_another_version_leaves_the_health(person: ConsoleBrowser, c
         execute("DELETE FROM schema_migrations WHERE id = 9999")
     assert page.status_code == 200
     assert health(page.text)["Schema"] == "not current"
-    assert "Awaiting a decision" not in page.text
+    assert "for a decision" not in page.text
 
 
 @on_sqlite
@@ -143,25 +155,26 @@ def test_other_users_are_referred_to_the_operator(person: ConsoleBrowser) -> Non
     assert "bin/riskrelay work" not in html
 
 
-def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: ConsoleBrowser, customer: Customer) -> None:
+def test_deliveries_of_all_workers_and_targets_add_up_by_the_day(person: ConsoleBrowser, customer: Customer) -> None:
     now = utc_now()
     first, second = make_target(customer).id, make_target(customer).id
     counted(first, now, 3, 1)
     counted(first, now, 4, 0, "worker:other")
     counted(second, now, 5, 2)
-    counted(second, now - timedelta(hours=23), 7, 0)
-    counted(second, now - timedelta(hours=24), 99, 99)
-    # A million in an hour is a row like any other.
-    counted(first, now - timedelta(hours=5), 1_000_000, 1)
+    counted(second, now - timedelta(days=29), 7, 0)
+    counted(second, now - timedelta(days=30), 99, 99)
+    # A million on a day is a row like any other.
+    counted(first, now - timedelta(days=5), 1_000_000, 1)
     html = person.get("/overview").text
-    shown = hours_in(html)
-    assert len(shown) == 24
-    # An hour may have begun since.
-    shown = shown if shown[-1] != (0, 0) else shown[:-1]
-    assert shown[-1] == (12, 3)
-    assert shown[-6] == (1_000_000, 1)
-    assert (99, 99) not in shown
+    shown = days_in(html)
+    assert len(shown) == 30
+    assert (shown[0], shown[-6], shown[-1]) == ((7, 0), (1_000_000, 1), (12, 3))
     assert html.count('<rect class="bad"') == 1 + 2
+    # Only today is read again.
+    counted(second, now - timedelta(days=29), 8, 0, "worker:late")
+    counted(second, now, 1, 0, "worker:late")
+    shown = days_in(person.get("/overview").text)
+    assert (shown[0], shown[-1]) == ((7, 0), (13, 3))
 
 
 def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
@@ -172,8 +185,21 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
     worker_heartbeats.beat(WORKER, now + timedelta(minutes=5))
     page = person.get("/overview")
     assert page.status_code == 200
-    assert [hour for hour in hours_in(page.text) if hour != (0, 0)] == []
+    assert [day for day in days_in(page.text) if day != (0, 0)] == []
     assert health(page.text)["Workers"] == "unavailable"
+
+
+def test_new_findings_are_counted_by_day_and_severity(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    projects.add_scan_run(customer.project_id, utc_now(), 42)
+    severities = ("critical", "high", "high", "medium", "low", "info")
+    found: list[Mapping[str, Any]] = [
+        issue(f"code-{number}", severity=severity) for number, severity in enumerate(severities)
+    ]
+    record_postback(PostbackForm().read(postback(42, found)), customer.project_id, utc_now())
+    html = person.get("/overview").text
+    assert days_in(html, "New findings per day")[-1] == (3, 2, 1)
+    assert "6 new in 7 days" in html
 
 
 def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Customer) -> None:
@@ -189,8 +215,8 @@ def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Cus
     # However thousands are written.
     assert "77\N{NARROW NO-BREAK SPACE}777" not in page
     assert "0 delivered" in page
-    assert "No failed or blocked exports." in page
-    assert "Oldest overdue export None" in page
+    # No worker runs in a test, and nothing else needs anybody.
+    assert [row.partition(" ")[0] for row in attention(person.get("/overview").text)] == ["Workers"]
 
 
 def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer) -> None:
@@ -200,24 +226,59 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
     make_failed(customer, target.id, 3)
     make_failed(customer, target.id, 1, status="blocked")
     html = person.get("/overview").text
-    assert re.findall(r'href="/console/exports\?status=(\w+)"><strong>(\d+)</strong>', html) == [
-        ("prepared", "2"),
-        ("failed", "3"),
-        ("blocked", "1"),
+    assert re.findall(r'<li><a href="/console([^"]+)"><strong>(\d+)</strong> ([^<]+)</a>', html) == [
+        ("/inbox", "2", "wait for a decision"),
+        ("/findings", "0", "findings"),
+        ("/deliveries", "1", "deliveries on their way"),
+        ("/exports?status=failed", "4", "deliveries failed"),
     ]
-    assert re.findall(r'href="/console/exports\?status=(\w+)">(\d+) ', html) == [
-        ("approved", "1"),
-        ("delivering", "0"),
-        ("retry_scheduled", "0"),
-    ]
+    assert '<span class="status bad">1 blocked</span>' in html
 
 
-def test_the_newest_failures_say_why(person: ConsoleBrowser, customer: Customer) -> None:
-    target = make_target(customer)
-    ids = make_failed(customer, target.id, 6) + make_failed(customer, target.id, status="blocked")
+def test_waiting_exports_are_counted_by_severity_the_worst_first(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    ids = make_exports(customer, 4)
+    for export_id, rank in zip(ids, (4, 1, 4, 2), strict=True):
+        execute("UPDATE exports SET severity_rank = ? WHERE id = ?", (rank, export_id))
+    # A snoozed one does not wait.
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (ids[3],))
     html = person.get("/overview").text
-    assert re.findall(r"/console/exports/(exp_\w+)", html) == list(reversed(ids))[:5]
-    assert "receiver gone" in html
+    assert re.findall(r'<span class="sev (\w+)">([^<]+)</span>', html) == [("critical", "2 critical"), ("low", "1 low")]
+    assert "<strong>3</strong> wait for a decision" in html
+
+
+def test_failures_say_why_the_newest_one_failed(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer)
+    make_failed(customer, target.id, 6)
+    make_failed(customer, target.id, status="blocked")
+    rows = attention(person.get("/overview").text)
+    assert [row.partition(" The newest")[0] for row in rows if "The newest" in row] == [
+        "6 deliveries failed",
+        "1 delivery blocked",
+    ]
+    assert all("receiver gone" in row for row in rows if "The newest" in row)
+
+
+def test_a_target_that_fails_is_shown_before_others_notice(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer, name="Flaky")
+    execute("UPDATE targets SET connected_status = 'failing', failures_in_row = 6 WHERE id = ?", (target.id,))
+    [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Flaky")]
+    assert "failing 6 attempts in a row failed." in row
+    assert "to see the receiver" in row
+    # A removed one is nobody's any more.
+    execute("UPDATE targets SET deleted_at = 1 WHERE id = ?", (target.id,))
+    assert "Flaky" not in person.get("/overview").text
+
+
+def test_a_rule_that_stopped_says_why(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    execute(
+        "INSERT INTO approval_rules (id, account_id, name, enabled, conditions, action, author_id, stopped_reason, "
+        "created_at, updated_at) VALUES ('rul_1', ?, 'Criticals', ?, '{}', '{}', 1, 'target_removed', 1, 1)",
+        (customer.account_id, True),
+    )
+    [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Criticals")]
+    assert row.startswith("Criticals Approval rule stopped target removed")
 
 
 def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: Customer) -> None:
@@ -228,7 +289,7 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
     other = make_customer()
     make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))
     page = text_of(person.get("/overview").text)
-    assert "due 2 h 5 min ago" in page
+    assert "oldest due 2 h 5 min ago" in page
     assert "Check that a worker is running" in page
 
 
@@ -254,7 +315,7 @@ def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
     held = {"held_until": to_ms(utc_now() + timedelta(hours=1))} if "held_reason" in changes else {}
     for column, value in {**changes, **held}.items():
         execute(f"UPDATE targets SET {column} = ? WHERE id = ?", (value, target.id))  # noqa: S608 - our own names
-    page = person.get("/overview").text.partition("Targets that need attention")[2]
+    page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
     assert f"/console/targets/{target.id}" in page
     assert reason in page
     assert to_do in page
@@ -265,7 +326,6 @@ def test_a_hold_that_is_over_is_no_trouble(person: ConsoleBrowser, customer: Cus
     target = make_target(customer)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
     page = person.get("/overview").text
-    assert "All targets accept deliveries." in page
     assert target.id not in page
 
 
@@ -273,7 +333,7 @@ def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_tu
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     def shown() -> list[str]:
-        page = person.get("/overview").text.partition("Targets that need attention")[2]
+        page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
         return re.findall(r"/console/targets/(tgt_\w+)", page)
 
     statuses = ("paused", "disabled", "inactive", "active", "blocked")
@@ -292,7 +352,7 @@ def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_tu
 def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
     [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
-    page = person.get("/overview").text.partition("Targets that need attention")[2]
+    page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
     shown = re.findall(r"/console/targets/(tgt_\w+)", page)
     assert len(shown) == 5
     assert shown[0] == blocked
@@ -314,9 +374,14 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
 
 
 def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
-    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
-    person = ConsoleBrowser(client)
-    person.sign_in(make_console_token(customer))
+    def newcomer() -> ConsoleBrowser:
+        # What one application has cached is nothing to another.
+        client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
+        person = ConsoleBrowser(client)
+        person.sign_in(make_console_token(customer))
+        return person
+
+    person = newcomer()
     make_target(customer)
     with statements() as of_one:
         assert person.get("/overview").status_code == 200
@@ -325,6 +390,7 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 5_000, (0, 1000), now - timedelta(hours=1))
     learn()
+    person = newcomer()
     with statements() as ran:
         page = person.get("/overview")
     assert page.status_code == 200
@@ -336,4 +402,4 @@ def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, cus
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get("/overview").text
-    assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> In progress" in page
+    assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> deliveries on their way" in page
