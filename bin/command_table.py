@@ -118,6 +118,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "dismiss": Summary("Dismiss a prepared export."),
             "restore": Summary("Make a dismissed export prepared again, or end a snooze."),
             "snooze": Summary("Snooze a prepared export; it stays prepared, and an approval ends the snooze."),
+            "split": Summary("Turn a prepared group into one export for each of its findings."),
             "edit": Summary("Replace parts of a prepared ticket; the original is kept."),
             "retry": Summary("Redeliver a failed or blocked export with a new retry schedule."),
             "recover": Summary("Redeliver all failed or blocked exports of a target, each with a new retry schedule."),

@@ -73,6 +73,7 @@ _STEPS: Final = (
     ("prepareTicketExport", "The least"),
     ("editTicketExport", "A title"),
     ("snoozeTicketExport", "Until it is seen again"),
+    ("splitTicketExport", "Nothing"),
     ("dismissTicketExport", "A reason and a note"),
     ("restoreTicketExport", "Nothing"),
     ("dismissTicketExport", "Nothing"),
@@ -99,9 +100,11 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "prepareTicketExport": {"export_id": "id", "ticket_digest": "ticket_digest"},
     "beginTicketExportRecovery": {"recovery_id": "id"},
 }
-#: Error statuses that are expected in a run: only failed exports can be retried, and a worker may finish a recovery
-#: before it is cancelled.
-_EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {"retryTicketExport": (409,), "cancelTicketExportRecovery": (409,)}
+#: Error statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a
+#: worker may finish a recovery before it is cancelled.
+_EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = dict.fromkeys(
+    ("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery"), (409,)
+)
 
 #: The variable of each security scheme.
 _BEARERS: Final[Mapping[str, str]] = {"apiToken": "token", "platformToken": "platform_token"}

@@ -16,6 +16,7 @@ from service.api.export_actions import (
     TicketExportRestorationResource,
     TicketExportRetryResource,
     TicketExportSnoozeResource,
+    TicketExportSplitResource,
 )
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
@@ -108,6 +109,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         BulkDecisionsResource(executor, exports, operations.bulk),
         TicketExportRestorationResource(executor, exports),
         TicketExportSnoozeResource(executor, exports),
+        TicketExportSplitResource(executor, exports),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

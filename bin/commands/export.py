@@ -19,7 +19,7 @@ from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
-from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze
+from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
@@ -166,7 +166,7 @@ def prepare(
         print_record(export_record(record, utc_now()), as_json)
 
 
-for _command in (approve, dismiss, restore, snooze, edit, retry):
+for _command in (approve, dismiss, restore, snooze, split, edit, retry):
     export.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""The decisions of `export` on one export: approve, dismiss, restore, snooze, edit, retry."""
+"""The decisions of `export` on one export: approve, dismiss, restore, snooze, split, edit, retry."""
 
 from typing import BinaryIO
 
@@ -85,6 +85,16 @@ def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -
     with opened() as settings:
         record = build_operations(settings).exports.snooze(export_id, OPERATOR, moment)
         print_record(export_record(record, utc_now()), as_json)
+
+
+@click.command(epilog="Example: riskrelay export split exp_…\n\nExit codes: 0 split, 1 refused, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def split(export_id: str, as_json: bool) -> None:
+    """Turn a prepared group into one export for each of its findings."""
+    with opened() as settings:
+        ids = build_operations(settings).exports.split(export_id, OPERATOR)
+        print_record({"ticket_exports": ids}, as_json)
 
 
 @click.command(

@@ -510,6 +510,14 @@ class PostbackResponse(ResponseSchema):
     )
 
 
+class SplitResponse(ResponseSchema):
+    """The exports of a group that was split."""
+
+    ticket_exports = several(
+        fields.String(metadata={"pattern": f"^exp_{ULID}$"}), "The group's own export, then one for each other finding."
+    )
+
+
 class EmailResponse(ResponseSchema):
     """An accepted email."""
 

@@ -119,6 +119,26 @@ class TicketExportSnoozeResource:
         return decided(self._exports.snooze(export_id, req.context.principal, wanted.until))
 
 
+class TicketExportSplitResource:
+    """Turns a prepared group into one export for each finding."""
+
+    path = f"{EXPORTS}/{{export_id}}/split"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
+        self.operations = {"POST": _optional(NoMembers())}
+        self._executor = executor
+        self._exports = exports
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Split the group."""
+        self._executor.respond(req, resp, lambda: self._split(req, export_id))
+
+    def _split(self, req: falcon.Request, export_id: str) -> ApiResponse:
+        ids = self._exports.split(export_id, req.context.principal)
+        return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})
+
+
 def _optional(form: Form) -> Operation:
     return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), form, Body.OPTIONAL)
 

@@ -2,13 +2,14 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import AttemptListResponse, ExportListResponse, ExportResponse
+from schemas.api.responses import AttemptListResponse, ExportListResponse, ExportResponse, SplitResponse
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,
     TicketExportRestorationResource,
     TicketExportRetryResource,
     TicketExportSnoozeResource,
+    TicketExportSplitResource,
 )
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.openapi.operations import (
@@ -227,6 +228,23 @@ OPERATIONS: Final[Operations] = {
         description="Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
         "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
         responses=(SuccessResponse(200, "The export is prepared.", ExportResponse, PREPARED, links=_NEXT),),
+        error_codes=("CONFLICT",),
+    ),
+    ("POST", TicketExportSplitResource.path): OperationDescription(
+        id="splitTicketExport",
+        tag=TAG,
+        summary="Split a group into one export per finding",
+        description="The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
+        "of the rule that come later begin a new group. An export of one finding, or of more than 1,000, is a 409.",
+        responses=(
+            SuccessResponse(
+                200,
+                "The group is split.",
+                SplitResponse,
+                {"ticket_exports": [EXPORT_ID, "exp_01JZYS9AKGZQX0T5W8V3N6B7CE"]},
+                links=("readTicketExport",),
+            ),
+        ),
         error_codes=("CONFLICT",),
     ),
     ("POST", TicketExportSnoozeResource.path): OperationDescription(

@@ -1,4 +1,4 @@
-"""Use cases of exports: prepare, edit, approve, retry, dismiss, restore, snooze.
+"""Use cases of exports: prepare, edit, approve, retry, dismiss, restore, snooze, split.
 
 `schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
 """
@@ -22,7 +22,7 @@ from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
-from storage.exports import decisions, queries, transitions
+from storage.exports import decisions, queries, splits, transitions
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
@@ -113,6 +113,10 @@ class ExportOperations:
     ) -> Export:
         """Dismiss a prepared export; the caller has searched the note for forbidden content."""
         return decisions.dismiss(export_id, actor.account_id, utc_now(), actor.key, reason, note)
+
+    def split(self, export_id: str, actor: Actor) -> list[str]:
+        """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""
+        return splits.split(export_id, actor.account_id, utc_now(), actor.key, self._limits)
 
     def restore(self, export_id: str, actor: Actor) -> Export:
         """Make a dismissed export prepared again, or end the snooze of a prepared one."""

@@ -53,6 +53,7 @@ UPDATE exports SET snoozed_at = NULL, version = version + 1
 WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id IN (
     SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
 ) RETURNING id"""
+_CLOSE: Final = "UPDATE exports SET open_group = NULL, source_id = ? WHERE id = ?"
 _LOCK_PROJECT: Final = "SELECT 1 FROM projects WHERE id = ? FOR NO KEY UPDATE"
 _MOVE: Final = """
 WITH r (id, export_id) AS ({rows})
@@ -85,6 +86,11 @@ def extend(extensions: Sequence[tuple[Any, ...]]) -> None:
 def join_frozen(joined: Sequence[tuple[str, int]]) -> None:
     """Count findings of groups whose tickets stay as they are: the id, and how many more."""
     execute_over(_JOIN, ("TEXT", "INTEGER"), joined)
+
+
+def close_group(export_id: str, source_id: str) -> None:
+    """Let no finding join a group any more, and name the finding that it is left with."""
+    execute(_CLOSE, (source_id, export_id))
 
 
 def move_findings(moved: Sequence[tuple[str, str]]) -> None:

@@ -5,8 +5,11 @@ from typing import Any, Final
 import pytest
 from falcon.testing import Result, TestClient
 
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import projects
 from storage.exports import queries
-from tests.support.factories import Customer, make_exports, make_target
+from tests.support.factories import NOW, Customer, issue, make_exports, make_target, postback, record_postback
 from tests.support.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
 
 TICKET_TITLE: Final = "Missing name"
@@ -148,3 +151,16 @@ def test_a_snooze_without_a_future_time_is_refused(until: Any, code: str, one: E
     answer = one.post("snooze", {"until": until})
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/until", code),))
     assert queries.get(export_id).version == 1
+
+
+def test_a_split_answers_the_exports_once_per_key(client: TestClient, customer: Customer) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    body = postback(issues=[issue("csp", location=name) for name in "abc"])
+    [group] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
+    keyed = (*customer.bearer.items(), *JSON.items(), ("Idempotency-Key", "split-1"))
+    call = Call("POST", f"{EXPORTS}/{group}/split", keyed).with_json({})
+    first, again = call.send(client), call.send(client)
+    assert (first.status_code, first.json["ticket_exports"][0], len(first.json["ticket_exports"])) == (200, group, 3)
+    assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
+    refused = ExportClient(client, customer, group).post("split", {})
+    assert_is_error(refused, 409, "CONFLICT")

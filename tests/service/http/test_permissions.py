@@ -167,6 +167,8 @@ ROWS: Final = [
     ),
     RoutePermission("POST", f"{EXPORT}/restore", APPROVE),
     RoutePermission("POST", f"{EXPORT}/snooze", APPROVE),
+    # Whoever may split is answered 409: this export has no group.
+    RoutePermission("POST", f"{EXPORT}/split", APPROVE),
     RoutePermission("PATCH", EXPORT, APPROVE, lambda _: {"title": "Edited"}),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),

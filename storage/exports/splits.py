@@ -1,0 +1,118 @@
+"""Splits a prepared group: one export for each of its findings."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from peewee import JOIN
+
+from schemas.base.errors import Conflict
+from schemas.base.timestamps import to_ms
+from schemas.exports.group_ticket import Group, Place, finding_ticket, read_group
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import Source, Ticket
+from storage.accounts.account_limits import UNLIMITED, AccountLimits
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db import identifiers
+from storage.db.columns import columns, read
+from storage.db.engine import transaction
+from storage.db.models import FindingRow, PageResultRow
+from storage.exports import groups_sql
+from storage.exports.rows import Draft, written
+from storage.exports.transitions import lock, prepare
+
+#: The tickets and rows of so many findings take SQLite's one writer a third of a second.
+MAX_SPLIT: Final = 1000
+
+
+class _Finding(NamedTuple):
+    id: str
+    code: str
+    title: str
+    severity: str
+    page_url: str
+    location: str
+    help_url: str | None
+    first_scan_run_id: int
+    screenshot_path: str | None
+
+
+def split(export_id: str, account_id: int | None, now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> list[str]:
+    """Prepare an export for each finding of a prepared group; return their ids, the first that of the group's own export.
+
+    The group's export keeps its first finding, and a person's edits. Findings of the rule that come later begin a new group.
+    Raises ExportNotFound, Conflict, also for a group of one finding, ValidationFailed at the account's limit.
+    """
+    with transaction():
+        export = lock(export_id, account_id)
+        total = 0 if export.findings is None else export.findings[0]
+        first, *others = _findings_of_group(export, total)
+        group = read_group(export.original_ticket or export.ticket, first.title, export.source.scan_run_id)
+        kept, *tickets = written([_kept_ticket(export, group, first), *(_ticket(group, each) for each in others)])
+        drafts = [
+            Draft(
+                export.account_id,
+                export.project_id,
+                Source("finding", each.id, each.first_scan_run_id),
+                ticket,
+                rule=each.code.strip(),
+                findings=1,
+                export_id=identifiers.new_id(identifiers.EXPORT, now),
+            )
+            for each, ticket in zip(others, tickets, strict=True)
+        ]
+        new_ids = prepare(drafts, now, actor, limits)
+        groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
+        groups_sql.extend([(export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)])
+        groups_sql.close_group(export.id, first.id)
+        status, reason = export.status.value, f"{1 + len(others)} findings"
+        append_all([AuditEntry(to_ms(now), actor, "split", export.id, status, status, reason)])
+        return [export.id, *new_ids]
+
+
+def _findings_of_group(export: Export, total: int) -> list[_Finding]:
+    """Return the findings of a group, its source first. Raises Conflict if it cannot be split."""
+    if export.status is not ExportStatus.PREPARED:
+        raise Conflict(f"Export {export.id} is {export.status.value}; split needs prepared.")
+    if total > MAX_SPLIT:
+        raise Conflict(f"Export {export.id} has {total} findings; split takes groups of up to {MAX_SPLIT}.")
+    of_page = (PageResultRow.scan_run == FindingRow.first_scan_run) & (PageResultRow.url == FindingRow.page_url)
+    shown = columns(_Finding, FindingRow, screenshot_path=PageResultRow.screenshot_path)
+    query = FindingRow.select(*shown).join(PageResultRow, JOIN.LEFT_OUTER, on=of_page)
+    found = read(_Finding, query.where(FindingRow.export_id == export.id).order_by(FindingRow.id))
+    if len(found) <= 1:
+        raise Conflict(f"Export {export.id} is the ticket of one finding or of none; split needs a group.")
+    return sorted(found, key=lambda each: each.id != export.source.id)
+
+
+def _ticket(group: Group, finding: _Finding) -> Ticket:
+    """Return the ticket of one finding with the reported text of its group."""
+    known = {"screenshot": finding.screenshot_path, "help_url": finding.help_url}
+    facts: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+    return finding_ticket(
+        replace(
+            group,
+            title=finding.title,
+            severity=finding.severity,
+            rule=finding.code,
+            scan_run_id=finding.first_scan_run_id,
+            evidence={"rule": finding.code, "location": finding.location, **facts},
+            places=(Place(finding.page_url, finding.location),),
+        )
+    )
+
+
+def _kept_ticket(export: Export, group: Group, first: _Finding) -> Ticket:
+    """Return the ticket that the group's export keeps: with the scanner's own evidence, and a person's words."""
+    ticket = replace(_ticket(group, first), evidence={**group.evidence})
+    if export.original_ticket is None:
+        return ticket
+    edited = export.ticket
+    return replace(
+        ticket,
+        title=edited["title"],
+        description=edited["description"],
+        severity=edited["severity"],
+        labels=tuple(edited["labels"]),
+    )

@@ -1,0 +1,121 @@
+"""A split leaves one export for each finding of a group, and loses none."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schemas.base.errors import Conflict, ExportNotFound
+from schemas.exports.decision_forms import Edit
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import Export
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import projects
+from storage.db.engine import rows
+from storage.exports import decisions, queries, splits
+from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, postback, record_postback
+
+
+@pytest.fixture
+def customer(customer: Customer) -> Customer:
+    """The customer of the other tests, whose project groups by rule."""
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    return customer
+
+
+def post(customer: Customer, page: str, **changes: Any) -> tuple[str, ...]:
+    screenshot = {"screenshotPath": f"artifacts/{page}.png"}
+    body = postback(1, [issue("csp", **changes)], page={"url": f"https://shop.example/{page}"}, artifacts=screenshot)
+    return record_postback(PostbackForm().read(body), customer.project_id, NOW).ticket_exports
+
+
+def grouped(customer: Customer) -> str:
+    """Store a group of three findings; return its export."""
+    [export_id] = post(customer, "a", severity="low", snippet="<img>", description="Say what it shows.")
+    post(customer, "b", severity="high", helpUrl="https://rules.example/csp")
+    post(customer, "c", severity="low", title="Another wording")
+    return export_id
+
+
+def split(export_id: str, customer: Customer) -> list[Export]:
+    ids = splits.split(export_id, customer.account_id, NOW + timedelta(hours=1), "user:1")
+    assert ids[0] == export_id
+    return [queries.get(each) for each in ids]
+
+
+def test_each_finding_of_a_group_gets_an_export(customer: Customer) -> None:
+    before = queries.get(grouped(customer))
+    kept, second, third = split(before.id, customer)
+    assert [each.findings for each in (kept, second, third)] == [(1, 0)] * 3
+    assert [each.severity for each in (kept, second, third)] == ["low", "high", "low"]
+    assert [each.ticket["title"] for each in (kept, second, third)] == [
+        "Image without alternative text on shop.example/a (img.hero)",
+        "Image without alternative text on shop.example/b (img.hero)",
+        "Another wording on shop.example/c (img.hero)",
+    ]
+    assert kept.ticket["evidence"] == {
+        "snippet": "<img>",
+        "rule": "csp",
+        "location": "main > img.hero",
+        "screenshot": "artifacts/a.png",
+    }
+    assert second.ticket["evidence"] == {
+        "rule": "csp",
+        "location": "main > img.hero",
+        "screenshot": "artifacts/b.png",
+        "help_url": "https://rules.example/csp",
+    }
+    for each in (kept, second, third):
+        assert each.ticket["description"].startswith("Say what it shows.\n\nPage: https://shop.example/")
+    assert kept.ticket_digest != before.ticket_digest
+    assert kept.version == before.version + 1
+    stored = dict(rows("SELECT export_id, id FROM findings"))
+    assert {each.id: each.source.id for each in (kept, second, third)} == stored
+    actions = rows("SELECT action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id DESC LIMIT 1", (kept.id,))
+    assert actions == [("split", "3 findings")]
+
+
+def test_later_findings_of_the_rule_begin_a_new_group(customer: Customer) -> None:
+    parts = split(grouped(customer), customer)
+    [new] = post(customer, "d")
+    assert new not in {each.id for each in parts}
+    assert post(customer, "e") == (new,)
+    assert post(customer, "a") == ()
+
+
+def test_an_edited_group_keeps_the_edit_on_its_own_export(customer: Customer) -> None:
+    export_id = grouped(customer)
+    edit = Edit(title="Add a header", description="Please.", severity="info", labels=("security",), ticket_digest=None)
+    decisions.edit(export_id, customer.account_id, NOW, "user:1", edit)
+    kept, second, _ = split(export_id, customer)
+    ticket = kept.ticket
+    assert (ticket["title"], ticket["description"], kept.severity) == ("Add a header", "Please.", "info")
+    assert (ticket["labels"], "places" in ticket["evidence"]) == (["security"], False)
+    assert second.ticket["description"].startswith("Say what it shows.")
+
+
+def test_only_a_prepared_group_of_the_account_is_split(customer: Customer) -> None:
+    [alone] = post(customer, "a")
+    [by_hand] = make_exports(customer, 1)
+    for export_id in (alone, by_hand):
+        with pytest.raises(Conflict, match="needs a group"):
+            splits.split(export_id, customer.account_id, NOW, "user:1")
+    post(customer, "b")
+    with pytest.raises(ExportNotFound):
+        splits.split(alone, make_customer().account_id, NOW, "user:1")
+    decisions.dismiss(alone, customer.account_id, NOW, "user:1")
+    with pytest.raises(Conflict, match="dismissed; split needs prepared"):
+        splits.split(alone, customer.account_id, NOW, "user:1")
+    assert rows("SELECT COUNT(*) FROM exports") == [(2,)]
+
+
+def test_a_finding_that_joined_while_the_group_was_dismissed_is_split_off_too(customer: Customer) -> None:
+    [export_id] = post(customer, "a")
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
+    post(customer, "b")
+    decisions.restore(export_id, customer.account_id, NOW, "user:1")
+    assert [each.ticket["page_url"] for each in split(export_id, customer)] == [
+        "https://shop.example/a",
+        "https://shop.example/b",
+    ]
