@@ -16,7 +16,7 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
-from service.openapi.operations import EXPORT_ID, RECOVERY_ID, TARGET_ID
+from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, RECOVERY_ID, TARGET_ID
 from service.openapi.targets import TARGET
 from service.operations.wiring import build_operations
 
@@ -46,6 +46,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "export_id": "",
     "ticket_digest": "",
     "recovery_id": "",
+    "job_id": "",
 }
 
 #: Every request, in the order of a run: its operation, and the name of the example that it sends.
@@ -78,6 +79,10 @@ _STEPS: Final = (
     ("restoreTicketExport", "Nothing"),
     ("dismissTicketExport", "Nothing"),
     ("decideTicketExports", "Restore"),
+    ("decideTicketExports", "Old ones of a filter"),
+    ("listBulkJobs", ""),
+    ("readBulkJob", ""),
+    ("cancelBulkJob", "Nothing"),
     ("beginTicketExportRecovery", "The last day"),
     ("listTicketExportRecoveries", ""),
     ("readTicketExportRecovery", ""),
@@ -99,12 +104,14 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "createTicketExportTarget": {"target_id": "id"},
     "prepareTicketExport": {"export_id": "id", "ticket_digest": "ticket_digest"},
     "beginTicketExportRecovery": {"recovery_id": "id"},
+    "decideTicketExports": {"job_id": "id"},
 }
-#: Error statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a
-#: worker may finish a recovery before it is cancelled.
-_EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = dict.fromkeys(
-    ("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery"), (409,)
-)
+#: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
+#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202.
+_EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery"), (409,)),
+    "decideTicketExports": (202,),
+}
 
 #: The variable of each security scheme.
 _BEARERS: Final[Mapping[str, str]] = {"apiToken": "token", "platformToken": "platform_token"}
@@ -125,6 +132,7 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     EXPORT_ID: "{{export_id}}",
     TARGET_ID: "{{target_id}}",
     RECOVERY_ID: "{{recovery_id}}",
+    BULK_JOB_ID: "{{job_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }

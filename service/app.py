@@ -7,7 +7,7 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.bulk import BulkDecisionsResource
+from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
 from service.api.export_actions import (
@@ -106,10 +106,13 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TicketExportApprovalResource(executor, exports, base_url),
         TicketExportRetryResource(executor, exports, base_url),
         TicketExportDismissalResource(executor, exports),
-        BulkDecisionsResource(executor, exports, operations.bulk),
         TicketExportRestorationResource(executor, exports),
         TicketExportSnoozeResource(executor, exports),
         TicketExportSplitResource(executor, exports),
+        BulkDecisionsResource(executor, exports, operations.bulk, base_url),
+        BulkJobsResource(base_url),
+        BulkJobResource(operations.bulk),
+        BulkJobCancellationResource(executor, operations.bulk),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

@@ -9,13 +9,14 @@ from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
+from storage.accounts.account_limits import account_limits
 from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from worker.background import compliance, pings, recoveries, retention, validations
+from worker.background import bulk_jobs, compliance, pings, recoveries, retention, validations
 from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
@@ -76,6 +77,9 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     validation = validations.ValidationTask(inspect, worker_name(), now, lease_s)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     recovery = recoveries.RecoveryTask(WakeUpQueue(connect(settings.redis_url)), now)
+    bulk_job = bulk_jobs.BulkJobTask(
+        WakeUpQueue(connect(settings.redis_url)), settings.target_policy, account_limits(settings), now
+    )
 
     def retention_cutoffs(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
@@ -88,6 +92,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         ),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),
+        BackgroundTask("bulk_jobs", bulk_job.run_once, bulk_jobs.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]
 

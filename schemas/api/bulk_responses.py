@@ -2,7 +2,9 @@
 
 from marshmallow import fields, validate
 
-from schemas.api.responses import ResponseSchema, number, several, text
+from schemas.api.responses import ResponseSchema, identifier, moment, number, one_of, several, text
+from schemas.exports.bulk_decisions import BulkAction
+from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.state_machine import ExportStatus
 
 
@@ -33,3 +35,37 @@ class BulkResultsResponse(ResponseSchema):
     results = several(fields.Nested(DecisionResultResponse), "A result for each export, in the order of the request.")
     changed = number("The number of exports that the decision changed.")
     skipped = number("The number of exports that were in the wanted state already.")
+
+
+class BulkJobResponse(ResponseSchema):
+    """A job that makes one decision on the exports that matched a filter."""
+
+    id = identifier("blk", "The job.")
+    action = one_of(BulkAction, "The decision.")
+    status = one_of(
+        BulkJobStatus,
+        "`running` until every export is processed, or the job is cancelled, by a request or because it may not go on.",
+    )
+    total = number("The number of exports that matched when the job was created.")
+    done = number("The number of exports that are processed.")
+    changed = number("The number of exports that the decision changed.")
+    skipped = number("The number of exports that were in the wanted state already.")
+    errors = fields.Dict(
+        keys=fields.String(),
+        values=fields.Integer(validate=validate.Range(min=1)),
+        required=True,
+        metadata={
+            "description": "How many exports were left as they are, by error code: those of single results, `changed` for "
+            "an export that changed after the job had been created, `limit_reached`, and `user_disabled` or "
+            "`webhooks_forbidden` for the rest of a job that was stopped."
+        },
+    )
+    created_at = moment("When it was requested.")
+    finished_at = moment("When it ended.", nullable=True)
+
+
+class BulkJobListResponse(ResponseSchema):
+    """A page of bulk jobs."""
+
+    items = several(fields.Nested(BulkJobResponse), "The jobs, newest first.")
+    next_cursor = text("The `cursor` of the next page; null on the last page.", nullable=True)

@@ -200,15 +200,16 @@ class FieldProblemResponse(ResponseSchema):
     message = text("The reason as a sentence.")
 
 
-class WaitingCountsResponse(ResponseSchema):
-    """Exports that wait for a target; with the `CONFLICT` of its removal."""
+class ConflictCountsResponse(ResponseSchema):
+    """Numbers of a `CONFLICT`: the exports that wait for a target to be removed, or those that a filter matches."""
 
     approved = number("How many exports are `approved` for the target.", optional=True)
     delivering = number("How many exports are being delivered to it.", optional=True)
     retry_scheduled = number("How many exports are to be retried.", optional=True)
+    count = number("How many exports the filter of a bulk decision matches.", optional=True)
 
 
-class ErrorDetailsResponse(WaitingCountsResponse):
+class ErrorDetailsResponse(ConflictCountsResponse):
     """Details of an error."""
 
     fields_ = fields.List(
@@ -233,7 +234,7 @@ class ErrorResponse(ResponseSchema):
     error = part(ErrorObjectResponse, "The error.")
 
 
-class ProblemResponse(WaitingCountsResponse):
+class ProblemResponse(ConflictCountsResponse):
     """The error as RFC 9457 problem details, for clients that accept `application/problem+json`."""
 
     type = one_of(["about:blank"], "Always `about:blank`: the status names the kind of problem.")

@@ -78,6 +78,8 @@ MESSAGES: Final[Mapping[str, str]] = {
     "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
     "not_of_this_action": "This field belongs to another action: target_id to approve, reason and note to dismiss.",
+    "ids_or_filter": "Send either ids, or filter and expected_count.",
+    "too_many_matches": "The filter matches more exports than one job decides on; narrow it and send several requests.",
     "repeated": "This id is in the list already.",
     "changed": "This export changed after the bulk job had been created; the job leaves it as it is.",
     "limit_reached": "The account may not store more; the message names the setting that limits it.",

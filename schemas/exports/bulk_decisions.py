@@ -8,8 +8,9 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
-from schemas.base.fields import Form, Several, Text
+from schemas.base.fields import Form, Several, Text, WholeNumber
 from schemas.exports.decisions import DismissalReason
+from schemas.exports.export_filter import ExportFilterForm, ExportQuery
 from schemas.exports.record import MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
 
@@ -55,10 +56,12 @@ class ExportReference:
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """A decision and the exports that it is for."""
+    """A decision and the exports that it is for: those it names, or `expected_count` that match a filter."""
 
     decision: BulkDecision
     exports: tuple[ExportReference, ...]
+    query: ExportQuery | None = None
+    expected_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,17 @@ class BulkDecisionForm(Form):
         fields.Nested(ExportReferenceForm),
         at_least=1,
         at_most=MAX_REFERENCES,
-        required=True,
+        load_default=None,
         metadata={"description": "The exports, each once; the results are in their order."},
+    )
+    filter = fields.Nested(
+        ExportFilterForm,
+        load_default=None,
+        metadata={"description": "In place of `ids`: every export that matches, up to 10,000, as a job."},
+    )
+    expected_count = WholeNumber(
+        load_default=None,
+        metadata={"description": "With `filter`: the `total` of the list that was reviewed; another count is a 409."},
     )
 
     @post_load
@@ -142,12 +154,20 @@ class BulkDecisionForm(Form):
         action = BulkAction(request["action"])
         reason = None if request["reason"] is None else DismissalReason(request["reason"])
         _require_own_members(action, request)
+        decision = BulkDecision(action, request["target_id"], reason, request["note"])
+        references, query, expected_count = request["ids"], request["filter"], request["expected_count"]
+        if (references is None) == (query is None) or (references is not None and expected_count is not None):
+            raise ValidationError("ids_or_filter")
+        if query is not None:
+            if expected_count is None:
+                raise ValidationError({"expected_count": ["required"]})
+            return BulkRequest(decision, (), query, expected_count)
         seen: set[str] = set()
-        for index, reference in enumerate(request["ids"]):
+        for index, reference in enumerate(references):
             if reference.id in seen:
                 raise ValidationError({"ids": {index: {"id": ["repeated"]}}})
             seen.add(reference.id)
-        return BulkRequest(BulkDecision(action, request["target_id"], reason, request["note"]), tuple(request["ids"]))
+        return BulkRequest(decision, tuple(references))
 
 
 def _require_own_members(action: BulkAction, request: dict[str, Any]) -> None:

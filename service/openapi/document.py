@@ -72,6 +72,7 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "export_id": "ExportId",
     "target_id": "TargetId",
     "recovery_id": "RecoveryId",
+    "job_id": "BulkJobId",
     "session_id": "SessionId",
     "file": "PageFile",
 }

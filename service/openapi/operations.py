@@ -22,6 +22,7 @@ from service.openapi.docs_page import FILES
 EXPORT_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
 TARGET_ID: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
 RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
+BULK_JOB_ID: Final = "blk_01KJM8C9E1G3H5J7K9M1N3P5Q7"
 SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 AT: Final = "2026-03-01T12:00:00.000Z"
@@ -106,6 +107,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ExportId": _path("export_id", "exp", "The export. Another account's is a 404.", EXPORT_ID),
     "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404.", TARGET_ID),
     "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404.", RECOVERY_ID),
+    "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404.", BULK_JOB_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
     "RequestId": _header(
         "X-Request-Id",

@@ -1,15 +1,19 @@
 """Use cases of decisions on many exports: at once for those that a request names, as a job for those of a filter."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ValidationFailed
-from schemas.base.principal import TokenPrincipal
+from schemas.base.principal import OPERATOR, Actor, TokenPrincipal
 from schemas.exports.bulk_decisions import BulkDecision, DecisionResult, ExportReference
+from schemas.exports.bulk_jobs import BulkJob
+from schemas.exports.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
-from storage.exports import bulk_decisions
+from storage.exports import bulk_decisions, bulk_jobs
+from storage.exports.bulk_jobs import BulkJobLease, NewBulkJob
 
 
 class BulkOperations:
@@ -39,6 +43,33 @@ class BulkOperations:
             ):
                 raise each.error
         return results
+
+    def begin_job(
+        self, decision: BulkDecision, query: ExportQuery, expected_count: int, principal: TokenPrincipal
+    ) -> BulkJob:
+        """Have a worker decide on every export of the account that `query` matches now.
+
+        The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
+        `wake_workers` after the commit. Raises CountDiffers unless `expected_count` exports match, Conflict for too many
+        jobs, ValidationFailed for too many exports or for the target of an approval.
+        """
+        query = replace(query, account_id=principal.account_id)
+        new = NewBulkJob(decision, query, expected_count, principal.account_id, principal.user_id, principal.key)
+        return bulk_jobs.request(new, utc_now(), self._policy)
+
+    def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> BulkJobLease:
+        """Begin a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
+        query = replace(query, account_id=account_id)
+        new = NewBulkJob(decision, query, expected_count, account_id, None, OPERATOR.key)
+        return bulk_jobs.begin(new, utc_now(), self._policy)
+
+    def job(self, job_id: str, actor: Actor) -> BulkJob:
+        """Return a job. Raises NotFound."""
+        return bulk_jobs.get(job_id, actor.account_id)
+
+    def cancel(self, job_id: str, actor: Actor) -> BulkJob:
+        """End a running job; what was decided stays so, and a job that has ended is returned unchanged. Raises NotFound."""
+        return bulk_jobs.cancel(job_id, utc_now(), actor.key, actor.account_id)
 
     def wake_workers(self) -> None:
         """Wake the workers for what was decided, after the commit."""

@@ -18,6 +18,7 @@ from peewee import (
 )
 
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
+from schemas.exports.bulk_decisions import BulkAction
 from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
@@ -541,7 +542,7 @@ class BulkJobRow(BaseModel):
     account = ForeignKeyField(AccountRow)
     #: The user who asked for it; NULL for the operator.
     user = ForeignKeyField(UserRow, null=True)
-    action = TextField()
+    action = EnumField(BulkAction)
     #: The target, or the reason and the note.
     options = JsonField()
     status = EnumField(BulkJobStatus)

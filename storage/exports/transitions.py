@@ -351,6 +351,13 @@ def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> Co
     return Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
 
 
+def require_approvable_target(target_id: str, account_id: int, policy: TargetPolicy) -> None:
+    """Raise ValidationFailed unless exports of the account may be approved for a target now, as `approve` does."""
+    refused = _approval_error(target_id, account_id, policy)
+    if refused is not None:
+        raise refused
+
+
 def _end_waiting(
     off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
 ) -> int:

@@ -24,6 +24,8 @@ from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.db.models import (
     AttemptRow,
+    BulkJobItemRow,
+    BulkJobRow,
     ComplianceRequestRow,
     ConsoleSessionRow,
     DeliveryHourRow,
@@ -70,6 +72,7 @@ COUNTED: Final = (
     "page_results",
     "pings",
     "recoveries",
+    "bulk_jobs",
     "idempotency_keys",
     "delivery_hours",
     "console_sessions",
@@ -196,12 +199,14 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     # No column of several that make up a key is an id; the database's own row address is.
     hour = SQL("rowid" if is_sqlite() else "ctid")
     oldest_ping = identifiers.first_id(identifiers.PING, until.answered)
+    oldest_bulk_job = identifiers.first_id(identifiers.BULK_JOB, until.over)
     oldest_recovery = identifiers.first_id(identifiers.RECOVERY, until.over)
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
         # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
         _rule(PingRow, PingRow.id < oldest_ping, PingRow.id),
         _rule(RecoveryRow, (RecoveryRow.id < oldest_recovery) & (RecoveryRow.finished_at < until.over), RecoveryRow.id),
+        _rule(BulkJobRow, (BulkJobRow.id < oldest_bulk_job) & (BulkJobRow.finished_at < until.over), BulkJobRow.id),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
         PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, hour, "delivery_hours"),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
@@ -227,8 +232,9 @@ def _name(model: Any) -> str:
 
 
 def _is_over(until: Cutoffs) -> Any:
-    """Return the condition that an export finished before the cutoff, and that no recovery will reach it."""
+    """Return the condition that an export finished before the cutoff, and that no recovery or bulk job will reach it."""
     export = ExportRow
+    item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
     recovery = RecoveryRow.select(RecoveryRow.id).where(
         RecoveryRow.target == export.target,
         RecoveryRow.status == RecoveryStatus.RUNNING,
@@ -237,7 +243,7 @@ def _is_over(until: Cutoffs) -> Any:
     )
     is_old = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    return (is_old | is_finished) & ~fn.EXISTS(recovery)
+    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item)
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:

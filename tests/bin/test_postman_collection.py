@@ -25,7 +25,7 @@ _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
 _SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.(\w+) \|\| ""\);')
 #: Variables that a run sets.
-_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id"}
+_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 

@@ -29,6 +29,7 @@ from storage.targets import pings, validations
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
+    make_bulk_job,
     make_customer,
     make_exports,
     make_failed,
@@ -44,7 +45,7 @@ HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
-_ID: Final = re.compile("(exp|rec|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_ID: Final = re.compile("(blk|exp|rec|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
 _VERBS: Final = ("pause", "ping", "disable")
 
@@ -62,6 +63,7 @@ class DescribedApi:
             "exp": make_exports(self.customer, 40),
             "tgt": [target.id],
             "rec": self._recoveries(40),
+            "blk": [make_bulk_job(self.customer)],
             "ses": self._sessions(),
         }
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}

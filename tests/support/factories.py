@@ -13,7 +13,9 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.exports.bulk_decisions import BulkAction, BulkDecision
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
+from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
@@ -26,7 +28,8 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
-from storage.exports import claims_sql, transitions
+from storage.exports import bulk_jobs, claims_sql, export_list, transitions
+from storage.exports.bulk_jobs import NewBulkJob
 from storage.exports.rows import Draft
 from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
@@ -165,6 +168,14 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> st
     [export_id] = make_exports(customer, 1, now)
     transitions.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test", LOOPBACK_POLICY)
     return export_id
+
+
+def make_bulk_job(customer: Customer) -> str:
+    """Begin a bulk job of a customer that has nothing to do yet; return its id."""
+    decision, query = BulkDecision(BulkAction.RESTORE), ExportQuery(customer.account_id, ("dismissed",))
+    count = len(export_list.ids_matching(query))
+    new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
+    return bulk_jobs.begin(new, NOW, LOOPBACK_POLICY).id
 
 
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:

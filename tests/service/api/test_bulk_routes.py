@@ -5,11 +5,22 @@ from typing import Any, Final
 import pytest
 from falcon.testing import Result, TestClient
 
+from runtime.clock import utc_now
 from schemas.targets.target import Target
+from storage.accounts.account_limits import UNLIMITED
 from storage.db.engine import execute, rows
-from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_failed, make_target
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    Customer,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_target,
+)
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, Call
+from tests.support.raw_http import BASE, EXPORTS, JSON, Call, assert_is_error
+from worker.background.bulk_jobs import BulkJobTask
 
 BULK: Final = f"{EXPORTS}/bulk"
 NO_TARGET: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -115,7 +126,6 @@ REFUSED: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"action": "dismiss", "ids": named(["exp_1", "exp_2", "exp_1"])}, "/ids/2/id", "repeated"),
     ({"action": "dismiss", "ids": ["exp_1"]}, "/ids/0", "invalid_type"),
     ({"action": "dismiss", "ids": [{"id": "exp_1", "version": 3}]}, "/ids/0", "unknown_member"),
-    ({"action": "dismiss"}, "/ids", "required"),
     ({"action": "delete", "ids": named(["exp_1"])}, "/action", "not_allowed"),
     ({"action": "approve", "ids": named(["exp_1"])}, "/target_id", "required"),
     ({"action": "approve", "target_id": NO_TARGET, "ids": named(["exp_1"])}, "/target_id", "unknown_target"),
@@ -149,3 +159,91 @@ def test_a_target_whose_url_the_policy_refuses_is_blocked(client: TestClient, cu
     assert problems(answer) == [("/target_id", "target_not_active")]
     assert rows("SELECT status FROM targets WHERE id = ?", (target.id,)) == [("blocked",)]
     assert set(statuses().values()) == {"prepared"}
+
+
+# --- jobs
+
+
+def run_jobs() -> None:
+    task = BulkJobTask(FakeWakeUpQueue(), LOOPBACK_POLICY, UNLIMITED, utc_now)
+    while task.run_once():
+        pass
+
+
+def begin(customer: Customer, expected: int, **given: Any) -> Call:
+    body = {"action": "dismiss", "filter": given, "expected_count": expected}
+    return call(customer, **body)
+
+
+def read(client: TestClient, customer: Customer, path: str = "/api/bulk-jobs") -> Any:
+    return client.simulate_get(path, headers=customer.bearer).json
+
+
+def test_a_filter_becomes_a_job_that_a_worker_carries_out(
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
+) -> None:
+    make_exports(customer, 3)
+    make_exports(make_customer(), 1)
+    make_failed(customer, target.id)
+    body = {"action": "approve", "target_id": target.id, "filter": {"status": ["prepared"]}, "expected_count": 3}
+    begun = call(customer, **body).send(client)
+    job = begun.json
+    path = f"/api/bulk-jobs/{job['id']}"
+    assert (begun.status_code, begun.headers["location"], wake_ups.notifications) == (202, f"{BASE}{path}", 1)
+    started = {"action": "approve", "status": "running", "total": 3, "done": 0, "changed": 0, "skipped": 0, "errors": {}}
+    assert job == {"id": job["id"], **started, "created_at": job["created_at"], "finished_at": None}
+    assert read(client, customer, path) == job
+    run_jobs()
+    ended = read(client, customer, path)
+    assert ended == {**job, "status": "done", "done": 3, "changed": 3, "finished_at": ended["finished_at"]}
+    assert read(client, customer) == {"items": [ended], "next_cursor": None}
+    cancelled = Call("POST", f"{path}/cancel", (*customer.bearer.items(), *JSON.items())).with_json({}).send(client)
+    assert (cancelled.status_code, cancelled.json) == (200, ended)
+
+
+def test_another_count_is_a_conflict_that_names_it(client: TestClient, customer: Customer) -> None:
+    make_exports(customer, 2)
+    refused = begin(customer, 3, status="prepared").send(client)
+    assert (refused.status_code, refused.json["error"]["code"]) == (409, "CONFLICT")
+    assert refused.json["error"]["details"] == {"count": 2}
+    assert "matches 2 exports, not 3" in refused.json["error"]["message"]
+
+
+def test_the_same_key_begins_one_job(client: TestClient, customer: Customer) -> None:
+    make_exports(customer, 2)
+    keyed = begin(customer, 2).plus(("Idempotency-Key", "once"))
+    first, again = keyed.send(client), keyed.send(client)
+    assert (first.status_code, again.status_code, again.json) == (202, 202, first.json)
+    assert rows("SELECT COUNT(*) FROM bulk_jobs") == [(1,)]
+
+
+def test_a_running_job_is_cancelled_and_jobs_of_others_are_not_found(client: TestClient, customer: Customer) -> None:
+    make_exports(customer, 2)
+    path = f"/api/bulk-jobs/{begin(customer, 2).send(client).json['id']}"
+    stranger = make_customer()
+    for each in (Call("GET", path), Call("POST", f"{path}/cancel", tuple(JSON.items())).with_json({})):
+        assert_is_error(each.plus(*stranger.bearer.items()).send(client), 404, "NOT_FOUND")
+    cancelled = Call("POST", f"{path}/cancel", (*customer.bearer.items(), *JSON.items())).with_json({}).send(client)
+    assert (cancelled.status_code, cancelled.json["status"], cancelled.json["done"]) == (200, "cancelled", 0)
+    run_jobs()
+    assert set(statuses().values()) == {"prepared"}
+    assert read(client, stranger) == {"items": [], "next_cursor": None}
+
+
+#: What a body has beside its action, the path and the code of its refusal.
+REFUSED_FILTERS: Final[list[tuple[dict[str, Any], str, str]]] = [
+    ({"filter": {}}, "/expected_count", "required"),
+    ({"filter": {}, "expected_count": -1}, "/expected_count", "out_of_range"),
+    ({"filter": {"sort": "created_at"}, "expected_count": 1}, "/filter", "unknown_member"),
+    ({"filter": {"status": "lost"}, "expected_count": 1}, "/filter/status", "not_allowed"),
+    ({"filter": {}, "expected_count": 1, "ids": named(["exp_1"])}, "", "ids_or_filter"),
+    ({"expected_count": 1, "ids": named(["exp_1"])}, "", "ids_or_filter"),
+    ({}, "", "ids_or_filter"),
+]
+
+
+@pytest.mark.parametrize(("body", "path", "code"), REFUSED_FILTERS)
+def test_what_is_wrong_with_a_filter_is_named(
+    client: TestClient, customer: Customer, body: dict[str, Any], path: str, code: str
+) -> None:
+    assert problems(call(customer, action="dismiss", **body).send(client)) == [(path, code)]

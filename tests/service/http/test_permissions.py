@@ -35,6 +35,7 @@ from tests.support.factories import (
     capture,
     cms_diagnostics,
     make_approved,
+    make_bulk_job,
     make_colleague,
     make_customer,
     make_exports,
@@ -68,6 +69,7 @@ EMAIL_HEADER: Final = "X-Email-Webhook-Secret"
 STOREFRONT_HEADER: Final = "X-Platform-Hmac-Sha256"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
+BULK_JOBS: Final = "/api/bulk-jobs"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 
 #: Open to whoever reaches the address.
@@ -170,6 +172,11 @@ ROWS: Final = [
     # Whoever may split is answered 409: this export has no group.
     RoutePermission("POST", f"{EXPORT}/split", APPROVE),
     RoutePermission("PATCH", EXPORT, APPROVE, lambda _: {"title": "Edited"}),
+    RoutePermission("GET", BULK_JOBS, READ),
+    RoutePermission("HEAD", BULK_JOBS, READ),
+    RoutePermission("GET", f"{BULK_JOBS}/{{job_id}}", READ),
+    RoutePermission("HEAD", f"{BULK_JOBS}/{{job_id}}", READ),
+    RoutePermission("POST", f"{BULK_JOBS}/{{job_id}}/cancel", APPROVE),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),
     RoutePermission(
@@ -429,6 +436,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "target_id": target.id,
             "export_id": make_exports(customer, 1)[0],
             "recovery_id": recovering.id,
+            "job_id": make_bulk_job(customer),
             "session_id": make_session(customer),
         },
     )

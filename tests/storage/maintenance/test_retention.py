@@ -28,7 +28,17 @@ from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.db.models import ComplianceRequestRow, TargetRow
-from storage.exports import attempts, claims_sql, decisions, export_list, idempotency, queries, recoveries, transitions
+from storage.exports import (
+    attempts,
+    bulk_jobs,
+    claims_sql,
+    decisions,
+    export_list,
+    idempotency,
+    queries,
+    recoveries,
+    transitions,
+)
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
@@ -44,6 +54,7 @@ from tests.support.factories import (
     completed_attempt,
     issue,
     make_approved,
+    make_bulk_job,
     make_exports,
     make_failed,
     make_target,
@@ -339,6 +350,24 @@ def test_recoveries_go_when_they_have_been_over_for_long(customer: Customer) -> 
     recoveries.cancel(ended_later, NOW + days(1), "operator")
     assert planned() == prune() == {"recoveries": 1}
     assert left("recoveries") == {ended_later, running}
+
+
+def test_bulk_jobs_go_when_they_have_been_over_for_long(customer: Customer) -> None:
+    old, ended_later, running = (make_bulk_job(customer) for _ in range(3))
+    bulk_jobs.cancel(old, NOW, "operator")
+    bulk_jobs.cancel(ended_later, NOW + days(1), "operator")
+    assert planned() == prune() == {"bulk_jobs": 1}
+    assert left("bulk_jobs") == {ended_later, running}
+
+
+def test_what_a_bulk_job_is_still_to_decide_on_stays(customer: Customer) -> None:
+    [waiting] = make_exports(customer, 1)
+    decisions.dismiss(waiting, None, NOW, "user:1")
+    held = make_bulk_job(customer)
+    assert bulk_jobs.get(held).total == 1
+    assert planned() == prune() == {}
+    bulk_jobs.cancel(held, LATER, "operator")
+    assert planned() == prune() == {"exports": 1}
 
 
 def test_a_report_is_emptied_and_its_request_stays(database: str) -> None:

@@ -1,0 +1,313 @@
+"""Bulk jobs: one decision on the exports that matched a filter, made a batch at a time by the holder of a lease.
+
+A job stores the exports that matched, with their versions, when it is created; one that has changed since is left as it is.
+A batch, its decisions, the counts and the deletion of its items commit together: the next holder continues where the last
+one stopped, and nothing is decided twice. A job acts for its user: it stops once the user is disabled, or, if it delivers,
+once the account may not use webhooks.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Any, Final
+
+from peewee import fn
+
+from schemas.base.errors import Conflict, NotFound, ValidationFailed
+from schemas.base.fields import problem
+from schemas.exports.bulk_decisions import DELIVERING_ACTIONS, BulkAction, BulkDecision, DecisionResult, ExportReference
+from schemas.exports.bulk_jobs import USER_DISABLED, WEBHOOKS_FORBIDDEN, BulkJob, BulkJobStatus, CountDiffers
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.export_filter import ExportQuery
+from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.account_limits import AccountLimits
+from storage.accounts.audit_log import append
+from storage.db import identifiers
+from storage.db.bulk_sql import insert_records
+from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.engine import savepoint, transaction
+from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
+from storage.db.queries import tuples
+from storage.exports import export_list, transitions
+from storage.exports.bulk_decisions import decide
+
+#: Exports of a job: one statement of a second finds and stores so many.
+MAX_MATCHES: Final = 10_000
+#: Some 40 ms of work: other writers wait no longer, and a kill loses no more.
+BATCH_SIZE: Final = 200
+#: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
+LEASE_S: Final = 6.0
+#: Running jobs of an account: the tables hold no more than so many times MAX_MATCHES of its items.
+MAX_RUNNING: Final = 20
+
+_AFTER_ALL: Final = f"{identifiers.BULK_JOB}_{LAST_ULID}"
+_IS_RUNNING: Final = BulkJobRow.status == BulkJobStatus.RUNNING.value
+
+_jobs: Final = LeasedJobs(BulkJobRow)
+
+
+@dataclass(frozen=True, slots=True)
+class NewBulkJob:
+    """A decision on what a filter of an account matches; `user_id` is None for the operator."""
+
+    decision: BulkDecision
+    query: ExportQuery
+    expected_count: int
+    account_id: int
+    user_id: int | None
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJobLease:
+    """A bulk job and the lease of its present holder."""
+
+    id: str
+    lease: str
+
+
+class BulkProgress(Enum):
+    """The result of one batch."""
+
+    #: There are more.
+    MOVED = auto()
+    #: The job has ended: done, or stopped.
+    ENDED = auto()
+    #: It was cancelled, or another worker holds it.
+    LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BulkBatch:
+    """One batch: how many exports were processed, and how many of them are due now."""
+
+    progress: BulkProgress
+    processed: int = 0
+    due: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a batch reads of its job."""
+
+    account_id: int
+    user_id: int | None
+    action: BulkAction
+    options: Mapping[str, Any]
+    actor: str
+    total: int
+    done: int
+    changed: int
+    skipped: int
+    errors: Mapping[str, int]
+
+    @property
+    def decision(self) -> BulkDecision:
+        reason = self.options.get("reason")
+        return BulkDecision(
+            self.action,
+            self.options.get("target_id"),
+            None if reason is None else DismissalReason(reason),
+            self.options.get("note"),
+        )
+
+
+def begin(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJobLease:
+    """Create a job and claim it for its first batch. Raises what `request` raises."""
+    lease = identifiers.new_id(identifiers.LEASE, now)
+    return BulkJobLease(_create(new, now, policy, lease, now + timedelta(seconds=LEASE_S)), lease)
+
+
+def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
+    """Create a job that any worker may claim at once; notify the workers after the commit.
+
+    Raises CountDiffers, Conflict for an account with MAX_RUNNING jobs, ValidationFailed for more than MAX_MATCHES exports or
+    for the target, TargetUrlRefused if `policy` refuses its URL.
+    """
+    return get(_create(new, now, policy, None, now), new.account_id)
+
+
+def any_waiting(now: datetime) -> bool:
+    """Return whether a job may be claimed at `now`."""
+    return bool(BulkJobRow.select().where(BulkJobRow.next_run_at <= now).exists())
+
+
+def claim_next(now: datetime) -> BulkJobLease | None:
+    """Claim the job that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
+    with transaction():
+        due = BulkJobRow.select(BulkJobRow.id, BulkJobRow.next_run_at).where(BulkJobRow.next_run_at <= now)
+        for job_id, next_run_at in tuples(due.order_by(BulkJobRow.next_run_at).limit(1)):
+            # Another worker, its former holder that woke up, or a cancellation may have won.
+            lease = _jobs.claim(job_id, next_run_at, now, LEASE_S)
+            return BulkJobLease(job_id, lease) if lease else None
+    return None
+
+
+def advance(held: BulkJobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> BulkBatch:
+    """Decide on the next batch, and end the job after the last one; a stale lease changes nothing."""
+    with transaction():
+        if not _jobs.renew(held.id, held.lease, now, LEASE_S):
+            return BulkBatch(BulkProgress.LOST)
+        [job] = read(_Held, BulkJobRow.select(*columns(_Held, BulkJobRow)).where(BulkJobRow.id == held.id))
+        stopped = _stop_reason(job)
+        if stopped is not None:
+            rest = job.total - job.done
+            errors = {**job.errors, stopped: rest}
+            compare_and_swap(BulkJobRow, held.id, done=job.total, errors=errors)
+            _end(held.id, BulkJobStatus.CANCELLED, now, job.actor, stopped)
+            return BulkBatch(BulkProgress.ENDED, rest)
+        items = BulkJobItemRow.select(BulkJobItemRow.position, BulkJobItemRow.export, BulkJobItemRow.version)
+        batch = tuples(items.where(BulkJobItemRow.job == held.id).order_by(BulkJobItemRow.position).limit(BATCH_SIZE))
+        if batch:
+            wanted = [ExportReference(export_id, version=version) for _, export_id, version in batch]
+            results = _decided(job, wanted, now, policy, limits, held.id)
+            _count(held.id, job, results)
+            is_done = (BulkJobItemRow.job == held.id) & (BulkJobItemRow.position <= batch[-1][0])
+            BulkJobItemRow.delete().where(is_done).execute()
+        else:
+            results = []
+        due = sum(each.is_changed for each in results) if job.action in DELIVERING_ACTIONS else 0
+        if job.done + len(batch) < job.total:
+            return BulkBatch(BulkProgress.MOVED, len(batch), due)
+        _end(held.id, BulkJobStatus.DONE, now, job.actor)
+        return BulkBatch(BulkProgress.ENDED, len(batch), due)
+
+
+def release(held: BulkJobLease, now: datetime) -> None:
+    """Let another worker claim a job at once; a stale lease changes nothing."""
+    with transaction():
+        _jobs.finish(held.id, held.lease, due_at=now)
+
+
+def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None) -> BulkJob:
+    """End a running job, of one account where `account_id` is given; what was decided stays so.
+
+    A job that has ended is returned unchanged. Raises NotFound.
+    """
+    with transaction():
+        job = get(job_id, account_id)
+        return get(job_id) if _end(job_id, BulkJobStatus.CANCELLED, now, actor) else job
+
+
+def get(job_id: str, account_id: int | None = None) -> BulkJob:
+    """Return a job, of one account where `account_id` is given. Raises NotFound."""
+    found = None
+    if identifiers.is_id(identifiers.BULK_JOB, job_id):
+        query = _all_jobs().where(BulkJobRow.id == job_id)
+        found = read_first(BulkJob, query if account_id is None else query.where(BulkJobRow.account == account_id))
+    if found is None:
+        raise NotFound("There is no such bulk job.")
+    return found
+
+
+def list_page(account_id: int | None = None, limit: int | None = None, before: str | None = None) -> list[BulkJob]:
+    """Return up to `limit` jobs of one account or of all, the newest first, after the one with the id `before`."""
+    query = _all_jobs().where(BulkJobRow.id < (before or _AFTER_ALL))
+    own = query if account_id is None else query.where(BulkJobRow.account == account_id)
+    return read(BulkJob, own.order_by(BulkJobRow.id.desc()).limit(limit))
+
+
+def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | None, due_at: datetime) -> str:
+    """Store a job with its items and return its id."""
+    decision, job_id = new.decision, identifiers.new_id(identifiers.BULK_JOB, now)
+    options = {"target_id": decision.target_id, "reason": decision.reason, "note": decision.note}
+    with transaction():
+        if decision.target_id is not None:
+            transitions.require_approvable_target(decision.target_id, new.account_id, policy)
+        _require_room(new.account_id)
+        found = export_list.ids_matching(new.query, MAX_MATCHES + 1)
+        if len(found) > MAX_MATCHES:
+            raise ValidationFailed(problem("/filter", "too_many_matches", f"{MAX_MATCHES:,}"))
+        if len(found) != new.expected_count:
+            raise CountDiffers(len(found), new.expected_count)
+        BulkJobRow.insert(
+            id=job_id,
+            account=new.account_id,
+            user=new.user_id,
+            action=decision.action.value,
+            options={name: value for name, value in options.items() if value is not None},
+            status=BulkJobStatus.RUNNING.value,
+            total=len(found),
+            done=0,
+            changed=0,
+            skipped=0,
+            errors={},
+            actor=new.actor,
+            lease=lease,
+            next_run_at=due_at,
+            created_at=now,
+        ).execute()
+        items = [
+            {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
+            for position, (export_id, version) in enumerate(found)
+        ]
+        insert_records(BulkJobItemRow, items)
+        append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)
+    return job_id
+
+
+def _require_room(account_id: int) -> None:
+    # By the index of jobs that may be claimed, which finished ones have left.
+    running = BulkJobRow.select(fn.COUNT(BulkJobRow.id)).where(
+        BulkJobRow.next_run_at.is_null(False), BulkJobRow.account == account_id
+    )
+    if running.scalar() >= MAX_RUNNING:
+        raise Conflict(f"The account has {MAX_RUNNING} bulk jobs that run already; let one end, or cancel one.")
+
+
+def _stop_reason(job: _Held) -> str | None:
+    """Return why a job may not go on; None if it may."""
+    user = UserRow.select().where(UserRow.id == job.user_id, UserRow.disabled_at.is_null(False))
+    if job.user_id is not None and user.exists():
+        return USER_DISABLED
+    forbidden = AccountRow.select().where(AccountRow.id == job.account_id, ~AccountRow.may_use_webhooks)
+    return WEBHOOKS_FORBIDDEN if job.action in DELIVERING_ACTIONS and forbidden.exists() else None
+
+
+def _decided(
+    job: _Held, wanted: list[ExportReference], now: datetime, policy: TargetPolicy, limits: AccountLimits, job_id: str
+) -> list[DecisionResult]:
+    try:
+        with savepoint():
+            return decide(job.decision, wanted, job.account_id, now, job.actor, policy, limits, job_id)
+    except ValidationFailed as refused:
+        # The account's limit.
+        return [DecisionResult(each.id, error=refused) for each in wanted]
+
+
+def _count(job_id: str, job: _Held, results: list[DecisionResult]) -> None:
+    errors = Counter(each.error_code for each in results if each.error_code is not None)
+    compare_and_swap(
+        BulkJobRow,
+        job_id,
+        done=job.done + len(results),
+        changed=job.changed + sum(each.is_changed for each in results),
+        skipped=job.skipped + sum(each.is_skipped for each in results),
+        errors=dict(Counter(job.errors) + errors),
+    )
+
+
+def _all_jobs() -> Any:
+    return BulkJobRow.select(*columns(BulkJob, BulkJobRow))
+
+
+def _end(job_id: str, status: BulkJobStatus, now: datetime, actor: str, reason: str | None = None) -> bool:
+    """End a job that is running, and delete what it leaves; return whether it was running."""
+    # The note of a dismissal is on the exports; here it would survive their erasure.
+    ended = compare_and_swap(
+        BulkJobRow,
+        job_id,
+        _IS_RUNNING,
+        status=status.value,
+        lease=None,
+        next_run_at=None,
+        finished_at=now,
+        options={},
+    )
+    if ended:
+        BulkJobItemRow.delete().where(BulkJobItemRow.job == job_id).execute()
+        append(now, actor, "finish_bulk_job" if status is BulkJobStatus.DONE else "cancel_bulk_job", job_id, reason)
+    return ended
