@@ -26,7 +26,7 @@ from schemas.intake.diagnostics import SAFE_SCOPES, Diagnostics, Platform
 from schemas.intake.evidence import HEADING_LEVELS, Capture
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
-from schemas.targets.target import PROVIDER_KEYS, Target, TargetStatus, as_shown
+from schemas.targets.target import FAILING_AFTER, PROVIDER_KEYS, Target, TargetStatus, as_shown
 
 #: 26 characters of a ULID.
 ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
@@ -416,10 +416,16 @@ class TargetSecretResponse(ResponseSchema):
     fingerprint = text("The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="secret_fingerprint")
 
 
+_CONNECTED: Final = (
+    f"`connected` after a delivery; `failing` if the last attempt or validation did not reach the receiver, or the last "
+    f"{FAILING_AFTER} attempts delivered nothing."
+)
+
+
 class TargetConnectionResponse(ResponseSchema):
     """Whether deliveries arrive."""
 
-    status = one_of(("unknown", "connected", "failing"), "The result of the latest delivery.", attribute="connected_status")
+    status = one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
     last_success_at = moment("When a delivery last succeeded.", nullable=True)
 
 

@@ -41,6 +41,11 @@ ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
 #: A hold of our own: too many failures in a row.
 BREAKER_OPEN: Final = "breaker_open"
 
+#: `connected_status` of a target that the last attempt or validation did not reach, or that got no delivery lately.
+FAILING: Final = "failing"
+#: So many attempts in a row, with no delivery among them, show a target as failing, even if its receiver responds.
+FAILING_AFTER: Final = 5
+
 #: Why a target is paused that a backup brought back: what its receiver got meanwhile would be sent again.
 RESTORED: Final = "restored"
 
@@ -107,6 +112,11 @@ class Target:
     def has_secret(self) -> bool:
         """Whether a secret signs for it: its own or the default."""
         return self.secret_fingerprint is not None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its last deliveries failed: see FAILING."""
+        return self.connected_status == FAILING
 
     def is_held(self, now: datetime) -> bool:
         """Return whether nothing is sent at `now` although it is active."""

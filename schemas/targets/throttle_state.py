@@ -20,7 +20,8 @@ class ThrottleState:
 
     `concurrency` is how many requests it may have open at once, over all workers; a fraction is progress to the next whole
     number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`. A successful
-    delivery changes a failed `validation_status` to passed.
+    delivery changes a failed `validation_status` to passed. `undelivered_in_row` counts attempts since the last success,
+    rejected ones included, up to FAILING_AFTER.
     """
 
     target_id: str
@@ -37,6 +38,7 @@ class ThrottleState:
     paced_until: datetime | None
     account_id: int
     validation_status: str | None = None
+    undelivered_in_row: int = 0
 
     @property
     def key(self) -> TargetKey:

@@ -204,6 +204,8 @@ class TargetRow(BaseModel):
     failures_in_row = IntegerField(default=0)
     #: The first failure since the last success.
     failing_since = MomentField(null=True)
+    #: Attempts since the last success that delivered nothing, rejected ones included; counted up to FAILING_AFTER.
+    undelivered_in_row = IntegerField(default=0)
     #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand
     #: attempts a second whole milliseconds would lose one in forty.
     max_per_minute = IntegerField(null=True)

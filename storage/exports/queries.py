@@ -116,6 +116,21 @@ def count_recoverable_since(target_id: str, moments: Sequence[datetime], limit: 
     return [int(count) for count in found]
 
 
+def last_error(target_id: Any) -> Any:
+    """Select the error code of a target's newest export that failed or was blocked; `target_id` may be a column."""
+    # Bounded, not equalled, as in `list_undelivered`.
+    of_target = (ExportRow.target >= target_id) & (ExportRow.target <= target_id)
+    code = fn.COALESCE(ExportRow.last_error_code, ExportRow.status_reason)
+    newest = ExportRow.select(code).where(of_target, _IS_RECOVERABLE)
+    return newest.order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(1)
+
+
+def last_error_of(target_id: str) -> str | None:
+    """Return the error code of a target's newest export that failed or was blocked; None where there is none."""
+    found: str | None = last_error(target_id).scalar()
+    return found
+
+
 def count_waiting(target_id: str, limit: int) -> int:
     """Return how many exports wait for a target or are being sent to it, counting no further than `limit`."""
     return count_up_to(

@@ -13,11 +13,11 @@ from peewee import JOIN, SQL, Case, Join, Select, fn
 
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
-from schemas.targets.target import TargetStatus
+from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
 from storage.db.engine import database, is_sqlite
 from storage.db.models import AccountRow, ExportRow, RecoveryRow, TargetRow
-from storage.exports.queries import count_up_to, is_open
+from storage.exports.queries import count_up_to, is_open, last_error
 from storage.targets import targets
 
 #: More is shown as `10 000+`: nobody goes through so many by hand.
@@ -49,17 +49,21 @@ class AccountCounts:
 
 @dataclass(frozen=True, slots=True)
 class UnavailableTarget:
-    """A target that nothing is sent to for now, or that fails; `held_reason` and `held_until` if that ends by itself."""
+    """A target that nothing is sent to for now, or that fails; `held_reason` and `held_until` if that ends by itself.
+
+    `last_error` is the error code of its newest export that failed or was blocked.
+    """
 
     id: str
     name: str
     status: TargetStatus
     status_reason: str | None
     base_url: str
-    connected_status: str
-    failures_in_row: int
+    validation_status: str | None
+    validation_reason: str | None
     held_reason: str | None
     held_until: datetime | None
+    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +101,9 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
     t = TargetRow
     # Nothing can be sent to the first ones; the held ones continue by themselves; a person has turned off the last ones.
     urgency = Case(t.status, (("blocked", 0), ("inactive", 1), ("active", 2), ("paused", 3)), 4)
-    is_failing = (t.connected_status == "failing") & (t.failures_in_row > 0)
-    is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now) | is_failing
-    found = t.select(*columns(UnavailableTarget, t)).where(t.account == account_id, targets.IS_PRESENT, is_unavailable)
+    is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now) | (t.connected_status == FAILING)
+    wanted = t.select(*columns(UnavailableTarget, t, last_error=last_error(t.id)))
+    found = wanted.where(t.account == account_id, targets.IS_PRESENT, is_unavailable)
     listed = read(UnavailableTarget, found.order_by(urgency, t.id.desc()).limit(limit))
     return [
         each if each.held_until and each.held_until > now else replace(each, held_reason=None, held_until=None)

@@ -36,6 +36,7 @@ _SHOWN_BY_ATTEMPTS: Final = (
     TargetRow.ramp,
     TargetRow.failures_in_row,
     TargetRow.failing_since,
+    TargetRow.undelivered_in_row,
     TargetRow.held_until,
     TargetRow.held_reason,
     TargetRow.paced_until,

@@ -7,7 +7,7 @@ from peewee import Case
 
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
+from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
@@ -142,7 +142,8 @@ def change_status(
         row = locked_row(target_id, account_id)
         if verb == "resume":
             # A resumed target is tried now, whatever its receiver or its breaker asked for.
-            _change(target_id, held_until=None, held_reason=None, failures_in_row=0, failing_since=None, ramp=1)
+            _change(target_id, held_until=None, held_reason=None, ramp=1)
+            _change(target_id, failures_in_row=0, undelivered_in_row=0, failing_since=None)
         if row.status == status.value:
             return
         if row.status not in sources:
@@ -182,7 +183,7 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
         if validation.is_refused:
             deactivate(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
         elif not validation.has_passed:
-            _change(target_id, connected_status="failing")
+            _change(target_id, connected_status=FAILING)
 
 
 def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_url: str | None = None) -> None:

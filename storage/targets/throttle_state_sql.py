@@ -66,6 +66,7 @@ _WRITTEN: Final = (
     "failures_in_row",
     "failing_since",
     "paced_until",
+    "undelivered_in_row",
 )
 _WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN)
 _WRITE: Final = f"""
@@ -145,6 +146,7 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
         paced_until=_from_us(row[11]),
         account_id=row[12],
         validation_status=row[13],
+        undelivered_in_row=row[14],
     )
 
 
@@ -160,6 +162,7 @@ def _row(state: ThrottleState) -> tuple[Any, ...]:
         state.failures_in_row,
         _ms(state.failing_since),
         _us(state.paced_until),
+        state.undelivered_in_row,
     )
 
 

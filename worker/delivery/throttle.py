@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from schemas.exports.delivery import TargetEffect, TargetHealth
-from schemas.targets.target import BREAKER_OPEN, ENABLED, TargetStatus
+from schemas.targets.target import BREAKER_OPEN, ENABLED, FAILING, FAILING_AFTER, TargetStatus
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
 from schemas.targets.validations import FAILED, PASSED
 
@@ -99,7 +99,7 @@ def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datet
     if failures and not (was_probing and was_held):
         # A request that was open when the breaker opened comes back late: its failure is already counted.
         state = _apply_failures(state, failures, now, was_probing=was_probing)
-    return state
+    return _count_undelivered(state, effects)
 
 
 def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
@@ -124,6 +124,7 @@ def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datet
         state.concurrency == MAX_CONCURRENCY
         and state.ramp == MAX_CONCURRENCY
         and state.failures_in_row == 0
+        and state.undelivered_in_row == 0
         and state.failing_since is None
         and state.held_until is None
         and state.validation_status != FAILED
@@ -284,6 +285,21 @@ def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
         elif effect.health is TargetHealth.UNHEALTHY and effect.hold_s is None:
             failures += 1
     return failures
+
+
+def _count_undelivered(state: ThrottleState, effects: Iterable[TargetEffect]) -> ThrottleState:
+    """Count attempts without a delivery; FAILING_AFTER of them in a row show the target as failing.
+
+    A receiver that asks to wait is not failing. Rejected tickets count: they hold nothing back, so nothing else shows them.
+    """
+    count = state.undelivered_in_row
+    for effect in effects:
+        if effect.health is TargetHealth.HEALTHY:
+            count = 0
+        elif effect.hold_s is None:
+            count = min(FAILING_AFTER, count + 1)
+    connected = FAILING if count == FAILING_AFTER else state.connected
+    return replace(state, undelivered_in_row=count, connected=connected)
 
 
 def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:

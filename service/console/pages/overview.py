@@ -12,7 +12,8 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.error_help import help_for
-from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
+from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
+from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from service.api.health import OK, VITAL, ReadinessChecks
 from service.console import charts
 from service.console.charts import DELIVERIES, Series, Stack
@@ -239,8 +240,9 @@ def _of_target(target: UnavailableTarget) -> Attention:
             target.name, host, "held", "bad", f"{why} until", _ADVICE[BREAKER_OPEN], path, until=target.held_until
         )
     if target.status is TargetStatus.ACTIVE:
-        why = f"{target.failures_in_row} {'attempt' if target.failures_in_row == 1 else 'attempts in a row'} failed."
-        return Attention(target.name, host, "failing", "bad", why, _FAILING, path)
+        reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error
+        why, to_do = help_for(reason) if reason else ("Its last deliveries failed.", _FAILING)
+        return Attention(target.name, host, FAILING, "bad", why, to_do, path)
     reason = target.status_reason
     advice = _ADVICE[RESTORED] if reason == RESTORED else _ADVICE[target.status]
     tone = "warn" if target.status is TargetStatus.PAUSED else "bad"

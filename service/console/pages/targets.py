@@ -90,6 +90,7 @@ class TargetPage(ConsolePage):
             "windows": _windows(target.id, req.get_param("since"), now),
             "recoveries": recoveries.list_page(limit=_RECENT, target_id=target.id),
             "ping": pings.latest(target.id),
+            "last_error": queries.last_error_of(target.id) if target.is_failing else None,
             "may": _may(target, user, now),
             "breaker_open": BREAKER_OPEN,
         }

@@ -91,6 +91,7 @@ ALL_MIGRATIONS: Final = [
     "0007_rights_and_request_bodies",
     "0012_export_lists",
     "0013_triage",
+    "0015_failing_targets",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

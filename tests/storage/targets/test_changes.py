@@ -68,13 +68,14 @@ def test_a_target_with_a_new_url_starts_as_a_new_one(customer: Customer) -> None
         "UPDATE targets SET status = 'disabled', status_reason = 'failing_for_days', connected_status = 'failing', "
         "last_success_at = 1, validation_status = 'failed', validation_reason = 'tls_failed', validation_failures = 4, "
         "validation_asked_at = 5, validation_lease = 'lse_1', held_until = 9, held_reason = 'breaker_open', "
-        "concurrency = 1, ramp = 1, failures_in_row = 7, failing_since = 2, paced_until = 3 WHERE id = ?",
+        "concurrency = 1, ramp = 1, failures_in_row = 7, undelivered_in_row = 5, failing_since = 2, "
+        "paced_until = 3 WHERE id = ?",
         (used.id,),
     )
     assert edit(used.id, ELSEWHERE)
     same = "SELECT status, status_reason, connected_status, last_success_at, validation_status, validation_reason, "
     same += "validation_failures, validation_asked_at, validation_lease, held_until, held_reason, concurrency, ramp, "
-    same += "failures_in_row, failing_since, paced_until FROM targets WHERE id = ?"
+    same += "failures_in_row, undelivered_in_row, failing_since, paced_until FROM targets WHERE id = ?"
     assert rows(same, (used.id,)) == rows(same, (fresh.id,))
     [(validated_at, due_at)] = rows("SELECT validated_at, validation_due_at FROM targets WHERE id = ?", (used.id,))
     assert (due_at - validated_at, targets.get(used.id, None).validated_at) == (24 * 3600 * 1000, LATER)

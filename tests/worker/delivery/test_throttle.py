@@ -298,7 +298,7 @@ def test_whatever_else_changes_is_written_at_once(effect: TargetEffect) -> None:
     before = state(connected="connected", last_success_at=NOW)
     assert is_worth_writing(before, next_state(before, [effect], NOW))
     assert is_worth_writing(replace(before, ramp=3), next_state(replace(before, ramp=3), [HEALTHY], NOW))
-    assert not is_worth_writing(before, next_state(before, [REFUSED], NOW))
+    assert not is_worth_writing(before, next_state(before, [REFUSED, HEALTHY], NOW))
 
 
 # ---------------------------------------------------------------- shares
@@ -512,3 +512,31 @@ def test_a_row_at_rest_is_never_worth_writing(before: ThrottleState, effects: li
 
 def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:
     assert is_at_rest(AT_REST, [HEALTHY] * 40, in_s(0.9))
+
+
+# ---------------------------------------------------------------- failing
+
+
+# what is counted before, what came back, what is counted then, how it shows then
+UNDELIVERED: Final = [
+    (0, [REFUSED], 1, "connected"),
+    (0, [REFUSED] * 5, 5, "failing"),  # rejected tickets hold nothing back, and nothing else shows them
+    (4, [BUSY], 5, "failing"),
+    (5, [REFUSED] * 9, 5, "failing"),  # a row that fails on is not written again
+    (5, [HEALTHY], 0, "connected"),
+    (5, [HEALTHY, REFUSED], 1, "connected"),
+    (4, [limited(5), unavailable(5)], 4, "connected"),  # it asks to wait
+]
+
+
+@pytest.mark.parametrize(("before", "effects", "after", "shown"), UNDELIVERED)
+def test_a_target_whose_last_attempts_delivered_nothing_is_shown_as_failing(
+    before: int, effects: list[TargetEffect], after: int, shown: str
+) -> None:
+    found = next_state(state(connected="connected", undelivered_in_row=before), effects, NOW)
+    assert (found.undelivered_in_row, found.connected) == (after, shown)
+
+
+def test_a_rejected_ticket_after_many_changes_nothing_more() -> None:
+    failing = next_state(state(), [REFUSED] * 5, NOW)
+    assert not throttle.update(failing, [REFUSED] * 3, NOW).is_changed

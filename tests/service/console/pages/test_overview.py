@@ -263,7 +263,7 @@ def test_a_target_that_fails_is_shown_before_others_notice(person: ConsoleBrowse
     target = make_target(customer, name="Flaky")
     execute("UPDATE targets SET connected_status = 'failing', failures_in_row = 6 WHERE id = ?", (target.id,))
     [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Flaky")]
-    assert "failing 6 attempts in a row failed." in row
+    assert "failing Its last deliveries failed." in row
     assert "to see the receiver" in row
     # A removed one is nobody's any more.
     execute("UPDATE targets SET deleted_at = 1 WHERE id = ?", (target.id,))

@@ -1,20 +1,26 @@
 """The forms that add, change and remove a target; a submitted secret comes out nowhere."""
 
 from base64 import b64decode
+from datetime import timedelta
 from typing import Final
 
 import pytest
 
-from schemas.targets.target import Target
-from storage.db.engine import rows
+from runtime.clock import utc_now
+from schemas.exports.delivery import CompletedAttempt, Outcome, Timings
+from schemas.targets.target import Target, TargetEdit
+from storage.db.engine import rows, transaction
+from storage.exports import claims_sql
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from tests.service.conftest import LogLines
 from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import (
+    DEFAULT_SECRET,
     ENCRYPTION_KEY,
     NOW,
     Customer,
+    claim_due,
     forbid_webhooks,
     make_approved,
     make_customer,
@@ -23,6 +29,8 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import everything_stored
+from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.throttle_writer import effects_of, write_effects
 
 VAULT: Final = Vault([b64decode(ENCRYPTION_KEY)])
 URL: Final = "https://tracker.example.com/hook"
@@ -155,3 +163,29 @@ def test_the_page_of_a_recovery_names_a_removed_target(person: ConsoleBrowser, c
         shown = person.get(path).text
         assert "Old one" in shown
         assert "(removed)" in shown
+
+
+def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_the_reason(
+    person: ConsoleBrowser, customer: Customer, target: Target
+) -> None:
+    """A 422 holds nothing back: without this, only the failed exports would show it."""
+    now = utc_now()
+    assert "The receiver rejected the ticket." not in person.get("/overview").text
+    for _ in range(5):
+        make_approved(customer, target.id, now)
+    claims = claim_due(5, now, 6, "worker")
+    verdict = decide_outcome(
+        Outcome(422, timings=Timings(total_ms=5)), 1, now, now, 0.0, Schedule((5.0,), timedelta(days=3))
+    )
+    done = [CompletedAttempt(each, f"att_{number}", now, None, Outcome(422), verdict) for number, each in enumerate(claims)]
+    with transaction():
+        moved = claims_sql.record_attempts(done, now, "worker")
+        write_effects(effects_of(done, moved), now, "worker")
+    assert targets.get(target.id, None).is_failing
+    overview = person.get("/overview").text
+    for page in (overview, person.get(f"/targets/{target.id}").text):
+        assert "failing" in page
+        assert "The receiver rejected the ticket." in page
+    assert "failing" in person.get("/targets").text
+    changes.edit(target.id, TargetEdit(base_url=f"{URL}/2"), DEFAULT_SECRET, now, "user:1")
+    assert "The receiver rejected the ticket." not in person.get("/overview").text
