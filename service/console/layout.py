@@ -96,7 +96,8 @@ class PageLayout:
     def redirect(self, resp: falcon.Response, path: str, **query: str) -> None:
         """Redirect with 303 to a page; `path` is relative to the console."""
         resp.status = falcon.HTTP_303
-        resp.set_header("Location", self._base + path + (f"?{urlencode(query)}" if query else ""))
+        begin = "&" if "?" in path else "?"
+        resp.set_header("Location", self._base + path + (f"{begin}{urlencode(query)}" if query else ""))
 
     def render_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> None:
         """Respond with an error page, or redirect a page view without a session to the sign-in; `resp` has the status."""

@@ -13,7 +13,7 @@ from service.console.navigation import LiveCounts, Navigation
 from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage
-from service.console.pages.exports import Approve, Dismiss, ExportsPage, Retry
+from service.console.pages.exports import ExportsPage
 from service.console.pages.findings import FindingsPage
 from service.console.pages.integrations import IntegrationsPage
 from service.console.pages.overview import OverviewPage
@@ -35,6 +35,10 @@ from service.console.pages.target_forms import (
 from service.console.pages.targets import TargetPage, TargetsPage
 from service.console.sessions import SessionGate
 from service.console.static_files import StaticFiles
+from service.console.triage.bulk import DecideSelection, ReviewSelection
+from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore, Retry, Shortcuts, SnoozeTicket
+from service.console.triage.deliveries import DELIVERIES, DeliveriesPage
+from service.console.triage.inbox import INBOX, InboxPage
 from service.http.rate_limits import RateLimits
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
@@ -61,8 +65,12 @@ class Console:
             SignOut(layout),
             Moved("", "/inbox", layout),
             Moved("/", "/inbox", layout),
-            Moved("/inbox", "/exports?status=prepared", layout),
-            Moved("/deliveries", "/exports", layout),
+            InboxPage(layout),
+            DeliveriesPage(layout),
+            *(ReviewSelection(path, layout) for path in (INBOX, DELIVERIES)),
+            *(DecideSelection(path, layout, exports, operations.bulk) for path in (INBOX, DELIVERIES)),
+            Shortcuts("on", layout),
+            Shortcuts("off", layout),
             Moved("/rules", "/exports", layout),
             LiveCounts(layout.gate, navigation),
             SessionsPage(layout),
@@ -73,6 +81,9 @@ class Console:
             Approve(layout, exports),
             Retry(layout, exports),
             Dismiss(layout, exports),
+            Restore(layout, exports),
+            SnoozeTicket(layout, exports),
+            EditPage(layout, exports),
             FindingsPage(layout),
             TargetsPage(layout, targets),
             TargetPage(layout, targets),

@@ -49,8 +49,8 @@ COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
 #: The longest field is a secret of a few kilobytes.
 MAX_FORM_BYTES: Final = 64 * 1024
-#: The largest form has five fields.
-MAX_FORM_FIELDS: Final = 50
+#: The largest form has a check box for each ticket of a page, and a few fields.
+MAX_FORM_FIELDS: Final = 100
 #: Another path or host of the domain may have set cookies with the same name. Browsers keep up to 180 cookies of a site.
 _MAX_COOKIES: Final = 200
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"

@@ -1,4 +1,4 @@
-"""The style sheet and the script of the console; no other file is served."""
+"""The style sheets and the scripts of the console; no other file is served."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +16,8 @@ _FOLDER: Final = Path(__file__).parent / "static"
 _TYPES: Final[Mapping[str, str]] = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "triage.css": "text/css; charset=utf-8",
+    "triage.js": "text/javascript; charset=utf-8",
 }
 
 

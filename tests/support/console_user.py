@@ -37,6 +37,8 @@ class ConsoleBrowser:
         self.origin = origin
         self.cookie_name = "riskrelay_session"
         self.cookie = ""
+        #: The cookies besides the session's.
+        self.preferences: dict[str, str] = {}
         self.csrf = ""
 
     def get(self, path: str = "", query: str = "") -> Result:
@@ -62,11 +64,17 @@ class ConsoleBrowser:
             self.get("/exports")
         return answer
 
+    def keep_cookies(self, answer: Result) -> None:
+        """Keep the cookies besides the session's, as a browser does."""
+        others = {name: cookie.value for name, cookie in answer.cookies.items() if name != self.cookie_name}
+        self.preferences.update(others)
+
     def _keep(self, answer: Result) -> None:
         given = answer.cookies.get(self.cookie_name)
         if given is not None:
             self.cookie = given.value
 
     def _headers(self) -> dict[str, str]:
-        cookie = {"Cookie": f"{self.cookie_name}={self.cookie}"} if self.cookie else {}
-        return {"User-Agent": self.browser, **cookie}
+        cookies = {**({self.cookie_name: self.cookie} if self.cookie else {}), **self.preferences}
+        sent = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        return {"User-Agent": self.browser, **({"Cookie": sent} if sent else {})}

@@ -3,7 +3,7 @@
 Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -11,50 +11,23 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
-from schemas.exports.delivery import Timings
-from schemas.exports.record import Export, as_shown
-from schemas.exports.state_machine import ExportStatus, Transition, allows
-from schemas.exports.ticket import delivery_body
-from schemas.targets.error_help import help_for
-from schemas.targets.target import TargetStatus
-from service.console.layout import ConsolePage
-from service.console.pages.exports import EXPORTS, MOST_TARGETS
+from schemas.exports.record import as_shown
+from schemas.exports.state_machine import ExportStatus
+from service.console.layout import CONSOLE, ConsolePage
+from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
-from service.console.untrusted_text import pretty, pretty_body, safe_link
+from service.console.triage.attempts import shown_attempts
+from service.console.triage.ticket_view import ticket_content
 from service.http.paging import next_page, read_page
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
-from storage.exports import attempts, queries
-from storage.exports.queries import FrozenBody
-from storage.targets import summaries
-from storage.targets.summaries import TargetSummary
+from storage.exports import queries
 
 #: Far more entries than an export gets from a full retry schedule and some manual retries.
 MOST_ENTRIES: Final = 200
-
-#: Targets that the page names with the reason why they are not offered.
-MOST_UNAVAILABLE: Final = 5
-
-#: Refresh intervals of exports that a worker is about to send, and of one that waits for a retry.
-_REFRESH_S: Final[Mapping[ExportStatus, int]] = {
-    ExportStatus.APPROVED: 3,
-    ExportStatus.DELIVERING: 3,
-    ExportStatus.RETRY_SCHEDULED: 10,
-}
-
-#: Placeholders in the preview of a request body.
-_TARGET_PLACEHOLDER: Final = "(the selected target)"
-_TIME_PLACEHOLDER: Final = "(the approval time)"
-
-
-class AttemptPhase(NamedTuple):
-    """One phase of an attempt; `x` and `width` are percentages of the whole bar."""
-
-    name: str
-    ms: int
-    x: float
-    width: float
+#: The list that an export is in.
+_INBOX_STATUSES: Final = (ExportStatus.PREPARED, ExportStatus.DISMISSED)
 
 
 class TimelineEntry(NamedTuple):
@@ -69,105 +42,30 @@ class TimelineEntry(NamedTuple):
 class ExportPage(ConsolePage):
     """Shows one export of the account."""
 
-    path = f"{EXPORTS}/{{export_id}}"
+    path = f"{CONSOLE}/exports/{{export_id}}"
     template = "export.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
         page = read_page(req, identifiers.ATTEMPT)
-        export = as_shown(queries.get(ids["export_id"], user.account_id), utc_now())
-        frozen = queries.get_frozen_body(export.id, user.account_id)
-        found = attempts.list_traces_page(export.id, user.account_id, page.fetch_limit, page.before)
+        now = utc_now()
+        export = as_shown(queries.get(ids["export_id"], user.account_id), now)
+        found = shown_attempts(export.id, user, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
-            "export": export,
-            "refresh_s": _REFRESH_S.get(export.status),
-            "redacted_at": frozen.redacted_at,
-            **_status_help(export),
-            **_ticket(export, frozen),
-            **_decisions(export, frozen, user),
+            **ticket_content(export, user, last_target_id(req), now),
+            "in_list": False,
+            "is_in_inbox": export.status in _INBOX_STATUSES,
+            "then": "",
+            "position": None,
+            "project_name": None,
             "timeline": [_timeline_entry(entry, user) for entry in entries[:MOST_ENTRIES]],
             "is_cut": len(entries) > MOST_ENTRIES,
             "most_entries": MOST_ENTRIES,
-            "attempts": [(trace, phases_of(trace.attempt.timings)) for trace in found[: page.limit]],
-            "next": next_page(page, [trace.attempt.id for trace in found]),
+            "attempts": found[: page.limit],
+            "next": next_page(page, [trace.attempt.id for trace, _ in found]),
             "is_first": page.before is None,
         }
-
-
-def phases_of(timings: Timings) -> list[AttemptPhase]:
-    """Return the phases of an attempt that took time.
-
-    The time to the first byte counts from the start of the attempt, so the phases before it are subtracted.
-    """
-    connecting = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
-    before = sum(connecting.values())
-    waited = 0 if timings.first_byte_ms is None else max(0, timings.first_byte_ms - before)
-    phases = {**connecting, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
-    return list(_placed({name: ms for name, ms in phases.items() if ms}))
-
-
-def _placed(phases: Mapping[str, int]) -> Iterator[AttemptPhase]:
-    total, x = sum(phases.values()), 0.0
-    for name, ms in phases.items():
-        width = 100 * ms / total
-        yield AttemptPhase(name, ms, round(x, 2), round(width, 2))
-        x += width
-
-
-def _status_help(export: Export) -> dict[str, Any]:
-    """Return the reason for the export's status; if the attempts are exhausted, also that of the last one."""
-    last = export.last_attempt
-    last_code = last.error_code if last else None
-    reason = export.status_reason or (last_code if export.status is ExportStatus.RETRY_SCHEDULED else None)
-    return {
-        "reason": reason,
-        "help": help_for(reason) if reason else None,
-        "last_help": help_for(last_code) if last_code and reason == "attempts_exhausted" else None,
-        "last_code": last_code,
-        "last_status": last.response_status if last else None,
-    }
-
-
-def _ticket(export: Export, frozen: FrozenBody) -> dict[str, Any]:
-    """Return the ticket and its request body; before the approval, a preview of the body."""
-    body = frozen.body
-    if body is None:
-        body = delivery_body(export.id, _TARGET_PLACEHOLDER, export.source, export.ticket, _TIME_PLACEHOLDER)
-    evidence = export.ticket.get("evidence")
-    return {
-        "ticket": export.ticket,
-        "page_link": safe_link(export.ticket.get("page_url")),
-        "provider_link": safe_link(export.provider_ticket_url),
-        "evidence": pretty(evidence) if evidence else None,
-        "body": pretty_body(body) if body else None,
-        "body_bytes": len(body),
-        "is_frozen": frozen.body is not None,
-    }
-
-
-def _decisions(export: Export, frozen: FrozenBody, user: ConsoleUser) -> dict[str, Any]:
-    """Return the actions that the export's status allows, and the targets to choose from."""
-    target = None
-    if export.target_id is not None:
-        target = summaries.by_id([export.target_id], user.account_id).get(export.target_id)
-    may_approve = allows(Transition.APPROVE, export.status) and not export.preview_problems
-    offered: list[TargetSummary] = []
-    unavailable: list[TargetSummary] = []
-    if may_approve:
-        offered = summaries.list_approvable(user.account_id, MOST_TARGETS + 1)
-        unavailable = summaries.list_unapprovable(user.account_id, MOST_UNAVAILABLE + 1)
-    return {
-        "target": target,
-        "may_approve": may_approve,
-        "may_dismiss": allows(Transition.DISMISS, export.status),
-        "may_retry": allows(Transition.RETRY, export.status) and frozen.redacted_at is None,
-        "can_deliver": target is not None and target.status in {TargetStatus.ACTIVE, TargetStatus.BLOCKED},
-        "offered": offered[:MOST_TARGETS],
-        "has_more_targets": len(offered) > MOST_TARGETS,
-        "unavailable": unavailable[:MOST_UNAVAILABLE],
-        "has_more_unavailable": len(unavailable) > MOST_UNAVAILABLE,
-    }
 
 
 def _timeline_entry(entry: AuditEntry, user: ConsoleUser) -> TimelineEntry:

@@ -1,4 +1,4 @@
-"""`/console/exports`: the account's exports, and the forms that approve, retry and dismiss one.
+"""`/console/exports`: every export of the account in one table.
 
 For a single target, only its failed and blocked exports are listed, because only those have an index.
 """
@@ -10,22 +10,18 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
-from schemas.base.fields import problem
 from schemas.exports.export_filter import ExportQuery, ListPosition
-from schemas.exports.record import ApprovalForm, Export, as_shown
+from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
+from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_view import MOST_TARGETS
 from service.http.paging import PageRequest, read_page
-from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports import export_list, queries
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
-
-#: Entries of a drop-down; nobody reads through a longer one.
-MOST_TARGETS: Final = 200
 
 EXPORTS: Final = f"{CONSOLE}/exports"
 #: The statuses that are listed for a single target.
@@ -79,58 +75,6 @@ class ExportsPage(ConsolePage):
             "offered": _with_chosen(offered, other.get(page.filters.get("target", ""))),
             "targets": {**known, **other},
         }
-
-
-class Approve(Action):
-    """Approves an export for a target; the form carries the digest of the ticket that the user saw."""
-
-    path = f"{EXPORTS}/{{export_id}}/approve"
-
-    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
-        super().__init__(layout)
-        self._exports = exports
-
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Approve the export, then notify the workers. Raises ExportNotFound, Conflict, ValidationFailed, Forbidden."""
-        if not form.get("ticket_digest"):
-            raise ValidationFailed(problem("/ticket_digest", "required"))
-        approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
-        with self._exports.blocking_refused_target(user.principal):
-            export = self._exports.approve(ids["export_id"], user.principal, approval)
-        self._exports.wake_workers()
-        return Redirect(f"/exports/{export.id}", "approved")
-
-
-class Retry(Action):
-    """Retries a failed or blocked export; validates the address of a blocked target again."""
-
-    path = f"{EXPORTS}/{{export_id}}/retry"
-
-    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
-        super().__init__(layout)
-        self._exports = exports
-
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Queue the export, then notify the workers. Raises ExportNotFound, Conflict, Forbidden."""
-        validation = self._exports.check_blocked_target(ids["export_id"], user.principal)
-        export = self._exports.retry(ids["export_id"], user.principal, validation)
-        self._exports.wake_workers()
-        return Redirect(f"/exports/{export.id}", "retried")
-
-
-class Dismiss(Action):
-    """Dismisses a prepared export permanently."""
-
-    path = f"{EXPORTS}/{{export_id}}/dismiss"
-
-    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
-        super().__init__(layout)
-        self._exports = exports
-
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Dismiss the export. Raises ExportNotFound, Conflict."""
-        export = self._exports.dismiss(ids["export_id"], user.principal)
-        return Redirect(f"/exports/{export.id}", "dismissed")
 
 
 def _find(entered_id: str, user: ConsoleUser) -> Export:

@@ -12,7 +12,7 @@ from service.console.layout import templates
 
 _FOLDER: Final = Path(service.console.layout.__file__).parent
 TEMPLATES: Final = sorted(file.name for file in (_FOLDER / "templates").glob("*.html"))
-SCRIPT: Final = (_FOLDER / "static" / "console.js").read_text()
+SCRIPTS: Final = {name: (_FOLDER / "static" / name).read_text() for name in ("console.js", "triage.js")}
 SHEET: Final = (_FOLDER / "static" / "console.css").read_text()
 #: What a stranger may have had stored.
 HOSTILE: Final = "\"'><script>alert(1)</script>{{ 7 * 7 }}&amp;"
@@ -43,7 +43,9 @@ def test_a_template_compiles_and_escapes_whatever_is_filled_in(name: str) -> Non
 def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
     text = (_FOLDER / "templates" / name).read_text()
     assert re.findall(r"\s(?:style|on[a-z]+)\s*=", text) == []
-    assert re.findall(r"<style|javascript:|<script(?! defer src=\"\{\{ base \}\}/static/console\.js\")", text) == []
+    assert (
+        re.findall(r"<style|javascript:|<script(?! defer src=\"\{\{ base \}\}/static/(?:console|triage)\.js\")", text) == []
+    )
     # Every attribute stands in quotes: without them a blank in a value would begin another.
     assert re.findall(r"\s[a-z-]+=\{\{", text) == []
     # What is loaded comes from here, and what leads elsewhere tells nobody from where.
@@ -113,9 +115,10 @@ def test_a_button_sends_its_sessions_token() -> None:
 
 def test_the_script_makes_no_markup_and_asks_nobody_else() -> None:
     forbidden = r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|outerHTML\s*=[^=]|setAttribute\(\"on|https?://|import\b|Storage\b|\.cookie"
-    assert re.findall(forbidden, SCRIPT) == []
-    assert SCRIPT.startswith('"use strict";')
-    assert len(SCRIPT.encode()) < MAX_BUFFERED_BYTES
+    for name, script in SCRIPTS.items():
+        assert re.findall(forbidden, script) == [], name
+        assert script.startswith('"use strict";')
+        assert len(script.encode()) < MAX_BUFFERED_BYTES
 
 
 def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> None:

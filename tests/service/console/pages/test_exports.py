@@ -19,8 +19,9 @@ from schemas.exports.ticket import Ticket
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app
-from service.console.pages.export import MOST_ENTRIES, AttemptPhase, phases_of
-from service.console.pages.exports import MOST_TARGETS
+from service.console.pages.export import MOST_ENTRIES
+from service.console.triage.attempts import AttemptPhase, phases_of
+from service.console.triage.ticket_view import MOST_TARGETS
 from storage.accounts import audit_log
 from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, recoveries, transitions
@@ -111,7 +112,7 @@ def offered(page: Result) -> list[str]:
 
 
 def buttons(page: Result) -> set[str]:
-    return {*re.findall(r"<button[^>]*>([^<]+)</button>", main_of(page))}
+    return {text.strip() for text in re.findall(r"<button[^>]*>([^<]+)<", main_of(page))}
 
 
 # --- the list -----------------------------------------------------------------
@@ -250,9 +251,12 @@ def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Console
 # --- one export ---------------------------------------------------------------
 
 
+#: Where an export is after a retry.
+RETRIED: Final = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
 #: The buttons of each state; those that have none offer nothing.
 OFFERED: Final = {
-    ExportStatus.PREPARED: {"Approve", "Dismiss"},
+    ExportStatus.PREPARED: {"Approve", "Dismiss", "Snooze"},
+    ExportStatus.DISMISSED: {"Restore"},
     ExportStatus.FAILED: {"Retry"},
     ExportStatus.BLOCKED: {"Retry"},
 }
@@ -275,7 +279,9 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
     target_id = make_target(customer).id
     for status, export_id in in_every_state(customer).items():
         before = queries.get(export_id)
-        for verb in {"Approve", "Dismiss", "Retry"} - OFFERED.get(status, set()):
+        # A second Dismiss or Retry is a double click.
+        again = {"Dismiss"} if status is ExportStatus.DISMISSED else {"Retry"} if status in RETRIED else set()
+        for verb in {"Approve", "Dismiss", "Retry"} - OFFERED.get(status, set()) - again:
             seen = {"target_id": target_id, "ticket_digest": before.ticket_digest}
             page = person.post(f"/exports/{export_id}/{verb.lower()}", **seen)
             assert page.status_code == 409, (status, verb)
@@ -321,8 +327,8 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: ConsoleB
 def test_the_timeline_is_newest_first(person: ConsoleBrowser, customer: Customer) -> None:
     page = person.get(f"/exports/{tried(customer)}")
     timeline = main_of(page).partition('aria-label="Timeline"')[2]
-    steps = re.findall(r"<tr>\n<td><time.*?</td>\n<td>(.*?)</td>\n<td>(.*?)</td>", timeline)
-    assert steps == [(WORKER, "reschedule"), (WORKER, "claim"), ("user:test", "approve"), ("user:test", "prepare")]
+    steps = re.findall(r"<li><p><b>(.*?)</b>.*?</p>\n<p class=\"aside\"><bdi>(.*?)</bdi>", timeline)
+    assert steps == [("reschedule", WORKER), ("claim", WORKER), ("approve", "user:test"), ("prepare", "user:test")]
 
 
 def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, customer: Customer) -> None:
@@ -331,7 +337,8 @@ def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, 
     page = person.get(f"/exports/{export_id}")
     person.post(f"/exports/{export_id}/approve", target_id=target.id, ticket_digest=hidden(page, "ticket_digest"))
     page = person.get(f"/exports/{export_id}")
-    assert f"<td>{customer.email}</td>\n<td>approve</td>" in page.text
+    timeline = main_of(page).partition('aria-label="Timeline"')[2]
+    assert re.search(rf"<b>approve</b>.*?</p>\n<p class=\"aside\"><bdi>{re.escape(customer.email)}</bdi>", timeline)
 
 
 @on_sqlite
@@ -352,11 +359,11 @@ def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Cu
 def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = tried(customer, 3)
     page = person.get(f"/exports/{export_id}", "limit=2")
-    assert re.findall(r'<tr>\n<td class="number">(\d)</td>', page.text) == ["3", "2"]
+    assert re.findall(r"<b>No\. (\d)</b>", page.text) == ["3", "2"]
     for expected in (
         "503",
         "http 503",
-        ">30<",
+        "Retry-After 30 s",
         "192.0.2.1",
         WORKER,
         "No such project.",
@@ -365,7 +372,7 @@ def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser,
         assert expected in page.text
     [query] = re.findall(r'rel="next" href="/console/exports/[^"?]+\?([^"]+)"', page.text)
     older = person.get(f"/exports/{export_id}", unescape(query))
-    assert re.findall(r'<tr>\n<td class="number">(\d)</td>', older.text) == ["1"]
+    assert re.findall(r"<b>No\. (\d)</b>", older.text) == ["1"]
     refused = person.get(f"/exports/{prepared(customer)}", unescape(query))
     assert (refused.status_code, "/cursor" in refused.text) == (422, True)
 
@@ -431,7 +438,7 @@ def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: ConsoleBrowser, cus
     assert queries.get(export_id).preview_problems
     page = person.get(f"/exports/{export_id}")
     assert "cannot be approved" in page.text
-    assert buttons(page) == {"Dismiss"}
+    assert buttons(page) == {"Dismiss", "Snooze"}
     assert problem("", "preview_not_safe").code not in page.text
 
 
@@ -444,7 +451,7 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     page = person.get(f"/exports/{export_id}")
-    assert f"when its target is active again. This target is {status}." in page.text
+    assert f"when its target is active again, or at another target. This target is {status}." in page.text
     assert buttons(page) == set()
 
 
@@ -489,7 +496,7 @@ def test_a_target_that_failed_its_validation_is_named_with_the_reason(person: Co
     export_id, target = prepared(customer), make_target(customer)
     targets.record_validation(target.id, None, Validation("connect_refused"), utc_now(), "worker")
     page = person.get(f"/exports/{export_id}")
-    assert (offered(page), buttons(page)) == ([], {"Dismiss"})
+    assert (offered(page), buttons(page)) == ([], {"Dismiss", "Snooze"})
     assert "The last validation of this target failed (connect_refused)." in page.text
     # The page is older than the failure.
     seen = {"target_id": target.id, "ticket_digest": queries.get(export_id).ticket_digest}
@@ -522,8 +529,8 @@ def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Con
 def test_without_a_target_the_page_says_how_to_make_one(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(make_customer())
     page = person.get(f"/exports/{prepared(customer)}")
-    assert buttons(page) == {"Dismiss"}
-    assert "no active target" in page.text
+    assert buttons(page) == {"Dismiss", "Snooze"}
+    assert "There is no target to send it to." in page.text
 
 
 @on_sqlite
@@ -549,13 +556,13 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
     export_id = prepared(customer)
     wake_ups.look = lambda: queries.get(export_id).status.value
     page = person.get(f"/exports/{export_id}")
-    assert re.findall(r'<option value="([^"]*)"', page.text) == [target.id]
+    assert offered(page) == [target.id]
     assert "Waits</a> (tracker.example.com): This target is paused (operator)." in page.text
     seen = {"target_id": target.id, "ticket_digest": hidden(page, "ticket_digest")}
     went = person.post(f"/exports/{export_id}/approve", **seen)
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
     assert wake_ups.seen == ["approved"]
-    assert "A worker will deliver it" in person.get(f"/exports/{export_id}", "done=approved").text
+    assert "A worker delivers it" in person.get(f"/exports/{export_id}", "done=approved").text
     # A double click.
     assert person.post(f"/exports/{export_id}/approve", **seen).status_code == 303
     export = queries.get(export_id)
@@ -605,8 +612,9 @@ def test_what_failed_is_retried_once(person: ConsoleBrowser, customer: Customer,
     went = person.post(f"/exports/{export_id}/retry")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
     assert wake_ups.seen == ["approved"]
-    again = person.post(f"/exports/{export_id}/retry")
-    assert (again.status_code, "is approved; retry needs" in again.text) == (409, True)
+    before = queries.get(export_id)
+    assert person.post(f"/exports/{export_id}/retry").status_code == 303
+    assert queries.get(export_id) == before
 
 
 @on_sqlite
@@ -643,9 +651,7 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
 ) -> None:
     export_id = prepared(customer)
     page = person.get(f"/exports/{export_id}")
-    assert re.search(
-        r'<details class="confirm"><summary>Dismiss….*?action="[^"]+/dismiss".*?</details>', page.text, re.DOTALL
-    )
+    assert re.search(r'<summary class="button">Dismiss….*?action="[^"]+/dismiss".*?</details>', page.text, re.DOTALL)
     went = person.post(f"/exports/{export_id}/dismiss")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=dismissed")
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
@@ -703,7 +709,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
     assert "http 503" in page.text
     for private in ("192.0.2.1", "host-of-ours", "No such project."):
         assert private not in page.text
-    assert "<td>worker</td>\n<td>claim</td>" in page.text
+    assert re.search(r"<b>claim</b>.*?</p>\n<p class=\"aside\"><bdi>worker</bdi>", page.text)
 
 
 @on_sqlite
@@ -803,7 +809,7 @@ def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: ConsoleBro
     export_id = tried(customer)
     execute("UPDATE exports SET body = ? WHERE id = ?", (body, export_id))
     page = person.get(f"/exports/{export_id}")
-    assert (page.status_code, "<pre data-body>" in page.text) == (200, True)
+    assert (page.status_code, "<pre data-body data-copy>" in page.text) == (200, True)
     assert "<script>" not in main_of(page)
 
 

@@ -1,0 +1,109 @@
+"use strict";
+// Optional: the inbox works without this script. It opens tickets beside the list, counts the selection and has shortcuts.
+
+const FIELDS = "input:not([type=checkbox]), select, textarea, [contenteditable]";
+const ticketOf = (page) => page.getElementById("ticket");
+
+// --- the open ticket
+
+async function openTicket(href, isNew = true) {
+  const page = await load(href);
+  const fresh = typeof page === "string" ? null : ticketOf(page);
+  if (!fresh || !ticketOf(document)) {
+    location.assign(href);
+    return;
+  }
+  replace(ticketOf(document), fresh);
+  fresh.scrollTop = 0;
+  if (isNew) history.pushState(null, "", href);
+  shown = here();
+  document.querySelector(".panes").classList.add("opened");
+  for (const row of all("[data-tickets] .row")) {
+    const isOpen = page.querySelector(`.row[aria-current] [data-open="${row.querySelector("[data-open]").dataset.open}"]`);
+    row.toggleAttribute("aria-current", Boolean(isOpen));
+    if (!isOpen) continue;
+    row.setAttribute("aria-current", "true");
+    row.scrollIntoView({ block: "nearest" });
+  }
+  announce(fresh.querySelector("h2").textContent);
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-open]");
+  const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+  if (link && isPlain) {
+    event.preventDefault();
+    openTicket(link.href);
+  }
+  // One fold at a time; a click elsewhere closes it.
+  for (const each of all("details.pop[open], details.chip[open]")) {
+    if (!each.contains(event.target)) each.open = false;
+  }
+});
+
+addEventListener("popstate", () => location.reload());
+
+// --- the selection
+
+function countSelected() {
+  const form = document.getElementById("selection");
+  if (!form) return;
+  const picked = all(".row input[type=checkbox]:checked").length;
+  const isAll = form.elements.all?.checked;
+  form.querySelector("[data-selected]").textContent = isAll ? "Every ticket of the list" : `${picked} selected`;
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.closest(".row, #selection")) countSelected();
+});
+addEventListener("pageshow", countSelected);
+countSelected();
+
+// --- shortcuts
+
+const help = document.getElementById("keys");
+const hint = document.querySelector("[data-help]");
+const hasKeys = document.querySelector("[data-keys]")?.dataset.keys === "on";
+
+function follow(name) {
+  const href = ticketOf(document)?.dataset[name];
+  if (href) openTicket(href);
+}
+
+function press(key) {
+  const found = ticketOf(document)?.querySelector(`[data-key="${key}"]`);
+  if (!found) return;
+  if (found.matches("details")) {
+    found.open = true;
+    found.querySelector("select").focus();
+  } else if (found.form.reportValidity()) {
+    found.form.requestSubmit(found);
+  }
+}
+
+const KEYS = {
+  j: () => follow("next"),
+  k: () => follow("previous"),
+  a: () => press("a"),
+  d: () => press("d"),
+  x: () => document.querySelector(".row[aria-current] input")?.click(),
+  "/": () => document.querySelector(".search input[type=search]").focus(),
+  "?": () => help.showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const opened = event.key === "Escape" && document.querySelector("details.pop[open]");
+  if (opened) {
+    opened.open = false;
+    opened.querySelector("summary").focus();
+  }
+  const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat;
+  if (!hasKeys || isTyped || help.open || event.target.closest(FIELDS) || !KEYS[event.key]) return;
+  event.preventDefault();
+  KEYS[event.key]();
+});
+
+if (hint) {
+  hint.hidden = false;
+  hint.addEventListener("click", () => help.showModal());
+}

@@ -1,0 +1,46 @@
+"""The attempts of an export for display: the phases of each with their share of its time."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from schemas.exports.attempt_record import Trace
+from schemas.exports.delivery import Timings
+from service.console.sessions import ConsoleUser
+from storage.exports import attempts
+
+
+class AttemptPhase(NamedTuple):
+    """One phase of an attempt; `x` and `width` are percentages of the whole bar."""
+
+    name: str
+    ms: int
+    x: float
+    width: float
+
+
+def shown_attempts(
+    export_id: str, user: ConsoleUser, limit: int, before: str | None
+) -> list[tuple[Trace, list[AttemptPhase]]]:
+    """Return up to `limit` attempts, the newest first, with their phases. Raises ExportNotFound, ValidationFailed."""
+    found = attempts.list_traces_page(export_id, user.account_id, limit, before)
+    return [(trace, phases_of(trace.attempt.timings)) for trace in found]
+
+
+def phases_of(timings: Timings) -> list[AttemptPhase]:
+    """Return the phases of an attempt that took time.
+
+    The time to the first byte counts from the start of the attempt, so the phases before it are subtracted.
+    """
+    connecting = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
+    before = sum(connecting.values())
+    waited = 0 if timings.first_byte_ms is None else max(0, timings.first_byte_ms - before)
+    phases = {**connecting, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
+    return list(_placed({name: ms for name, ms in phases.items() if ms}))
+
+
+def _placed(phases: Mapping[str, int]) -> Iterator[AttemptPhase]:
+    total, x = sum(phases.values()), 0.0
+    for name, ms in phases.items():
+        width = 100 * ms / total
+        yield AttemptPhase(name, ms, round(x, 2), round(width, 2))
+        x += width

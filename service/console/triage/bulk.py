@@ -1,0 +1,186 @@
+"""Decisions on many tickets: a summary before anything happens, the results after it, and the progress of a job."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.errors import RiskRelayError, ValidationFailed
+from schemas.base.fields import problem
+from schemas.content_policy.checked_form import read_checked
+from schemas.exports.bulk_decisions import BulkDecisionForm, BulkRequest
+from schemas.exports.record import Export
+from schemas.intake.scanner import SEVERITIES
+from schemas.settings.definitions import RouteFamily
+from service.console.layout import CONSOLE, PageLayout, safe_next
+from service.console.preferences import last_target_id, remember_target
+from service.console.sessions import ConsoleUser
+from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
+from service.console.triage.inbox import INBOX, INBOX_VIEWS
+from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
+from service.console.triage.ticket_view import MOST_TARGETS, REASONS, chosen_target
+from service.console.wording import count
+from service.operations.bulk import BulkOperations
+from service.operations.exports import ExportOperations
+from storage.db import identifiers
+from storage.exports import export_list
+from storage.targets import summaries
+
+#: Titles that a summary of all that match shows.
+FEW_TITLES: Final = 10
+
+_VIEWS: Final[Mapping[str, Sequence[ListView]]] = {INBOX: INBOX_VIEWS, DELIVERIES: DELIVERY_VIEWS}
+_MEANINGS: Final[Mapping[str, str]] = {
+    "approve": "Each ticket is frozen as it is and sent to the target. This cannot be undone once it was sent.",
+    "dismiss": "Dismissed tickets are not sent. You can restore them.",
+    "restore": "Restored tickets wait in the inbox again.",
+    "retry": "Each export gets a new schedule of attempts at its target.",
+}
+_DONE: Final[Mapping[str, str]] = {
+    "approve": "approved",
+    "dismiss": "dismissed",
+    "restore": "restored",
+    "retry": "queued for retry",
+}
+
+
+class PickedTicket(NamedTuple):
+    """A ticket whose box is checked, with the digest that the user saw."""
+
+    id: str
+    digest: str
+
+
+class _BulkForm:
+    """A form of a list's selection: signed in, checked, and rendered as a page of its own."""
+
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, list_path: str, layout: PageLayout) -> None:
+        self._list_path = list_path
+        self._layout = layout
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Check and process the form."""
+        gate = self._layout.gate
+        user = gate.authenticate(req, resp)
+        form = gate.read_form(req, user)
+        gate.require_one_account(req, user)
+        self.respond(req, resp, req.context.user, form)
+
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+        """Process the form."""
+        raise NotImplementedError
+
+    def listed(self, form: Mapping[str, str], user: ConsoleUser) -> TicketList:
+        """Return the list that the selection was made in."""
+        params = dict(parse_qsl(urlsplit(self.then(form)).query))
+        return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user.account_id, utc_now())
+
+    def then(self, form: Mapping[str, str]) -> str:
+        """Return the list's address."""
+        path = safe_next(form.get("then", ""))
+        return path if urlsplit(path).path == self._list_path else self._list_path
+
+
+class ReviewSelection(_BulkForm):
+    """Shows what a decision on a selection would do, before it happens."""
+
+    def __init__(self, list_path: str, layout: PageLayout) -> None:
+        super().__init__(list_path, layout)
+        self.path = f"{CONSOLE}{list_path}/review"
+
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+        """Show the summary."""
+        action = _action(form)
+        listed = self.listed(form, user)
+        is_all = form.get("all") == "yes"
+        picked = _picked(form)
+        if is_all:
+            number = export_list.count(listed.query)
+            if number is None:
+                raise ValidationFailed(problem("/filter", "too_many"))
+            by_severity = export_list.facets(listed.query)["severity"]
+            titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
+        else:
+            titles = _known(picked, listed)
+            number, by_severity = len(picked), Counter(each.severity for each in titles)
+        offered = summaries.list_approvable(user.account_id, MOST_TARGETS) if action == "approve" else []
+        content = {
+            "action": action,
+            "is_all": is_all,
+            "number": number,
+            "number_text": count(number),
+            "picked": picked,
+            "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
+            "titles": titles,
+            "meaning": _MEANINGS[action],
+            "list_path": self._list_path,
+            "then": self.then(form),
+            "offered": offered,
+            "chosen_target_id": chosen_target(offered, last_target_id(req)),
+            "reasons": REASONS,
+        }
+        self._layout.render(req, resp, "review.html", content, user)
+
+
+class DecideSelection(_BulkForm):
+    """Decides on a selection: at once for checked tickets, as a job for all that match."""
+
+    def __init__(self, list_path: str, layout: PageLayout, exports: ExportOperations, bulk: BulkOperations) -> None:
+        super().__init__(list_path, layout)
+        self.path = f"{CONSOLE}{list_path}/decide"
+        self._exports = exports
+        self._bulk = bulk
+
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+        """Show the result of each ticket, or the job."""
+        action = _action(form)
+        picked = _picked(form)
+        titles = {each.id: each.ticket.get("title") for each in _known(picked, self.listed(form, user))}
+        ids = [{"id": each.id, "ticket_digest": each.digest} for each in picked]
+        request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
+        with self._exports.blocking_refused_target(user.principal):
+            results = self._bulk.decide(request.decision, request.exports, user.principal)
+        self._bulk.wake_workers()
+        content = {
+            "changed": sum(each.is_changed for each in results),
+            "skipped": sum(each.is_skipped for each in results),
+            "done": _DONE[action],
+            "left_out": [(titles.get(each.id) or each.id, each.id, _reason(each.error)) for each in results if each.error],
+            "then": self.then(form),
+        }
+        self._layout.render(req, resp, "bulk_results.html", content, user)
+        self._layout.navigation.forget(user.account_id)
+        if request.decision.target_id is not None:
+            remember_target(req, resp, self._layout.gate.root, request.decision.target_id)
+
+
+def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the decision of a form as the API's body has it; a field of another action has no effect."""
+    names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
+    return {"action": action, **{name: form[name] for name in names if form.get(name, "").strip()}}
+
+
+def _reason(error: RiskRelayError) -> str:
+    return error.problems[0].message if error.problems else error.message
+
+
+def _action(form: Mapping[str, str]) -> str:
+    action = form.get("action", "")
+    if action not in _MEANINGS:
+        raise ValidationFailed(problem("/action", "not_allowed", ", ".join(_MEANINGS)))
+    return action
+
+
+def _picked(form: Mapping[str, str]) -> list[PickedTicket]:
+    return [PickedTicket(name, value) for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)]
+
+
+def _known(picked: Sequence[PickedTicket], listed: TicketList) -> list[Export]:
+    """Return the picked tickets that are still on the page of the list; the others changed meanwhile."""
+    ids = {each.id for each in picked}
+    return [each for each in page_of(listed) if each.id in ids]

@@ -1,0 +1,222 @@
+"""The forms of one ticket: approve, retry, dismiss, restore, snooze, split, edit.
+
+Each shows the page in its field `then` next, which is the next ticket of a list. Sending a form twice changes nothing more.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, time
+from typing import Any, ClassVar, Final
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.fields import problem
+from schemas.content_policy.checked_form import read_checked
+from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
+from schemas.exports.record import ApprovalForm, Export, as_shown
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import SEVERITIES
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
+from service.console.preferences import remember_keys, remember_target
+from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_view import SNOOZES, snoozed_until
+from service.operations.exports import ExportOperations
+from storage.exports import queries
+
+EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
+
+
+class ExportAction(Action):
+    """A decision on one export; `done` is the notice."""
+
+    done: ClassVar[str]
+    #: The statuses that the decision leads to: sending its form twice is answered like sending it once.
+    decided: ClassVar[frozenset[ExportStatus]] = frozenset()
+
+    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
+        super().__init__(layout)
+        self._exports = exports
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Decide, then show the requested page, or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
+        try:
+            export = self.decide(user, form, ids["export_id"])
+        except Conflict:
+            export = queries.get(ids["export_id"], user.account_id)
+            if export.status not in self.decided:
+                raise
+        return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", self.done)
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Make the decision."""
+        raise NotImplementedError
+
+
+class Approve(ExportAction):
+    """Approves an export for a target; the form carries the digest of the ticket that the user saw."""
+
+    path = f"{EXPORT}/approve"
+    done = "approved"
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Process the form and remember the target."""
+        super().on_post(req, resp, **ids)
+        export = queries.get(ids["export_id"], req.context.user.account_id)
+        if export.target_id is not None:
+            remember_target(req, resp, self._layout.gate.root, export.target_id)
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Approve the export, then notify the workers."""
+        if not form.get("ticket_digest"):
+            raise ValidationFailed(problem("/ticket_digest", "required"))
+        approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
+        with self._exports.blocking_refused_target(user.principal):
+            export = self._exports.approve(export_id, user.principal, approval)
+        self._exports.wake_workers()
+        return export
+
+
+class Retry(ExportAction):
+    """Retries a failed or blocked export; validates the address of a blocked target again."""
+
+    path = f"{EXPORT}/retry"
+    done = "retried"
+    decided = frozenset({ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED})
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Queue the export, then notify the workers."""
+        validation = self._exports.check_blocked_target(export_id, user.principal)
+        export = self._exports.retry(export_id, user.principal, validation)
+        self._exports.wake_workers()
+        return export
+
+
+class Dismiss(ExportAction):
+    """Dismisses a prepared export with a reason and a note."""
+
+    path = f"{EXPORT}/dismiss"
+    done = "dismissed"
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Dismiss the export."""
+        wanted = read_dismissal(form)
+        return self._exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
+
+
+class Restore(ExportAction):
+    """Restores a dismissed export, or ends a snooze."""
+
+    path = f"{EXPORT}/restore"
+    done = "restored"
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Restore the export."""
+        return self._exports.restore(export_id, user.principal)
+
+
+class SnoozeTicket(ExportAction):
+    """Snoozes a prepared export for some days, until the end of a date, or until it is seen again."""
+
+    path = f"{EXPORT}/snooze"
+    done = "snoozed"
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Snooze the export."""
+        return self._exports.snooze(export_id, user.principal, _until(form, utc_now()))
+
+
+class EditPage(ConsolePage):
+    """Edits the ticket of a prepared export, with the original beside it; a refused form keeps what was typed."""
+
+    path = f"{EXPORT}/edit"
+    template = "edit.html"
+
+    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
+        super().__init__(layout)
+        self._exports = exports
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the ticket. Raises ExportNotFound, Conflict for one that is not prepared."""
+        export = _prepared(ids["export_id"], user)
+        return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), ())
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Change the ticket, or show the form again with the reasons."""
+        gate = self._layout.gate
+        user = gate.authenticate(req, resp)
+        form = gate.read_form(req, user)
+        gate.require_one_account(req, user)
+        user = req.context.user
+        export = _prepared(ids["export_id"], user)
+        then = safe_next(form.get("then", ""))
+        parts = _parts(form)
+        try:
+            edit: Edit = read_checked(EditForm(), {**parts, "ticket_digest": form.get("ticket_digest") or None})
+            self._exports.edit(export.id, user.principal, edit)
+        except ValidationFailed as failed:
+            resp.status = falcon.HTTP_422
+            self._layout.render(req, resp, self.template, _edit_content(export, parts, then, failed.problems), user)
+            return
+        self._layout.redirect(resp, then or f"/exports/{export.id}", done="edited")
+
+
+class Shortcuts(Action):
+    """Turns the keyboard shortcuts of a browser on or off."""
+
+    def __init__(self, choice: str, layout: PageLayout) -> None:
+        super().__init__(layout)
+        self.path = f"{CONSOLE}/shortcuts/{choice}"
+        self._choice = choice
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Process the form and remember the choice."""
+        super().on_post(req, resp, **ids)
+        remember_keys(req, resp, self._layout.gate.root, are_on=self._choice == "on")
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+        """Return the page that the form was on."""
+        return Redirect(safe_next(form.get("then", "")) or "/inbox", f"keys_{self._choice}")
+
+
+def read_dismissal(form: Mapping[str, str]) -> DismissalRequest:
+    """Return the reason and the note of a form. Raises ValidationFailed."""
+    given = {name: form[name] for name in ("reason", "note") if form.get(name, "").strip()}
+    wanted: DismissalRequest = read_checked(DismissalForm(), given)
+    return wanted
+
+
+def _until(form: Mapping[str, str], now: datetime) -> datetime | None:
+    if form.get("date"):
+        try:
+            return datetime.combine(datetime.fromisoformat(form["date"]), time.max, UTC)
+        except ValueError:
+            raise ValidationFailed(problem("/date", "invalid_type")) from None
+    days = form.get("days", "")
+    if days not in SNOOZES:
+        raise ValidationFailed(problem("/days", "not_allowed", ", ".join(filter(None, SNOOZES))))
+    return snoozed_until(days, now)
+
+
+def _prepared(export_id: str, user: ConsoleUser) -> Export:
+    export = as_shown(queries.get(export_id, user.account_id), utc_now())
+    if export.status is not ExportStatus.PREPARED:
+        raise Conflict(f"Export {export.id} is {export.status.value}; only a prepared one can be edited.")
+    return export
+
+
+def _parts(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parts of a ticket from a form: browsers send line breaks as CR LF, and labels stand one a line."""
+    lines = {name: form.get(name, "").replace("\r\n", "\n") for name in ("title", "description", "severity", "labels")}
+    return {**lines, "labels": [label.strip() for label in lines["labels"].split("\n") if label.strip()]}
+
+
+def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any) -> dict[str, Any]:
+    return {
+        "export": export,
+        "parts": parts,
+        "then": then,
+        "problems": {each.path.strip("/").partition("/")[0]: each for each in problems},
+        "original": export.original_ticket or export.ticket,
+        "severities": tuple(reversed(SEVERITIES)),
+    }

@@ -1,0 +1,89 @@
+"""`/console/deliveries`: exports on their way, those that failed, and those that were delivered, with their attempts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.exports.export_filter import ExportQuery, ExportSort
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus
+from service.console.layout import CONSOLE
+from service.console.sessions import ConsoleUser
+from service.console.triage.attempts import shown_attempts
+from service.console.triage.list_address import ListAddress
+from service.console.triage.ticket_list import ListView, TicketListPage, TicketRow
+from service.console.wording import duration
+
+DELIVERIES: Final = "/deliveries"
+#: Attempts beside the list; the export's own page has all of them.
+FEW_ATTEMPTS: Final = 10
+
+
+def _in(*statuses: ExportStatus) -> Callable[[ExportQuery, datetime], ExportQuery]:
+    return lambda query, _now: replace(query, statuses=tuple(sorted(status.value for status in statuses)))
+
+
+DELIVERY_VIEWS: Final = (
+    ListView(
+        "moving",
+        "On their way",
+        _in(ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED),
+        (),
+        ExportSort.NEWEST,
+        "are on their way",
+    ),
+    ListView(
+        "failed",
+        "Failed",
+        _in(ExportStatus.FAILED, ExportStatus.BLOCKED),
+        ("retry",),
+        ExportSort.NEWEST,
+        "were not delivered",
+    ),
+    ListView("delivered", "Delivered", _in(ExportStatus.EXPORTED), (), ExportSort.NEWEST, "were delivered"),
+)
+
+
+class DeliveriesPage(TicketListPage):
+    """Lists deliveries, with the attempts of one beside the list."""
+
+    path = f"{CONSOLE}{DELIVERIES}"
+    template = "deliveries.html"
+    views = DELIVERY_VIEWS
+    page_title = "Deliveries"
+
+    def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
+        """Return the variables of the open ticket, with its newest attempts."""
+        found = shown_attempts(export.id, user, FEW_ATTEMPTS, None)
+        return {**super().ticket(req, export, user, now), "attempts": found}
+
+    def row(self, export: Export, address: ListAddress) -> TicketRow:
+        """Return the row of an export: its target's answer and what happens next."""
+        row = super().row(export, address)
+        return row._replace(line=delivery_line(export, utc_now()), status=export.status.value, at=_since(export))
+
+
+def delivery_line(export: Export, now: datetime) -> str:
+    """Return what happened last to an export and what happens next."""
+    last = export.last_attempt
+    parts = [
+        (export.status_reason or "").replace("_", " "),
+        f"HTTP {last.response_status}" if last and last.response_status else "",
+        f"{export.attempts} attempt{'s' if export.attempts != 1 else ''}" if export.attempts else "",
+        _upcoming(export.due_at, now) if export.status is not ExportStatus.DELIVERING else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _upcoming(due_at: datetime | None, now: datetime) -> str:
+    if due_at is None:
+        return ""
+    return f"next in {duration(due_at - now)}" if due_at > now else "next now"
+
+
+def _since(export: Export) -> datetime | None:
+    return export.finished_at or (export.last_attempt.at if export.last_attempt else export.approved_at)

@@ -1,0 +1,33 @@
+"""`/console/inbox`: what waits for a decision, what is snoozed and what was dismissed."""
+
+from dataclasses import replace
+from typing import Final
+
+from schemas.exports.export_filter import ExportSort
+from schemas.exports.state_machine import ExportStatus
+from service.console.layout import CONSOLE
+from service.console.triage.ticket_list import ListView, TicketListPage, snoozed, waiting
+
+INBOX: Final = "/inbox"
+
+INBOX_VIEWS: Final = (
+    ListView("waiting", "Waiting", waiting, ("dismiss", "approve"), ExportSort.SEVERITY, "wait for a decision"),
+    ListView("snoozed", "Snoozed", snoozed, ("dismiss", "approve"), ExportSort.SEVERITY, "are snoozed"),
+    ListView(
+        "dismissed",
+        "Dismissed",
+        lambda query, _now: replace(query, statuses=(ExportStatus.DISMISSED.value,)),
+        ("restore",),
+        ExportSort.NEWEST,
+        "are dismissed",
+    ),
+)
+
+
+class InboxPage(TicketListPage):
+    """Lists what waits for a decision, by severity, with one ticket beside the list."""
+
+    path = f"{CONSOLE}{INBOX}"
+    template = "inbox.html"
+    views = INBOX_VIEWS
+    page_title = "Inbox"

@@ -1,0 +1,300 @@
+"""A list of tickets beside the open one: its views, filters and pages, as the inbox and the deliveries show them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.errors import ExportNotFound, ValidationFailed
+from schemas.base.fields import problem
+from schemas.exports.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
+from schemas.exports.record import Export, as_shown
+from schemas.intake.scanner import SEVERITIES
+from service.console.layout import ConsolePage
+from service.console.preferences import last_target_id, uses_keys
+from service.console.sessions import ConsoleUser
+from service.console.triage.list_address import ListAddress
+from service.console.triage.places import row_line
+from service.console.triage.ticket_view import MOST_TARGETS, SOURCES, ticket_content
+from service.console.wording import bounded, count
+from storage.db import identifiers
+from storage.exports import export_list, queries
+from storage.exports.export_list import MOST_COUNTED
+from storage.intake import findings
+from storage.targets import summaries
+
+#: Rows of one page: as many check boxes as a form may send.
+PAGE_ROWS: Final = 50
+#: Values of one filter's menu; the search finds the others.
+MOST_OPTIONS: Final = 20
+#: Projects that are named.
+MOST_PROJECTS: Final = 200
+
+#: The parameters of a list, in the order of its address.
+_PARAMETERS: Final = (
+    *("view", "severity", "project_id", "source", "rule", "host", "target_id", "q", "created_after", "created_before"),
+    *("sort", "cursor", "export"),
+)
+_SORTS: Final[Mapping[str, str]] = {
+    ExportSort.SEVERITY.value: "severity",
+    ExportSort.NEWEST.value: "newest",
+    ExportSort.FINDINGS.value: "places",
+    ExportSort.OLDEST.value: "oldest",
+}
+
+
+class ListView(NamedTuple):
+    """A tab of a list; `narrow` makes its query of one that has the other filters."""
+
+    key: str
+    name: str
+    narrow: Callable[[ExportQuery, datetime], ExportQuery]
+    #: The decisions on a selection, the main one last.
+    actions: tuple[str, ...]
+    sort: ExportSort
+    #: What follows the number of tickets.
+    about: str
+
+
+class ViewTab(NamedTuple):
+    """A link to a view, with the number of its tickets."""
+
+    name: str
+    href: str
+    number: str
+    is_current: bool
+
+
+class FilterOption(NamedTuple):
+    """A value of a filter's menu, with the number of tickets that have it."""
+
+    text: str
+    href: str
+    number: str | None
+    is_chosen: bool
+
+
+class FilterMenu(NamedTuple):
+    """A filter's menu; `clear` removes the filter."""
+
+    label: str
+    text: str
+    options: Sequence[FilterOption]
+    is_set: bool
+    clear: str
+
+
+class TicketRow(NamedTuple):
+    """A ticket in a list; `at` is when it entered the view."""
+
+    export: Export
+    title: str
+    line: str
+    href: str
+    at: datetime | None
+    status: str | None
+
+
+class TicketListPage(ConsolePage):
+    """A list of tickets with the open one beside it; subclasses set the views."""
+
+    views: tuple[ListView, ...]
+    page_title: str
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Show the list, or redirect to the export whose id was searched for."""
+        sought = str(req.params.get("q", "")).strip()
+        if identifiers.is_id(identifiers.EXPORT, sought):
+            self._layout.gate.authenticate(req, resp)
+            self._layout.redirect(resp, f"/exports/{sought}")
+        else:
+            super().on_get(req, resp, **ids)
+
+    on_head = on_get
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return one page of the list, its filters, and the open ticket. Raises ValidationFailed."""
+        now = utc_now()
+        found = read_list(req.params, self.path.rpartition("/")[2], self.views, user.account_id, now)
+        total = export_list.count(found.query)
+        shown = [as_shown(each, now) for each in page_of(found)]
+        rows = [self.row(each, found.address) for each in shown[:PAGE_ROWS]]
+        opened = _opened(req.params.get("export"), rows, user, now)
+        names = {str(each.id): each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
+        return {
+            "page_title": self.page_title,
+            "address": found.address,
+            "about": f"{_counted(total)} {found.view.about}",
+            "tabs": [_tab(found, view, self.views[0], now) for view in self.views],
+            "menus": self._menus(found, names, user),
+            "shown": rows,
+            "total": MOST_COUNTED + 1 if total is None else total,
+            "total_text": bounded(MOST_COUNTED + 1 if total is None else total, MOST_COUNTED),
+            "bulk_actions": found.view.actions,
+            "may_select_all": False,
+            "is_filtered": found.is_filtered,
+            "clear_href": ListAddress(found.address.path, {"view": found.address.params.get("view", "")}).href(),
+            "first_href": found.address.href(cursor=None, export=None) if "cursor" in found.address.params else None,
+            "next_href": _next(found, shown),
+            "is_opened": "export" in found.address.params,
+            "has_keys": uses_keys(req),
+            "in_list": True,
+            "export": opened,
+            **(_beside(opened, rows, found, total, names) if opened else {}),
+            **(self.ticket(req, opened, user, now) if opened else {}),
+        }
+
+    def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
+        """Return the variables of the open ticket."""
+        return ticket_content(export, user, last_target_id(req), now)
+
+    def row(self, export: Export, address: ListAddress) -> TicketRow:
+        """Return the row of an export."""
+        title = export.ticket.get("title") or "Untitled"
+        return TicketRow(export, title, row_line(export), address.href(export=export.id), export.created_at, None)
+
+    def _menus(self, found: "TicketList", names: Mapping[str, str], user: ConsoleUser) -> list[FilterMenu]:
+        facets = export_list.facets(found.query)
+        targets = {each.id: f"{each.name} ({each.host})" for each in summaries.list_page(user.account_id, MOST_TARGETS)}
+        counted: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+            ("severity", "Severity", {name: name.capitalize() for name in reversed(SEVERITIES)}),
+            ("project_id", "Project", names),
+            ("source", "Source", SOURCES),
+            ("rule", "Rule", {}),
+        )
+        menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
+        if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
+            menus.append(_menu(found.address, "target_id", "Target", targets, None))
+        return [*menus, _sort_menu(found)]
+
+
+class TicketList(NamedTuple):
+    """What the address of a list asks for."""
+
+    address: ListAddress
+    view: ListView
+    #: The filters without the view.
+    base: ExportQuery
+    query: ExportQuery
+    sort: ExportSort
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether anything but the view and the order narrows the list."""
+        return any(name not in {"view", "sort", "export"} for name in self.address.params)
+
+
+def read_list(params: Mapping[str, Any], path: str, views: Sequence[ListView], account_id: int, now: datetime) -> TicketList:
+    """Return what the parameters of a list ask of an account. Raises ValidationFailed."""
+    given = {name: str(params[name]) for name in _PARAMETERS if params.get(name) and not isinstance(params[name], list)}
+    address = ListAddress(f"/{path}", given)
+    view = next((each for each in views if each.key == given.get("view", views[0].key)), None)
+    if view is None:
+        raise ValidationFailed(problem("/view", "not_allowed", ", ".join(each.key for each in views)))
+    if given.get("sort", view.sort) not in _SORTS:
+        raise ValidationFailed(problem("/sort", "not_allowed", ", ".join(_SORTS)))
+    base = query_from(given, account_id)
+    return TicketList(address, view, base, view.narrow(base, now), ExportSort(given.get("sort", view.sort)))
+
+
+def page_of(found: TicketList) -> list[Export]:
+    """Return the exports of the requested page, and one more if there is another page. Raises ValidationFailed."""
+    cursor = found.address.params.get("cursor")
+    after = None if cursor is None else decode_cursor(found.query, found.sort, cursor)
+    if cursor is not None and after is None:
+        raise ValidationFailed(problem("/cursor", "invalid_cursor"))
+    return export_list.list_page(found.query, found.sort, PAGE_ROWS + 1, after)
+
+
+def _next(found: TicketList, shown: Sequence[Export]) -> str | None:
+    if len(shown) <= PAGE_ROWS:
+        return None
+    position = export_list.position_of(shown[PAGE_ROWS - 1], found.sort)
+    return found.address.href(cursor=encode_cursor(found.query, found.sort, position), export=None)
+
+
+def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: datetime) -> Export | None:
+    """Return the requested ticket, else the first of the list; one that was decided meanwhile stays readable."""
+    listed = {row.export.id: row.export for row in rows}
+    if isinstance(export_id, str) and export_id in listed:
+        return listed[export_id]
+    if isinstance(export_id, str):
+        try:
+            return as_shown(queries.get(export_id, user.account_id), now)
+        except ExportNotFound:
+            pass
+    return rows[0].export if rows else None
+
+
+def _beside(
+    export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the neighbors of the open ticket; after a decision, the next one is shown."""
+    ids = [row.export.id for row in rows]
+    at = ids.index(export.id) if export.id in ids else None
+    before = rows[at - 1] if at else None
+    after = rows[at + 1] if at is not None and at + 1 < len(rows) else None
+    following = after or (before if at else None)
+    return {
+        "previous_href": before.href if before else None,
+        "next_ticket_href": after.href if after else None,
+        "then": found.address.href(export=following.export.id if following else None),
+        "position": f"{at + 1} of {_counted(total)}" if at is not None and "cursor" not in found.address.params else None,
+        "project_name": names.get(str(export.project_id)),
+    }
+
+
+def _tab(found: TicketList, view: ListView, first: ListView, now: datetime) -> ViewTab:
+    number = export_list.count(view.narrow(found.base, now))
+    key = None if view is first else view.key
+    return ViewTab(view.name, found.address.filtered(view=key), _counted(number), view is found.view)
+
+
+def _menu(
+    address: ListAddress, name: str, label: str, texts: Mapping[str, str], counts: Mapping[str, int] | None
+) -> FilterMenu:
+    chosen = address.values(name)
+    values = [*texts, *(each for each in counts or {} if each not in texts)]
+    if counts is not None:
+        values = [each for each in values if each in counts or each in chosen]
+    if not texts:
+        values = sorted({*values, *chosen}, key=lambda each: -(counts or {}).get(each, 0))
+    options = [
+        FilterOption(
+            texts.get(each, each),
+            address.toggled(name, each),
+            None if counts is None else count(counts.get(each, 0)),
+            each in chosen,
+        )
+        for each in values[:MOST_OPTIONS]
+    ]
+    named = [texts.get(each, each) for each in chosen]
+    text = "all" if not named else named[0] if len(named) == 1 else f"{len(named)} chosen"
+    return FilterMenu(label, text, options, bool(chosen), address.filtered(**{name: None}))
+
+
+def _sort_menu(found: TicketList) -> FilterMenu:
+    options = [
+        FilterOption(
+            text, found.address.filtered(sort=None if value == found.view.sort else value), None, value == found.sort
+        )
+        for value, text in _SORTS.items()
+    ]
+    return FilterMenu("Sort", _SORTS[found.sort], options, False, "")
+
+
+def _counted(number: int | None) -> str:
+    return bounded(MOST_COUNTED + 1 if number is None else number, MOST_COUNTED)
+
+
+def waiting(query: ExportQuery, now: datetime) -> ExportQuery:
+    """Return the query of what waits for a decision."""
+    return query.waiting_for_decision(now)
+
+
+def snoozed(query: ExportQuery, now: datetime) -> ExportQuery:
+    """Return the query of what is snoozed."""
+    return replace(query.waiting_for_decision(now), is_snoozed=True, is_fixed=None)

@@ -1,0 +1,152 @@
+"""One ticket as people decide on it: why it has its status, its text as it is sent, and the decisions it allows."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus, Transition, allows
+from schemas.exports.ticket import MANUAL, delivery_body
+from schemas.targets.error_help import help_for
+from schemas.targets.target import TargetStatus
+from service.console.sessions import ConsoleUser
+from service.console.triage.places import places_of
+from service.console.untrusted_text import pretty, pretty_body, safe_link
+from storage.exports import queries
+from storage.exports.queries import FrozenBody
+from storage.targets import summaries
+from storage.targets.summaries import TargetSummary
+
+#: Entries of a drop-down; nobody reads through a longer one.
+MOST_TARGETS: Final = 200
+#: Targets that the page names with the reason why they are not offered.
+MOST_UNAVAILABLE: Final = 5
+#: Places that are shown at once; the others are behind a fold.
+FEW_PLACES: Final = 3
+
+#: Refresh intervals of exports that a worker is about to send, and of one that waits for a retry.
+REFRESH_S: Final[Mapping[ExportStatus, int]] = {
+    ExportStatus.APPROVED: 3,
+    ExportStatus.DELIVERING: 3,
+    ExportStatus.RETRY_SCHEDULED: 10,
+}
+#: Where a ticket came from, in words.
+SOURCES: Final[Mapping[str, str]] = {
+    "finding": "scan",
+    "evidence_capture": "browser extension",
+    "diagnostics": "diagnostics",
+    "inbound_email": "email",
+    MANUAL: "written by hand",
+}
+#: What a dismissal's reasons mean, in the order of the form.
+REASONS: Final[Mapping[str, str]] = {
+    DismissalReason.FALSE_POSITIVE.value: "False positive",
+    DismissalReason.WONT_FIX.value: "Won't fix",
+    DismissalReason.DUPLICATE.value: "Duplicate",
+    DismissalReason.TEST.value: "Only a test",
+    DismissalReason.OTHER.value: "Other",
+}
+#: How long a ticket is snoozed, in days; none: until it is seen again.
+SNOOZES: Final[Mapping[str, str]] = {"1": "for a day", "7": "for a week", "30": "for 30 days", "": "until it is seen again"}
+
+#: Placeholders in the preview of a request body.
+_TARGET_PLACEHOLDER: Final = "(the selected target)"
+_TIME_PLACEHOLDER: Final = "(the approval time)"
+
+
+def ticket_content(export: Export, user: ConsoleUser, last_target_id: str | None, now: datetime) -> dict[str, Any]:
+    """Return the variables of `ticket.html` for an export of the user's account, as it is shown."""
+    frozen = queries.get_frozen_body(export.id, user.account_id)
+    return {
+        "export": export,
+        "refresh_s": REFRESH_S.get(export.status),
+        "redacted_at": frozen.redacted_at,
+        "places": places_of(export),
+        "few_places": FEW_PLACES,
+        "sources": SOURCES,
+        **_status_help(export),
+        **_ticket(export, frozen),
+        **_decisions(export, frozen, user, last_target_id, now),
+    }
+
+
+def snoozed_until(days: str, now: datetime) -> datetime | None:
+    """Return when a snooze of one of SNOOZES ends."""
+    return now + timedelta(days=int(days)) if days else None
+
+
+def _status_help(export: Export) -> dict[str, Any]:
+    """Return the reason for the export's status; if the attempts are exhausted, also that of the last one."""
+    last = export.last_attempt
+    last_code = last.error_code if last else None
+    reason = export.status_reason or (last_code if export.status is ExportStatus.RETRY_SCHEDULED else None)
+    return {
+        "reason": reason,
+        "help": help_for(reason) if reason else None,
+        "last_help": help_for(last_code) if last_code and reason == "attempts_exhausted" else None,
+        "last_code": last_code,
+        "last_status": last.response_status if last else None,
+    }
+
+
+def _ticket(export: Export, frozen: FrozenBody) -> dict[str, Any]:
+    """Return the ticket and its request body; before the approval, a preview of the body."""
+    body = frozen.body
+    if body is None:
+        body = delivery_body(export.id, _TARGET_PLACEHOLDER, export.source, export.ticket, _TIME_PLACEHOLDER)
+    evidence = export.ticket.get("evidence")
+    return {
+        "ticket": export.ticket,
+        "page_link": safe_link(export.ticket.get("page_url")),
+        "provider_link": safe_link(export.provider_ticket_url),
+        "evidence": pretty(evidence) if evidence else None,
+        "body": pretty_body(body) if body else None,
+        "body_bytes": len(body),
+        "is_frozen": frozen.body is not None,
+    }
+
+
+def _decisions(
+    export: Export, frozen: FrozenBody, user: ConsoleUser, last_target_id: str | None, now: datetime
+) -> dict[str, Any]:
+    """Return the actions that the export's status allows, and the targets to choose from."""
+    is_prepared = allows(Transition.APPROVE, export.status)
+    may_approve = is_prepared and not export.preview_problems
+    may_retry = allows(Transition.RETRY, export.status) and frozen.redacted_at is None
+    offered = summaries.list_approvable(user.account_id, MOST_TARGETS + 1) if may_approve or may_retry else []
+    unavailable = summaries.list_unapprovable(user.account_id, MOST_UNAVAILABLE + 1) if may_approve else []
+    target = _target(export, offered, user)
+    return {
+        "target": target,
+        "may_approve": may_approve,
+        "may_edit": is_prepared and frozen.redacted_at is None,
+        "may_split": False,
+        "may_dismiss": allows(Transition.DISMISS, export.status),
+        "may_restore": allows(Transition.RESTORE, export.status) and frozen.redacted_at is None,
+        "is_snoozed": is_prepared and export.snooze is not None and not export.snooze.is_over(now),
+        "may_retry": may_retry,
+        "can_deliver": target is not None and target.status in {TargetStatus.ACTIVE, TargetStatus.BLOCKED},
+        "reasons": REASONS,
+        "snoozes": SNOOZES,
+        "chosen_target_id": chosen_target(offered, last_target_id),
+        "offered": offered[:MOST_TARGETS],
+        "other_targets": [],
+        "has_more_targets": len(offered) > MOST_TARGETS,
+        "unavailable": unavailable[:MOST_UNAVAILABLE],
+        "has_more_unavailable": len(unavailable) > MOST_UNAVAILABLE,
+    }
+
+
+def chosen_target(offered: list[TargetSummary], last_target_id: str | None) -> str | None:
+    """Return the target to preset: the last one chosen if it is offered, or the only one."""
+    if last_target_id in {each.id for each in offered}:
+        return last_target_id
+    return offered[0].id if len(offered) == 1 else None
+
+
+def _target(export: Export, offered: list[TargetSummary], user: ConsoleUser) -> TargetSummary | None:
+    if export.target_id is None:
+        return None
+    among = [each for each in offered if each.id == export.target_id]
+    return among[0] if among else summaries.by_id([export.target_id], user.account_id).get(export.target_id)

@@ -1,0 +1,224 @@
+"""Decisions on one ticket at the console: each leads to the next ticket, and a form that is sent twice is sent once."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+
+import pytest
+from falcon.testing import Result
+
+from runtime.clock import utc_now
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.state_machine import ExportStatus
+from storage.accounts import audit_log
+from storage.exports import queries
+from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.factories import Customer, make_customer, make_target
+
+
+def hidden(page: Result, name: str) -> str:
+    """Return a hidden field of the ticket's forms."""
+    found = re.search(rf'name="{name}" value="([^"]*)"', page.text.partition('id="ticket"')[2])
+    assert found is not None, name
+    return unescape(found[1])
+
+
+def chosen_target(page: Result) -> str | None:
+    """Return the target that is preset beside Approve."""
+    form = page.text.partition('/approve">')[2].partition("</form>")[0]
+    found = re.search(r'<option value="(tgt_[^"]+)" selected>', form)
+    return found[1] if found else None
+
+
+def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    make_target(customer, name="One")
+    target = make_target(customer, name="Two")
+    make_target(customer, name="Three")
+    first, second = prepare("first", severity="critical"), prepare("second", severity="high")
+    page = person.get("/inbox", "severity=critical,high")
+    assert chosen_target(page) is None
+    fields = {"ticket_digest": hidden(page, "ticket_digest"), "then": hidden(page, "then"), "target_id": target.id}
+    went = person.post(f"/exports/{first}/approve", **fields)
+    following = f"/console/inbox?severity=critical,high&export={second}&done=approved"
+    assert (went.status_code, went.headers["location"]) == (303, following)
+    # A double click leads to the same page.
+    assert person.post(f"/exports/{first}/approve", **fields).headers["location"] == following
+    export = queries.get(first)
+    assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, target.id, 2)
+    person.keep_cookies(went)
+    after = person.get("/inbox", "severity=critical,high")
+    assert '<h2 id="ticket-title"><bdi>second</bdi>' in after.text
+    assert chosen_target(after) == target.id
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "then",
+    [
+        "https://elsewhere.example",
+        "//elsewhere.example/x",
+        "/inbox\r\nX: y",
+        "javascript:alert(1)",
+        "/inbox?q=<b>" + "x" * 2000,
+    ],
+)
+def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    went = person.post(f"/exports/{export_id}/dismiss", then=then)
+    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed"
+
+
+def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    fields = {"reason": "false_positive", "note": "Seen with <Ada>."}
+    for _ in range(2):
+        assert person.post(f"/exports/{export_id}/dismiss", **fields).status_code == 303
+    export = queries.get(export_id)
+    assert export.dismissal is not None
+    assert (export.dismissal.reason, export.dismissal.note) == (DismissalReason.FALSE_POSITIVE, "Seen with <Ada>.")
+    page = person.get("/inbox", "view=dismissed")
+    assert "as false positive" in page.text
+    assert "Seen with &lt;Ada&gt;." in page.text
+    for _ in range(2):
+        assert person.post(f"/exports/{export_id}/restore").status_code == 303
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+    assert [entry.action for entry in audit_log.list_for_subject(export_id, 9)] == ["restore", "dismiss", "prepare"]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [({"reason": "boring"}, "/reason"), ({"note": "x" * 2001}, "/note"), ({"note": "4111 1111 1111 1111"}, "/note")],
+)
+def test_a_bad_dismissal_is_refused(
+    fields: dict[str, str], path: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    page = person.post(f"/exports/{export_id}/dismiss", **fields)
+    assert (page.status_code, f"<code>{path}</code>" in page.text) == (422, True)
+    assert "4111" not in page.text
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+def test_a_ticket_is_snoozed_and_the_snooze_is_ended(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    assert person.post(f"/exports/{export_id}/snooze", days="7").status_code == 303
+    snooze = queries.get(export_id).snooze
+    assert snooze is not None
+    assert snooze.until is not None
+    assert abs(snooze.until - utc_now() - timedelta(days=7)) < timedelta(minutes=5)
+    assert ">snoozed</span> until" in person.get("/inbox", "view=snoozed").text
+    assert person.post(f"/exports/{export_id}/snooze", days="").status_code == 303
+    snooze = queries.get(export_id).snooze
+    assert snooze is not None
+    assert snooze.until is None
+    assert person.post(f"/exports/{export_id}/restore").status_code == 303
+    assert queries.get(export_id).snooze is None
+
+
+@on_sqlite
+def test_a_snooze_until_a_date_lasts_to_its_end(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    tomorrow = (utc_now() + timedelta(days=1)).date()
+    assert person.post(f"/exports/{export_id}/snooze", days="1", date=tomorrow.isoformat()).status_code == 303
+    snooze = queries.get(export_id).snooze
+    assert snooze is not None
+    assert snooze.until is not None
+    assert snooze.until.date() == tomorrow
+    for fields in ({"date": "2001-01-01"}, {"date": "soon"}, {"days": "2"}, {"days": "x"}):
+        assert person.post(f"/exports/{export_id}/snooze", **fields).status_code == 422, fields
+
+
+def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare("Old title", description="Old text.", severity="low", labels=["a"])
+    page = person.get(f"/exports/{export_id}/edit", "then=/inbox%3Fseverity%3Dlow")
+    assert page.text.count("Old title") == 2
+    digest = re.findall(r'name="ticket_digest" value="([^"]*)"', page.text)[0]
+    fields = {
+        "ticket_digest": digest,
+        "title": "New title",
+        "description": "New text,\r\nin two lines.",
+        "severity": "high",
+        "labels": "a\r\n\r\n b ",
+        "then": "/inbox?severity=low",
+    }
+    went = person.post(f"/exports/{export_id}/edit", **fields)
+    assert (went.status_code, went.headers["location"]) == (303, "/console/inbox?severity=low&done=edited")
+    export = queries.get(export_id)
+    assert export.ticket["title"] == "New title"
+    assert export.ticket["description"] == "New text,\nin two lines."
+    assert export.ticket["labels"] == ["a", "b"]
+    assert export.severity == "high"
+    assert export.original_ticket is not None
+    assert export.original_ticket["title"] == "Old title"
+    assert "Old text." in person.get(f"/exports/{export_id}").text
+    # The form of the older page is refused: somebody may have changed the ticket meanwhile.
+    assert person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"}).status_code == 409
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"title": " "}, "title"),
+        ({"title": "a\nb"}, "title"),
+        ({"description": ""}, "description"),
+        ({"severity": "grave"}, "severity"),
+    ],
+)
+def test_a_refused_edit_keeps_what_was_typed(
+    changes: dict[str, str], field: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    fields = {"title": "Typed title", "description": "Typed <text>.", "severity": "high", "labels": "typed"}
+    digest = queries.get(export_id).ticket_digest
+    page = person.post(f"/exports/{export_id}/edit", ticket_digest=digest, **{**fields, **changes})
+    assert page.status_code == 422
+    assert f'id="problem-{field}"' in page.text
+    for text in (
+        {"Typed title", "Typed &lt;text&gt;.", "typed"}
+        - {"Typed title" if "title" in changes else ""}
+        - {"Typed &lt;text&gt;." if "description" in changes else ""}
+    ):
+        assert text in page.text
+    assert queries.get(export_id).original_ticket is None
+
+
+@on_sqlite
+def test_forbidden_content_in_an_edit_is_refused_and_not_repeated_in_the_message(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    digest = queries.get(export_id).ticket_digest
+    fields = {"title": "A title", "description": "The card 4111 1111 1111 1111.", "severity": "high", "labels": ""}
+    page = person.post(f"/exports/{export_id}/edit", ticket_digest=digest, **fields)
+    assert page.status_code == 422
+    assert "4111" not in page.text.partition('id="problem-description"')[2].partition("</span>")[0]
+    assert "4111" not in str(queries.get(export_id).ticket)
+
+
+@on_sqlite
+@pytest.mark.parametrize("verb", ["approve", "retry", "dismiss", "restore", "snooze", "edit"])
+def test_a_decision_on_another_accounts_export_is_404(
+    verb: str, person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare(of=make_customer())
+    before = queries.get(export_id)
+    fields = {"target_id": make_target(customer).id, "ticket_digest": before.ticket_digest, "days": "1"}
+    assert person.post(f"/exports/{export_id}/{verb}", **fields).status_code == 404
+    assert queries.get(export_id) == before
+
+
+@on_sqlite
+def test_shortcuts_are_on_until_they_are_turned_off(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    prepare()
+    assert 'data-keys="on"' in person.get("/inbox").text
+    went = person.post("/shortcuts/off", then="/inbox?sort=created_at")
+    assert went.headers["location"] == "/console/inbox?sort=created_at&done=keys_off"
+    person.keep_cookies(went)
+    assert 'data-keys="off"' in person.get("/inbox").text
+    person.keep_cookies(person.post("/shortcuts/on"))
+    assert 'data-keys="on"' in person.get("/inbox").text

@@ -1,0 +1,205 @@
+"""The inbox: what waits, found and narrowed, with one ticket beside the list."""
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Final
+
+import pytest
+from falcon.testing import Result
+
+from schemas.intake.scanner import PostbackForm
+from service.console.triage.ticket_list import PAGE_ROWS
+from storage.db.engine import execute
+from storage.exports import queries
+from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.factories import Customer, issue, make_customer, make_exports, make_target, postback, record_postback
+from tests.support.query_plans import statements
+
+MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
+
+
+def listed(page: Result) -> list[str]:
+    """Return the ids of the rows, in their order."""
+    assert page.status_code == 200, page.text
+    return re.findall(r'data-open="(exp_[^"]+)"', page.text)
+
+
+def opened(page: Result) -> str:
+    """Return the title of the ticket beside the list."""
+    found = re.search(r'<h2 id="ticket-title"><bdi>([^<]*)</bdi>', page.text)
+    return unescape(found[1]) if found else ""
+
+
+def tabs(page: Result) -> dict[str, str]:
+    """Return the numbers of the tabs."""
+    chips = page.text.partition('aria-label="Lists"')[2].partition("</nav>")[0]
+    return dict(re.findall(r">([A-Z][a-z ]+) <b>([^<]+)</b>", chips))
+
+
+def menu(page: Result, label: str) -> dict[str, str]:
+    """Return the values of a filter's menu with their counts."""
+    found = page.text.partition(f">{label}: ")[2].partition("</details>")[0]
+    return {unescape(text): number for text, number in re.findall(r"<bdi>([^<]*)</bdi> <b>([^<]*)</b>", found)}
+
+
+def link(page: Result, text: str) -> str:
+    """Return the query of the link of a menu's value."""
+    found = re.search(rf'href="/console/inbox\??([^"]*)"[^>]*><bdi>{re.escape(text)}</bdi>', page.text)
+    assert found, text
+    return unescape(found[1])
+
+
+def test_what_waits_is_listed_by_severity_with_the_first_ticket_beside_it(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    low, high, medium = (prepare(each, severity=each) for each in ("low", "high", "medium"))
+    page = person.get("/inbox")
+    assert listed(page) == [high, medium, low]
+    assert opened(page) == "high"
+    assert tabs(page) == {"Waiting": "3", "Snoozed": "0", "Dismissed": "0"}
+    assert "3 wait for a decision" in page.text
+    assert "1 of 3" in page.text
+
+
+def test_each_view_has_what_belongs_to_it(person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]) -> None:
+    waiting, snoozed, dismissed, fixed, over = (prepare(each) for each in "abcde")
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (snoozed,))
+    execute("UPDATE exports SET snoozed_at = 1, snoozed_until = 2 WHERE id = ?", (over,))
+    execute("UPDATE exports SET status = 'dismissed', finished_at = 1 WHERE id = ?", (dismissed,))
+    execute("UPDATE exports SET findings_total = 2, findings_fixed = 2 WHERE id = ?", (fixed,))
+    page = person.get("/inbox")
+    assert listed(page) == [over, waiting]
+    assert tabs(page) == {"Waiting": "2", "Snoozed": "1", "Dismissed": "1"}
+    assert listed(person.get("/inbox", "view=snoozed")) == [snoozed]
+    assert listed(person.get("/inbox", "view=dismissed")) == [dismissed]
+
+
+def test_filters_have_counts_and_are_links_that_keep_each_other(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    high, info = prepare("one", severity="high"), prepare("two", severity="info")
+    prepare("three", severity="low")
+    page = person.get("/inbox")
+    assert menu(page, "Severity") == {"High": "1", "Low": "1", "Info": "1"}
+    assert menu(page, "Source") == {"written by hand": "3"}
+    narrowed = person.get("/inbox", link(page, "High"))
+    assert listed(narrowed) == [high]
+    # The counts of a filter are those without the filter itself.
+    assert menu(narrowed, "Severity") == {"High": "1", "Low": "1", "Info": "1"}
+    both = person.get("/inbox", link(narrowed, "Info"))
+    assert listed(both) == [high, info]
+    assert link(both, "newest") == "severity=high,info&sort=-created_at"
+    # A ticket, and the way back, keep the filters.
+    assert f'href="/console/inbox?severity=high,info&amp;export={info}"' in both.text
+    ticket = person.get("/inbox", f"severity=high,info&export={info}")
+    assert opened(ticket) == "two"
+    assert '<p class="back"><a href="/console/inbox?severity=high,info">' in ticket.text
+
+
+def test_projects_and_rules_are_named_in_their_menus(person: ConsoleBrowser, customer: Customer) -> None:
+    body = postback(issues=[issue("zap:1", severity="high"), issue("axe:<b>", location="b")])
+    record_postback(PostbackForm().read(body), customer.project_id)
+    page = person.get("/inbox")
+    [(project, number)] = menu(page, "Project").items()
+    assert (project.startswith("Project "), number) == (True, "2")
+    assert set(menu(page, "Rule")) == {"zap:1", "axe:<b>"}
+    assert len(listed(person.get("/inbox", link(page, "zap:1")))) == 1
+
+
+def test_the_search_for_an_id_opens_its_export(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    wanted = prepare()
+    went = person.get("/inbox", f"q={wanted}")
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{wanted}")
+
+
+def test_pages_follow_one_another_in_the_chosen_order(person: ConsoleBrowser, customer: Customer) -> None:
+    ids = make_exports(customer, PAGE_ROWS + 2)
+    first = person.get("/inbox", "sort=created_at")
+    assert listed(first) == ids[:PAGE_ROWS]
+    [following] = re.findall(r'rel="next" href="/console/inbox\?([^"]*)"', first.text)
+    second = person.get("/inbox", unescape(following))
+    assert listed(second) == ids[PAGE_ROWS:]
+    assert '<a href="/console/inbox?sort=created_at">First page</a>' in second.text
+    # A cursor of another order is refused.
+    assert person.get("/inbox", unescape(following).replace("sort=created_at", "sort=-severity")).status_code == 422
+
+
+@on_sqlite
+@pytest.mark.parametrize("query", ["view=nothing", "sort=title", "severity=grave", "project_id=x", "cursor=x", "source=<b>"])
+def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser) -> None:
+    page = person.get("/inbox", query)
+    name = query.partition("=")[0]
+    assert (page.status_code, f"<code>/{name}</code>" in page.text) == (422, True)
+    assert "<b>" not in page.text.partition("<main")[2]
+
+
+@on_sqlite
+def test_an_empty_inbox_names_the_next_step(person: ConsoleBrowser) -> None:
+    page = person.get("/inbox")
+    assert 'data-state="unused"' in page.text
+    assert "Nothing waits for a decision." in page.text
+    assert 'href="/console/import"' in page.text
+
+
+@on_sqlite
+def test_another_accounts_tickets_are_not_there(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    strange = prepare("Not ours", of=make_customer())
+    for query in ("", f"export={strange}", "q=ours"):
+        page = person.get("/inbox", query)
+        assert (listed(page), "Not ours" in page.text) == ([], False)
+
+
+@on_sqlite
+def test_a_ticket_that_was_decided_meanwhile_stays_readable(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    gone, left = prepare("gone", severity="high"), prepare("left")
+    execute("UPDATE exports SET status = 'dismissed', finished_at = 1 WHERE id = ?", (gone,))
+    page = person.get("/inbox", f"export={gone}")
+    assert (listed(page), opened(page)) == ([left], "gone")
+
+
+@on_sqlite
+def test_markup_is_text_in_rows_menus_and_the_ticket(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer, name=MARKUP)
+    body = postback(issues=[issue(MARKUP[:60], title=MARKUP, location=MARKUP)])
+    record_postback(PostbackForm().read(body), customer.project_id)
+    execute("UPDATE projects SET name = ?", (MARKUP,))
+    page = person.get("/inbox", f"q={MARKUP[15:30]}")
+    for each in (person.get("/inbox"), page):
+        for live in ("<script>", "<img", "54439"):
+            assert live not in each.text.partition("<main")[2]
+    assert "alert(1)" in person.get("/inbox").text
+
+
+@on_sqlite
+def test_letters_that_cannot_be_seen_are_shown_in_a_row(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    prepare("A\u202eB", description="C\u200bD")
+    page = person.get("/inbox")
+    assert opened(page) == "A[U+202E]B"
+    assert "C[U+200B]D" in page.text
+
+
+@on_sqlite
+def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
+    def asked() -> int:
+        with statements() as ran:
+            assert person.get("/inbox").status_code == 200
+        return len(ran)
+
+    make_exports(customer, 1)
+    person.get("/inbox")
+    one = asked()
+    make_exports(customer, PAGE_ROWS)
+    assert asked() == one
+
+
+@on_sqlite
+def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    places = [{"url": f"https://shop.example/{n}", "location": f"main > p:nth-child({n})"} for n in range(6)]
+    export_id = prepare(evidence={"places": places})
+    execute("UPDATE exports SET findings_total = 40, findings_fixed = 3, rule = 'zap:1' WHERE id = ?", (export_id,))
+    page = person.get("/inbox")
+    assert "<summary>3 more places of 37</summary>" in page.text
+    assert page.text.count('<bdi class="page">/') == 6
+    assert "shop.example · 40 places · zap:1 · 3 of 40 fixed" in page.text
+    assert queries.get(export_id).findings == (40, 3)

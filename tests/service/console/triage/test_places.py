@@ -1,0 +1,94 @@
+"""Where a ticket's findings are: its places, and the line of its row."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import Source
+from service.console.triage.places import places_of, row_line
+
+
+def export(ticket: dict[str, Any], **changes: Any) -> Export:
+    """Return a prepared export with a ticket."""
+    made = Export(
+        id="exp_1",
+        account_id=1,
+        status=ExportStatus.PREPARED,
+        status_reason=None,
+        target_id=None,
+        source=Source("finding", "fnd_1"),
+        ticket=ticket,
+        ticket_digest="sha256:0",
+        preview_problems=(),
+        attempts=0,
+        due_at=None,
+        version=1,
+        last_attempt=None,
+        provider_ticket_id=None,
+        provider_ticket_url=None,
+        created_at=utc_now(),
+        approved_at=None,
+        finished_at=None,
+        severity="high",
+    )
+    return replace(made, **changes)
+
+
+def grouped(*urls: str) -> dict[str, Any]:
+    return {"page_url": urls[0], "evidence": {"places": [{"url": url, "location": "main"} for url in urls]}}
+
+
+def test_a_group_has_the_places_of_its_evidence() -> None:
+    [first, second] = places_of(export(grouped("https://shop.example/a?b=1", "https://shop.example")))
+    assert (first.page, first.location) == ("/a?b=1", "main")
+    assert second.page == "/"
+
+
+def test_a_ticket_of_one_page_has_that_page_as_its_place() -> None:
+    [place] = places_of(export({"page_url": "https://shop.example/a", "evidence": {"location": "h1"}}))
+    assert (place.url, place.page, place.location) == ("https://shop.example/a", "/a", "h1")
+
+
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        {},
+        {"page_url": None},
+        {"evidence": None},
+        {"evidence": {"places": []}},
+        {"evidence": {"places": "x"}},
+        {"evidence": []},
+    ],
+)
+def test_a_ticket_without_places_has_none(ticket: dict[str, Any]) -> None:
+    assert places_of(export(ticket)) == []
+
+
+@pytest.mark.parametrize("url", ["https://[", "not a url", "\u202ehttps://shop.example"])
+def test_a_text_that_is_no_url_is_shown_as_it_is(url: str) -> None:
+    [place] = places_of(export({"page_url": url}))
+    assert place.page == url
+
+
+@pytest.mark.parametrize(
+    ("ticket", "changes", "line"),
+    [
+        (grouped("https://shop.example/a"), {"findings": (1, 0), "rule": "zap:1"}, "shop.example · /a · zap:1"),
+        (
+            grouped("https://shop.example/a", "https://shop.example/b"),
+            {"findings": (2, 1), "rule": "zap:1"},
+            "shop.example · /a, /b · zap:1 · 1 of 2 fixed",
+        ),
+        (grouped(*[f"https://shop.example/{n}" for n in range(4)]), {"findings": (4, 0)}, "shop.example · 4 pages"),
+        (grouped(*["https://shop.example/a"] * 3), {"findings": (61, 0)}, "shop.example · 61 places"),
+        (grouped("https://a.example/", "https://b.example/"), {"findings": (2, 0)}, "2 sites · /"),
+        ({"page_url": "https://shop.example/a"}, {"original_ticket": {}}, "shop.example · /a · edited"),
+        ({}, {}, ""),
+    ],
+)
+def test_a_row_names_site_pages_rule_and_what_changed(ticket: dict[str, Any], changes: dict[str, Any], line: str) -> None:
+    assert row_line(export(ticket, **changes)) == line
