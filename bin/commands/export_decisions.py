@@ -1,17 +1,20 @@
 """The decisions of `export` on one export: approve, dismiss, restore, snooze, split, edit, retry."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import checked, read_limited
+from bin.cli.value_lists import ValueList
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import Approval, export_record
+from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
 from schemas.exports.recoveries import until_from
 from schemas.targets.approval import TargetUrlRefused
 from service.operations.wiring import build_operations
@@ -21,22 +24,27 @@ from service.operations.wiring import build_operations
     epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
 )
 @click.argument("export_id")
-@click.option("--target", "target_id", required=True, help="The target's id.")
+@click.option(
+    "--target",
+    "target_ids",
+    type=ValueList(click.STRING),
+    required=True,
+    help="The target's id; several, separated by commas, make one export for each.",
+)
 @json_option
-def approve(export_id: str, target_id: str, as_json: bool) -> None:
+def approve(export_id: str, target_ids: tuple[str, ...], as_json: bool) -> None:
     """Approve a prepared export for a target; a worker delivers it."""
-    with opened() as settings:
+    with opened() as settings, _refused_urls():
         exports = build_operations(settings).exports
-        try:
-            record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
-        except TargetUrlRefused as refused:
-            # These settings may differ from those of the service and the workers: the target is not blocked by them.
-            raise Refused(
-                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
-                "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
-            ) from None
+        if len(target_ids) == 1:
+            record = exports.approve(export_id, OPERATOR, Approval(target_ids[0], None))
+            exports.wake_workers()
+            print_record(export_record(record, utc_now()), as_json)
+            return
+        approval: ApprovalForAll = checked(ApprovalForm(), {"target_ids": target_ids})
+        records = [export_record(each, utc_now()) for each in exports.approve_for_all(export_id, OPERATOR, approval)]
         exports.wake_workers()
-        print_record(export_record(record, utc_now()), as_json)
+        print_records(records, as_json, ("id", "status", "target_id"), "")
 
 
 @click.command(
@@ -128,18 +136,33 @@ def edit(
 
 @click.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
 @click.argument("export_id")
+@click.option("--target", "target_id", help="Another active target of the account; default: the export's own.")
 @json_option
-def retry(export_id: str, as_json: bool) -> None:
+def retry(export_id: str, target_id: str | None, as_json: bool) -> None:
     """Redeliver a failed or blocked export with a new retry schedule.
 
     If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
     as well, and a worker validates it by its own settings.
     """
-    with opened() as settings:
+    with opened() as settings, _refused_urls():
         exports = build_operations(settings).exports
-        record = exports.retry(export_id, OPERATOR, exports.check_blocked_target(export_id, OPERATOR))
+        validation = exports.check_blocked_target(export_id, OPERATOR, target_id)
+        record = exports.retry(export_id, OPERATOR, validation, target_id)
         exports.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
+
+
+@contextmanager
+def _refused_urls() -> Iterator[None]:
+    """Raise Refused with the fix where the policy refuses a target's URL."""
+    try:
+        yield
+    except TargetUrlRefused as refused:
+        # These settings may differ from those of the service and the workers: the target is not blocked by them.
+        raise Refused(
+            f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
+            "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
+        ) from None
 
 
 def _text(content: bytes) -> str:

@@ -746,6 +746,12 @@ class ExportListResponse(ResponseSchema):
     next_cursor = text(_NEXT_CURSOR, nullable=True)
 
 
+class SiblingExportsResponse(ResponseSchema):
+    """The exports of one ticket for several targets."""
+
+    items = several(fields.Nested(ExportResponse), "The exports, in the order of the targets.")
+
+
 class AttemptListResponse(ResponseSchema):
     """A page of attempts."""
 

@@ -74,7 +74,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",
     "still_to_come": "This moment is in the future.",
     "in_the_past": "This moment is in the past.",
-    "no_change": "Name at least one field to change.",
+    "not_both": "Use either target_id or target_ids, not both.",
     "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
     "not_of_this_action": "This field belongs to another action: target_id to approve, reason and note to dismiss.",

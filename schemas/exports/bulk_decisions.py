@@ -9,15 +9,14 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
 from schemas.base.fields import Form, Several, Text, WholeNumber
+from schemas.exports.decision_forms import MAX_NOTE
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.export_filter import ExportFilterForm, ExportQuery
-from schemas.exports.record import MAX_ID_LENGTH
+from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
 
 #: Exports that one request names: a page of the largest list.
 MAX_REFERENCES: Final = 200
-MAX_DIGEST: Final = 100
-MAX_NOTE: Final = 2_000
 #: The error code of an export that changed after a bulk job had been created.
 CHANGED: Final = "changed"
 

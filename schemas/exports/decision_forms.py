@@ -1,4 +1,4 @@
-"""The bodies of decisions on an export: edit, dismiss, snooze."""
+"""The bodies of decisions on an export: edit, dismiss, snooze, retry."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from marshmallow import ValidationError, post_load
 
 from schemas.base.fields import Form, Moment, Several, Text
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import MAX_DIGEST, MAX_LABEL, MAX_LABELS, Severity, Title
+from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
 from schemas.exports.ticket import MAX_TITLE
 
 #: Enough for a paragraph that explains a dismissal.
@@ -28,6 +28,13 @@ class SnoozeRequest:
     """Until when an export is to be snoozed; None: until one of its findings is seen again."""
 
     until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRequest:
+    """At which target an export is to be retried; None: at its own."""
+
+    target_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,21 @@ class DismissalForm(Form):
         reason = None if given["reason"] is None else DismissalReason(given["reason"])
         note = given["note"]
         return DismissalRequest(reason, note if note and note.strip() else None)
+
+
+class RetryForm(Form):
+    """The body of `POST /api/ticket-exports/<export_id>/retry`."""
+
+    target_id = Text(
+        load_default=None,
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        metadata={"description": "Another active target of the account; by default the export's own."},
+    )
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> RetryRequest:
+        return RetryRequest(**given)
 
 
 class SnoozeForm(Form):
@@ -101,5 +123,5 @@ class EditForm(Form):
         labels = given.pop("labels", None)
         edit = Edit(**given, labels=None if labels is None else tuple(labels))
         if not edit.parts():
-            raise ValidationError("no_change")
+            raise ValidationError("no_members")
         return edit

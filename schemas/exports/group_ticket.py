@@ -72,6 +72,11 @@ class Group:
     sites: tuple[str, ...]
 
 
+def is_group(ticket: Mapping[str, Any]) -> bool:
+    """Return whether a ticket is that of a group; a scanner's own evidence may have some of its names."""
+    return all(name in ticket["evidence"] for name in ("places", "findings", "pages", "sites"))
+
+
 def new_group(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str | None) -> Group:
     """Return the group of one finding."""
     return read_group(ticket_for_finding(page, issue, scan_run_id, screenshot).record(), issue.title, scan_run_id)

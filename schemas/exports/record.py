@@ -27,6 +27,8 @@ MAX_LABELS: Final = 50
 MAX_LABEL: Final = 100
 #: More than the 71 characters of a digest.
 MAX_DIGEST: Final = 100
+#: Targets of one approval.
+MAX_TARGETS: Final = 20
 #: Enough for the key of any system.
 MAX_SOURCE_ID: Final = 200
 
@@ -45,6 +47,14 @@ class Approval:
     """An approval: a target, and optionally the digest of the ticket that the client saw."""
 
     target_id: str
+    ticket_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalForAll:
+    """An approval for several targets: one export for each, the first of which is the approved one."""
+
+    target_ids: tuple[str, ...]
     ticket_digest: str | None
 
 
@@ -202,11 +212,12 @@ class PreparationForm(Form):
 class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
-    target_id = Text(
-        required=True,
-        min_length=1,
-        max_length=MAX_ID_LENGTH,
-        metadata={"description": "An active or paused target of the account."},
+    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "An active target of the account."})
+    target_ids = Several(
+        Text(min_length=1, max_length=MAX_ID_LENGTH),
+        at_least=2,
+        at_most=MAX_TARGETS,
+        metadata={"description": "Different active targets of the account, in place of `target_id`: one export for each."},
     )
     ticket_digest = Text(
         load_default=None,
@@ -215,8 +226,18 @@ class ApprovalForm(Form):
     )
 
     @post_load
-    def _make(self, approval: dict[str, Any], **_: Any) -> Approval:
-        return Approval(**approval)
+    def _make(self, approval: dict[str, Any], **_: Any) -> Approval | ApprovalForAll:
+        if "target_ids" not in approval:
+            if "target_id" not in approval:
+                raise ValidationError({"target_id": ["required"]})
+            return Approval(**approval)
+        if "target_id" in approval:
+            raise ValidationError({"target_ids": ["not_both"]})
+        target_ids = tuple(approval["target_ids"])
+        repeated = [index for index, each in enumerate(target_ids) if each in target_ids[:index]]
+        if repeated:
+            raise ValidationError({"target_ids": {index: ["repeated"] for index in repeated}})
+        return ApprovalForAll(target_ids, approval["ticket_digest"])
 
 
 def as_shown(export: Export, now: datetime) -> Export:

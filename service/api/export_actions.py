@@ -5,8 +5,15 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.decision_forms import DismissalForm, DismissalRequest, SnoozeForm, SnoozeRequest
-from schemas.exports.record import ApprovalForm, Export, export_record
+from schemas.exports.decision_forms import (
+    DismissalForm,
+    DismissalRequest,
+    RetryForm,
+    RetryRequest,
+    SnoozeForm,
+    SnoozeRequest,
+)
+from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.settings.definitions import RouteFamily
 from service.api.exports import EXPORTS, decided, export_url
 from service.http.auth import Bearer
@@ -16,7 +23,7 @@ from service.operations.exports import ExportOperations
 
 
 class TicketExportApprovalResource:
-    """Approves a prepared export for a target."""
+    """Approves a prepared export for a target, or for several."""
 
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.EXPORTS
@@ -34,32 +41,43 @@ class TicketExportApprovalResource:
         self._exports.wake_workers()
 
     def _approve(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        export = self._exports.approve(export_id, req.context.principal, req.context.payload)
-        return _due(export, self._public_base_url)
+        principal, approval = req.context.principal, req.context.payload
+        if isinstance(approval, ApprovalForAll):
+            exports = self._exports.approve_for_all(export_id, principal, approval)
+            items = [export_record(each, utc_now()) for each in exports]
+            return ApiResponse(202, {"items": items}, {"Location": export_url(self._public_base_url, export_id)})
+        return _due(self._exports.approve(export_id, principal, approval), self._public_base_url)
 
 
 class TicketExportRetryResource:
-    """Retries a failed or blocked export with its whole schedule; checks the address of a blocked target first."""
+    """Retries a failed or blocked export with its whole schedule, at its own target or at another one.
+
+    Checks the address of its own target first if that is blocked.
+    """
 
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        self.operations = {"POST": _optional(NoMembers())}
+        self.operations = {"POST": _optional(RetryForm())}
         self._executor = executor
         self._exports = exports
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Make the export due, and wake the workers after the commit."""
-        self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
+        with self._exports.blocking_refused_target(req.context.principal):
+            self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
         self._exports.wake_workers()
 
     def _check(self, req: falcon.Request, export_id: str) -> None:
-        req.context.validation = self._exports.check_blocked_target(export_id, req.context.principal)
+        wanted: RetryRequest = req.context.payload
+        principal = req.context.principal
+        req.context.validation = self._exports.check_blocked_target(export_id, principal, wanted.target_id)
 
     def _retry(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        export = self._exports.retry(export_id, req.context.principal, req.context.validation)
+        wanted: RetryRequest = req.context.payload
+        export = self._exports.retry(export_id, req.context.principal, req.context.validation, wanted.target_id)
         return _due(export, self._public_base_url)
 
 

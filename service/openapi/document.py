@@ -30,7 +30,7 @@ from service.openapi import (
 )
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes
+from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
@@ -174,7 +174,12 @@ class _Writer:
         webhooks = deliveries.webhooks(self._resolve)
         whole = self._spec.to_dict()
         schemas = whole["components"]["schemas"]
-        for name, completed in (("IssueInput", with_aliases), ("PostmarkInput", with_mailboxes), ("EditInput", with_a_part)):
+        for name, completed in (
+            ("IssueInput", with_aliases),
+            ("PostmarkInput", with_mailboxes),
+            ("EditInput", with_a_part),
+            ("ApprovalInput", with_target_or_targets),
+        ):
             if name in schemas:
                 schemas[name] = completed(schemas[name])
         components = whole["components"]
@@ -252,7 +257,8 @@ class _Writer:
 
     def _shape(self, good: SuccessResponse, media_type: str) -> dict[str, Any]:
         if good.schema is not None:
-            return self._resolve(good.schema)
+            shapes = [self._resolve(each) for each in (good.schema, good.alternative) if each is not None]
+            return {"anyOf": shapes} if good.alternative else shapes[0]
         return {"type": "string" if media_type.startswith("text/") else "object"}
 
 

@@ -2,7 +2,13 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import AttemptListResponse, ExportListResponse, ExportResponse, SplitResponse
+from schemas.api.responses import (
+    AttemptListResponse,
+    ExportListResponse,
+    ExportResponse,
+    SiblingExportsResponse,
+    SplitResponse,
+)
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,
@@ -148,13 +154,24 @@ OPERATIONS: Final[Operations] = {
         "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
         "delivers nothing twice. The target must be active, its last validation must not have failed, and the address "
         "policy must allow its URL now; else the response is a 422 on `/target_id` with the reason and the fix. While the "
-        "receiver or the circuit breaker holds a target, exports can be approved for it; they wait.",
+        "receiver or the circuit breaker holds a target, exports can be approved for it; they wait. With `target_ids`, the "
+        "export is approved for the first target and a copy of it for each further one, all or none; the response has them "
+        "as `items`, and their records name each other as `siblings`.",
         responses=(
-            SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, _DUE_HEADERS, ("readTicketExport",)),
+            SuccessResponse(
+                202,
+                "The export is due; with `target_ids`, the exports.",
+                ExportResponse,
+                APPROVED,
+                _DUE_HEADERS,
+                ("readTicketExport",),
+                alternative=SiblingExportsResponse,
+            ),
         ),
         error_codes=("CONFLICT",),
         examples={
             "A target": {"target_id": TARGET_ID},
+            "Several targets": {"target_ids": [TARGET_ID, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y8"]},
             "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": _DIGEST},
         },
     ),
@@ -164,9 +181,12 @@ OPERATIONS: Final[Operations] = {
         summary="Retry a failed or blocked export",
         description="Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
         "again: if it is allowed now the target is resumed. A target that is not active is a 422 on `/target_id` with the "
-        "reason and the fix.",
+        "reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
+        "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
+        "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
         responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),),
         error_codes=("CONFLICT",),
+        examples={"Nothing": {}, "Another target": {"target_id": TARGET_ID}},
     ),
     ("PATCH", TicketExportResource.path): OperationDescription(
         id="editTicketExport",

@@ -39,6 +39,8 @@ class SuccessResponse:
     headers: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     media_type: str = "application/json"
+    #: Another shape of the same response, for another form of the request.
+    alternative: type[Schema] | None = None
     #: Other media types, with an example each.
     others: Mapping[str, Any] = field(default_factory=dict)
 

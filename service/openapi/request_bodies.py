@@ -116,5 +116,10 @@ def with_a_part(edit: dict[str, Any]) -> dict[str, Any]:
     return {**edit, "anyOf": [{"required": [name]} for name in edit["properties"] if name != "ticket_digest"]}
 
 
+def with_target_or_targets(approval: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an approval, which names one target or several."""
+    return {**approval, "oneOf": [{"required": ["target_id"]}, {"required": ["target_ids"]}]}
+
+
 def _one_of(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"anyOf": [{"required": [name], "properties": {name: dict(schema)}} for name, schema in members.items()]}

@@ -15,14 +15,14 @@ from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import Approval, Export, Preparation, PreparationForm
+from schemas.exports.record import Approval, ApprovalForAll, Export, Preparation, PreparationForm
 from schemas.targets.approval import TargetUrlRefused
 from schemas.targets.validations import Validation
 from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
-from storage.exports import decisions, queries, splits, transitions
+from storage.exports import decisions, queries, splits, targeting, transitions
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
@@ -62,6 +62,16 @@ class ExportOperations:
             account_id = queries.get(export_id).account_id
         return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self._policy)
 
+    def approve_for_all(self, export_id: str, actor: Actor, approval: ApprovalForAll) -> list[Export]:
+        """Approve an export for several targets, one export for each, all or none; otherwise as `approve`.
+
+        Raises ValidationFailed at the account's limit, too.
+        """
+        account_id = actor.account_id
+        if account_id is None:
+            account_id = queries.get(export_id).account_id
+        return targeting.approve_for_all(export_id, account_id, approval, utc_now(), actor.key, self._policy, self._limits)
+
     @contextmanager
     def blocking_refused_target(self, actor: Actor) -> Iterator[None]:
         """Block the target if the policy refuses its URL in an approval inside: that approval has rolled back by then.
@@ -74,13 +84,13 @@ class ExportOperations:
             targets.refuse(refused.target_id, refused.reason, utc_now(), actor.key, refused.base_url)
             raise
 
-    def check_blocked_target(self, export_id: str, actor: Actor) -> Validation | None:
-        """Check the address of an export's target before a retry; None if the target is not blocked.
+    def check_blocked_target(self, export_id: str, actor: Actor, target_id: str | None = None) -> Validation | None:
+        """Check the address of an export's target before a retry; None if the target is not blocked, or not `target_id`.
 
         Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
         webhook targets.
         """
-        url = queries.blocked_url(export_id, actor.account_id)
+        url = queries.blocked_url(export_id, actor.account_id, target_id)
         engine.release()
         if url is None:
             return None
@@ -88,12 +98,17 @@ class ExportOperations:
             raise WebhooksForbidden
         return self._check.validate(url, actor.account_id)
 
-    def retry(self, export_id: str, actor: Actor, validation: Validation | None) -> Export:
+    def retry(self, export_id: str, actor: Actor, validation: Validation | None, target_id: str | None = None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
 
+        With `target_id` at that target; the service runs it, and the transaction around it, in `blocking_refused_target`.
         Resumes a blocked target whose address is allowed now; for the operator's shell, whose settings may differ from those
         of the workers, a worker validates it then. Call `wake_workers` once the transaction is committed.
         """
+        if target_id is not None:
+            elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self._policy)
+            if elsewhere is not None:
+                return elsewhere
         return transitions.retry(
             export_id,
             actor.account_id,
@@ -119,8 +134,11 @@ class ExportOperations:
         return splits.split(export_id, actor.account_id, utc_now(), actor.key, self._limits)
 
     def restore(self, export_id: str, actor: Actor) -> Export:
-        """Make a dismissed export prepared again, or end the snooze of a prepared one."""
-        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key)
+        """Make a dismissed export prepared again, or end the snooze of a prepared one.
+
+        Raises ValidationFailed at the account's limit.
+        """
+        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self._limits)
 
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
         """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""

@@ -19,7 +19,9 @@ from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import digest
 from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.engine import transaction
+from storage.exports import groups_sql
 from storage.exports.queries import get
 from storage.exports.transitions import NOT_SNOOZED, change, digest_error, dismiss_many, lock, require_changed, restore_many
 
@@ -76,17 +78,22 @@ def dismiss(
         return get(export_id)
 
 
-def restore(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
+def restore(export_id: str, account_id: int | None, now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> Export:
     """Make a dismissed export prepared again, or end a snooze; a prepared export that is not snoozed is returned unchanged.
 
-    Raises ExportNotFound, Conflict, also for an export that was redacted.
+    Raises ExportNotFound, Conflict, also for an export that was redacted, ValidationFailed at the account's limit.
     """
     with transaction():
+        # Before the export, in the order of a postback.
+        groups_sql.lock_projects_of([export_id])
         export = lock(export_id, account_id)
         if export.snooze is not None and export.status is ExportStatus.PREPARED:
             change(export, NOT_SNOOZED, "restore", now, actor)
-        elif error := restore_many([ExportReference(export_id)], account_id, now, actor)[0].error:
-            raise error
+            return get(export_id)
+        [result] = restore_many([ExportReference(export_id)], account_id, now, actor)
+        if result.error is not None:
+            raise result.error
+        limits.require_room(export.account_id, Limited.WAITING_EXPORTS, result.is_changed, now)
         return get(export_id)
 
 

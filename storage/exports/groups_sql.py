@@ -55,6 +55,10 @@ WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id
 ) RETURNING id"""
 _CLOSE: Final = "UPDATE exports SET open_group = NULL, source_id = ? WHERE id = ?"
 _LOCK_PROJECT: Final = "SELECT 1 FROM projects WHERE id = ? FOR NO KEY UPDATE"
+_LOCK_PROJECTS: Final = """
+WITH r (id) AS ({rows})
+SELECT id FROM projects WHERE id IN (SELECT e.project_id FROM r JOIN exports e ON e.id = r.id) ORDER BY id
+FOR NO KEY UPDATE"""
 _MOVE: Final = """
 WITH r (id, export_id) AS ({rows})
 UPDATE findings SET export_id = r.export_id FROM r WHERE findings.id = r.id"""
@@ -65,6 +69,12 @@ def lock_project(project_id: int) -> None:
     """Let no other postback of a project store findings until the transaction ends: both might begin the same group."""
     if not is_sqlite():
         execute(_LOCK_PROJECT, (project_id,))
+
+
+def lock_projects_of(export_ids: Iterable[str]) -> None:
+    """Let no postback begin a group in the projects of these exports until the transaction ends; lock exports after it."""
+    if not is_sqlite():
+        rows_over(_LOCK_PROJECTS, ("TEXT",), [(each,) for each in export_ids])
 
 
 def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> list[tuple[GroupRow, set[str]]]:

@@ -84,14 +84,16 @@ def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
     return FrozenBody(None if body is None else bytes(body), redacted_at)
 
 
-def blocked_url(export_id: str, account_id: int | None = None) -> str | None:
+def blocked_url(export_id: str, account_id: int | None = None, target_id: str | None = None) -> str | None:
     """Return the URL to validate before an export is retried: that of its target, where the target is blocked.
 
-    None where nothing can be retried, or nothing is blocked; `retry` reports which.
+    None where nothing can be retried, or nothing is blocked; `retry` reports which. None too if `target_id` is given and is
+    another target than the export's.
     """
+    same = True if target_id is None else ExportRow.target == target_id
     undelivered = ExportRow.status.in_((ExportStatus.FAILED.value, ExportStatus.BLOCKED.value))
     asked = ExportRow.select(TargetRow.base_url, ExportRow.account).join(TargetRow)
-    found = _find(asked.where(undelivered, TargetRow.status == TargetStatus.BLOCKED.value), export_id)
+    found = _find(asked.where(undelivered, same, TargetRow.status == TargetStatus.BLOCKED.value), export_id)
     return str(found[0]) if found is not None and account_id in {None, found[1]} else None
 
 

@@ -8,17 +8,17 @@ version they read; those of a worker name the lease it holds. A stale version or
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import SQL, Case, IntegrityError, fn
+from peewee import SQL, Case, fn
 
 from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.exports.decisions import DismissalReason
+from schemas.exports.group_ticket import is_group
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
@@ -32,12 +32,13 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
 from storage.db.columns import columns, read
-from storage.db.engine import savepoint, transaction
+from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
+from storage.exports import groups_sql
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
-from storage.exports.transitions_sql import LockedExport, approve_locked, target_state, target_states
+from storage.exports.transitions_sql import LockedExport, approve_locked, lock_targets
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -63,11 +64,17 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str, limits: AccountL
 
     Raises ValidationFailed at an account's limit.
     """
+    ids = insert(drafts, now, actor)
+    for account_id, added in Counter(draft.account_id for draft in drafts).items():
+        limits.require_room(account_id, Limited.WAITING_EXPORTS, added, now)
+    return ids
+
+
+def insert(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
+    """Store each draft as a `prepared` export with its audit entry and return the ids, in order."""
     ids = [draft.export_id or identifiers.new_id(identifiers.EXPORT, now) for draft in drafts]
     insert_records(ExportRow, [prepared_values(export_id, draft, now) for export_id, draft in zip(ids, drafts, strict=True)])
     append_all([AuditEntry(to_ms(now), actor, "prepare", each, None, ExportStatus.PREPARED.value) for each in ids])
-    for account_id, added in Counter(draft.account_id for draft in drafts).items():
-        limits.require_room(account_id, Limited.WAITING_EXPORTS, added, now)
     return ids
 
 
@@ -117,7 +124,7 @@ def approve_many(
     An export whose `error` is set stays as it is. `reason` is for the audit log.
     """
     with transaction():
-        target_error = _approval_error(target_id, account_id, policy)
+        target_error = approval_errors([target_id], account_id, policy).get(target_id)
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
             unsafe = ValidationFailed(problem("", "preview_not_safe")) if export.preview_problems else None
@@ -126,9 +133,9 @@ def approve_many(
         def is_approved(export: LockedExport) -> bool:
             return export.target_id == target_id
 
-        results, held = _judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        approve_locked(held, target_id, now, _approver(actor))
-        _append(held, Transition.APPROVE, now, actor, reason)
+        results, held = judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
+        approve_locked([(each, target_id) for each in held], now, approver_columns(actor))
+        append_transitions(held, Transition.APPROVE, now, actor, reason)
         return results
 
 
@@ -152,7 +159,7 @@ def retry(
     wanted = [ExportReference(export_id)]
     with transaction():
         if validation is not None:
-            results, held = _judged(wanted, account_id, Transition.RETRY, refusal=_redaction_error)
+            results, held = judged(wanted, account_id, Transition.RETRY, refusal=redaction_error)
             require_changed(results, Transition.RETRY)
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(held[0].account_id)
@@ -170,19 +177,19 @@ def retry_many(
     """
     with transaction():
         exports = _lock(wanted, account_id)
-        states = target_states({each.target_id for each in exports.values() if each.target_id is not None})
+        found = lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
             # A target that is not active would let the export wait for a person.
-            state = states.get(str(export.target_id))
-            if state is None:
-                return _redaction_error(export) or ValidationFailed(problem("/target_id", "target_removed"))
-            inactive = None if state.status == TargetStatus.ACTIVE else not_active(state.status, state.status_reason)
-            return _redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
+            target = found.get(str(export.target_id))
+            if target is None:
+                return redaction_error(export) or ValidationFailed(problem("/target_id", "target_removed"))
+            inactive = None if target.status == TargetStatus.ACTIVE else not_active(target.status, target.status_reason)
+            return redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 
-        results, held = _judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
+        results, held = judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
         restart = {"schedule_began_at": now, "attempts_before": ExportRow.attempts}
-        _transition_many(
+        transition_many(
             held, Transition.RETRY, now, actor, reason, due_at=now, finished_at=None, status_reason=None, **restart
         )
         return results
@@ -207,8 +214,8 @@ def dismiss_many(
     if why not in STAYS_OPEN:
         changes["open_group"] = None
     with transaction():
-        results, held = _judged(wanted, account_id, Transition.DISMISS)
-        _transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
+        results, held = judged(wanted, account_id, Transition.DISMISS)
+        transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
         return results
 
 
@@ -220,9 +227,10 @@ def restore_many(
     New places join a restored group, unless the project has another open group of its rule.
     """
     with transaction():
-        results, held = _judged(wanted, account_id, Transition.RESTORE, refusal=_redaction_error)
+        groups_sql.lock_projects_of(each.id for each in wanted)
+        results, held = judged(wanted, account_id, Transition.RESTORE, refusal=redaction_error)
         decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note")
-        _transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(decided))
+        transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(decided))
         _open_groups(held)
         return results
 
@@ -241,8 +249,12 @@ def recover_batch(
     end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
     wanted = recoverable(target_id, since, after_id).where(ExportRow.id <= end[0][0] if end else True)
     found = [row[0] for row in tuples(wanted.order_by(ExportRow.id).limit(limit))]
-    held = [(export_id, status) for export_id, status in _unredacted(found) if allows(Transition.RETRY, status)]
-    _update(
+    held = [
+        (export_id, status)
+        for export_id, status in _unredacted(found, ExportRow.target == target_id)
+        if allows(Transition.RETRY, status)
+    ]
+    update(
         [export_id for export_id, _ in held],
         version=ExportRow.version + 1,
         status=TRANSITIONS[Transition.RETRY].target.value,
@@ -265,7 +277,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     """
     found = _unredacted(export_ids)
     ids, stub = [export_id for export_id, _ in found], REDACTED_TICKET.record()
-    _update(
+    update(
         ids,
         version=ExportRow.version + 1,
         ticket=stub,
@@ -344,68 +356,7 @@ def change(
     append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
 
 
-def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> Conflict | None:
-    """Return the error of a digest that is not the ticket's; None if it is, or if none is given."""
-    if ticket_digest in {None, export.ticket_digest}:
-        return None
-    return Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
-
-
-def require_approvable_target(target_id: str, account_id: int, policy: TargetPolicy) -> None:
-    """Raise ValidationFailed unless exports of the account may be approved for a target now, as `approve` does."""
-    refused = _approval_error(target_id, account_id, policy)
-    if refused is not None:
-        raise refused
-
-
-def _end_waiting(
-    off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
-) -> int:
-    turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
-    is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
-    waiting = ExportRow.select(ExportRow.id, ExportRow.status).where(
-        ExportRow.target.in_(turned_off), ExportRow.due_at.is_null(False), is_unsent
-    )
-    found = tuples(for_update(waiting.limit(limit), "FOR UPDATE SKIP LOCKED"))
-    reason = f"target_{off.value}"
-    _end([export_id for export_id, _ in found], transition, reason, now, ExportRow.version + 1)
-    append_all([_entry(now, worker, transition, status, export_id, reason) for export_id, status in found])
-    return len(found)
-
-
-def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
-    status = TRANSITIONS[transition].target.value
-    _update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
-
-
-def _update(export_ids: Sequence[str], **changes: Any) -> None:
-    """Write columns of exports that the caller has locked."""
-    if export_ids:
-        ExportRow.update(**changes).where(ExportRow.id.in_(export_ids)).execute()
-
-
-def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, ExportStatus]]:
-    """Return which of these exports have contents, with their status, and keep others from changing them."""
-    if not export_ids:
-        return []
-    wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(
-        ExportRow.redacted_at.is_null(), ExportRow.id.in_(export_ids)
-    )
-    return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
-
-
-def _lock(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
-    """Return those of the exports that exist, of one account where `account_id` is given, by id.
-
-    Others cannot change them until the transaction ends, so that a repeat sees the change.
-    """
-    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
-    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
-    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
-    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
-
-
-def _judged(
+def judged(
     wanted: Sequence[ExportReference],
     account_id: int | None,
     transition: Transition,
@@ -443,22 +394,14 @@ def _judged(
     return results, [exports[each.id] for each in results if each.is_changed]
 
 
-def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
-    return None if allows(transition, export.status) else _conflict(transition, export.id, export.status)
-
-
-def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
-    sources = " or ".join(sorted(TRANSITIONS[transition].sources))
-    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs {sources}.")
-
-
-def _redaction_error(export: LockedExport) -> Conflict | None:
+def redaction_error(export: LockedExport) -> Conflict | None:
+    """Return the error of an export that was redacted."""
     if export.redacted_at is None:
         return None
     return Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
 
 
-def _approver(actor: str) -> dict[str, Any]:
+def approver_columns(actor: str) -> dict[str, Any]:
     """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
     kind, _, actor_id = actor.partition(":")
     return {
@@ -467,17 +410,96 @@ def _approver(actor: str) -> dict[str, Any]:
     }
 
 
-def _approval_error(target_id: str, account_id: int, policy: TargetPolicy) -> ValidationFailed | None:
-    """Return why no export of the account may be approved for a target now; None if one may."""
-    found = target_state(target_id, account_id)
-    if found is None:
-        return ValidationFailed(problem("/target_id", "unknown_target"))
-    base_url, state = found
-    try:
-        require_approvable(target_id, base_url, state, policy)
-    except ValidationFailed as refused:
-        return refused
-    return None
+def append_transitions(
+    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None
+) -> None:
+    """Append the audit entries of a transition of exports, with the statuses that they had."""
+    append_all([_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
+
+
+def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPolicy) -> dict[str, ValidationFailed]:
+    """Return why no export of the account may be approved for a target now, by its id; only targets with an error."""
+    found = lock_targets(target_ids)
+    errors: dict[str, ValidationFailed] = {}
+    for target_id in target_ids:
+        target = found.get(target_id)
+        if target is None or target.account_id != account_id:
+            errors[target_id] = ValidationFailed(problem("/target_id", "unknown_target"))
+            continue
+        try:
+            require_approvable(target_id, target.base_url, target.state, policy)
+        except ValidationFailed as refused:
+            errors[target_id] = refused
+    return errors
+
+
+def require_approvable_target(target_id: str, account_id: int, policy: TargetPolicy) -> None:
+    """Raise ValidationFailed unless exports of the account may be approved for a target now, as `approve` does."""
+    if refused := approval_errors([target_id], account_id, policy).get(target_id):
+        raise refused
+
+
+def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> Conflict | None:
+    """Return the error of a digest that is not the ticket's; None if it is, or if none is given."""
+    if ticket_digest in {None, export.ticket_digest}:
+        return None
+    return Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
+
+
+def _end_waiting(
+    off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
+) -> int:
+    turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
+    is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
+    waiting = ExportRow.select(ExportRow.id, ExportRow.status).where(
+        ExportRow.target.in_(turned_off), ExportRow.due_at.is_null(False), is_unsent
+    )
+    found = tuples(for_update(waiting.limit(limit), "FOR UPDATE SKIP LOCKED"))
+    reason = f"target_{off.value}"
+    _end([export_id for export_id, _ in found], transition, reason, now, ExportRow.version + 1)
+    append_all([_entry(now, worker, transition, status, export_id, reason) for export_id, status in found])
+    return len(found)
+
+
+def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
+    status = TRANSITIONS[transition].target.value
+    update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
+
+
+def update(export_ids: Sequence[str], **changes: Any) -> None:
+    """Write columns of exports that the caller has locked."""
+    if export_ids:
+        ExportRow.update(**changes).where(ExportRow.id.in_(export_ids)).execute()
+
+
+def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[str, ExportStatus]]:
+    """Return which of these exports have contents, with their status, and keep others from changing them."""
+    if not export_ids:
+        return []
+    wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(
+        ExportRow.redacted_at.is_null(), ExportRow.id.in_(export_ids), condition
+    )
+    return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
+
+
+def _lock(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
+    """Return those of the exports that exist, of one account where `account_id` is given, by id.
+
+    Others cannot change them until the transaction ends, so that a repeat sees the change.
+    """
+    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
+    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
+    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
+    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
+
+
+def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
+    return None if allows(transition, export.status) else _conflict(transition, export.id, export.status)
+
+
+def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
+    sources = " or ".join(sorted(TRANSITIONS[transition].sources))
+    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs {sources}.")
 
 
 def _unblock(
@@ -497,36 +519,30 @@ def _unblock(
         targets.record_validation(target_id, export.account_id, validation, now, actor)
     else:
         validations.request(target_id, export.account_id, now, actor)
-    if target_states([target_id])[target_id].status == TargetStatus.BLOCKED:
+    if lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
 
 
-def _transition_many(
+def transition_many(
     exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
 ) -> None:
     """Make a transition of exports that the caller has locked."""
     status = TRANSITIONS[transition].target.value
-    _update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
-    _append(exports, transition, now, actor, reason)
+    update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
+    append_transitions(exports, transition, now, actor, reason)
 
 
 def _open_groups(exports: Sequence[LockedExport]) -> None:
-    """Let new places join groups again: of a project and a rule the newest, unless another one is open."""
-    newest = {(each.project_id, each.rule): each.id for each in exports if "places" in each.ticket["evidence"]}
-    if not newest:
-        return
-    other = ExportRow.alias("other")
-    taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
-    free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
-    # On PostgreSQL, a postback may open a group of one of these rules at this moment; after it, that group is found.
-    for _ in newest:
-        with suppress(IntegrityError), savepoint():
-            ExportRow.update(open_group=ExportRow.rule).where(free).execute()
-            return
+    """Let new places join groups again: of a project and a rule the newest, unless another one is open.
 
-
-def _append(exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None) -> None:
-    append_all([_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
+    The caller has locked the projects, so that no postback begins a group meanwhile.
+    """
+    newest = {(each.project_id, each.rule): each.id for each in exports if is_group(each.ticket)}
+    if newest:
+        other = ExportRow.alias("other")
+        taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
+        free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
+        ExportRow.update(open_group=ExportRow.rule).where(free).execute()
 
 
 def _entry(

@@ -13,6 +13,7 @@ import pytest
 
 from bin.__main__ import _print_bug
 from bin.commands.export import SHOWN
+from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
@@ -436,10 +437,64 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
     assert (wrong.exit_code, "'lost' is not one of 'prepared', 'approved'" in wrong.stderr) == (2, True)
 
 
-def test_a_prepared_export_is_dismissed_for_good(shell: Shell, export_id: str, target_id: str) -> None:
-    assert shell.json("export", "dismiss", export_id)["status"] == "dismissed"
+def test_a_prepared_export_is_dismissed_and_restored(shell: Shell, export_id: str, target_id: str) -> None:
+    dismissed = shell.json("export", "dismiss", export_id, "--reason", "wont_fix", "--note", "Next year.")
+    assert dismissed["status"] == "dismissed"
+    assert (dismissed["dismissal"]["reason"], dismissed["dismissal"]["note"]) == ("wont_fix", "Next year.")
     assert "dismissed" in shell.refused("export", "approve", export_id, "--target", target_id)
     assert "dismissed" in shell.refused("export", "retry", export_id)
+    assert "dismissed" in shell.refused("export", "dismiss", export_id, "--reason", "other")
+    assert shell.json("export", "restore", export_id)["status"] == "prepared"
+    assert "/note" in shell.refused("export", "dismiss", export_id, "--note", "password: Hunter2Hunter2!")
+    assert shell.type("export", "dismiss", export_id, "--reason", "boring").exit_code == 2
+
+
+def test_a_prepared_export_is_snoozed_and_woken(shell: Shell, export_id: str) -> None:
+    assert shell.json("export", "snooze", export_id, "--until", "2126-03-01")["snoozed_until"] == "2126-03-01T00:00:00.000Z"
+    assert shell.json("export", "snooze", export_id, "--until-seen")["snoozed_until"] is None
+    later = shell.json("export", "snooze", export_id, "--until", "14d")["snoozed_until"]
+    assert timedelta(days=13) < datetime.fromisoformat(later) - utc_now() <= timedelta(days=14)
+    assert "snoozed_until" not in shell.json("export", "restore", export_id)
+    assert "/until" in shell.refused("export", "snooze", export_id, "--until", "2020-01-01")
+    for options in ((), ("--until", "14d", "--until-seen"), ("--until", "soon"), ("--until", "99999999999d")):
+        assert shell.type("export", "snooze", export_id, *options).exit_code == 2
+
+
+def test_a_prepared_ticket_is_edited(shell: Shell, export_id: str, tmp_path: Path) -> None:
+    digest = shell.json("export", "show", export_id)["ticket_digest"]
+    file = tmp_path / "description.txt"
+    file.write_text("Name the field.\nSee the guide.\n")
+    options = ("--title", "A title", "--severity", "low", "--label", "a11y", "--label", "form")
+    described = ("--description-file", str(file), "--ticket-digest", digest)
+    edited = shell.json("export", "edit", export_id, *options, *described)
+    ticket = edited["ticket"]
+    assert (ticket["title"], ticket["severity"], ticket["labels"]) == ("A title", "low", ["a11y", "form"])
+    assert ticket["description"] == "Name the field.\nSee the guide."
+    assert edited["edited"] is True
+    assert "digest" in shell.refused("export", "edit", export_id, "--title", "Another", "--ticket-digest", digest)
+    assert "nothing to change" in shell.refused("export", "edit", export_id)
+    file.write_bytes(b"\xff")
+    assert "not UTF-8" in shell.refused("export", "edit", export_id, "--description-file", str(file))
+
+
+def test_an_export_is_approved_for_several_targets_and_retried_at_another(
+    shell: Shell, export_id: str, target_id: str, customer_id: Customer
+) -> None:
+    open_database(shell.url)
+    with connection():
+        other, last = make_target(customer_id).id, make_target(customer_id).id
+    close_database()
+    found = shell.json("export", "approve", export_id, "--target", f"{target_id}, {other}")
+    assert [each["target_id"] for each in found] == [target_id, other]
+    assert "is approved" in shell.refused("export", "approve", export_id, "--target", f"{target_id},{last}")
+    assert "/target_ids/1" in shell.refused("export", "approve", export_id, "--target", f"{target_id},{target_id}")
+    open_database(shell.url)
+    with connection():
+        execute("UPDATE exports SET status = 'failed', due_at = NULL, finished_at = 1 WHERE id = ?", (export_id,))
+    close_database()
+    assert "/target_id" in shell.refused("export", "retry", export_id, "--target", "tgt_none")
+    moved = shell.json("export", "retry", export_id, "--target", last)
+    assert (moved["status"], moved["target_id"]) == ("approved", last)
 
 
 def test_an_unknown_target_is_reported_with_the_member_that_names_it(shell: Shell, export_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Requests that edit, dismiss, restore and snooze exports."""
+"""Requests that edit, dismiss, restore and snooze exports, and that choose several targets or another one."""
 
 from typing import Any, Final
 
@@ -8,8 +8,19 @@ from falcon.testing import Result, TestClient
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from storage.accounts import projects
+from storage.db.engine import execute
 from storage.exports import queries
-from tests.support.factories import NOW, Customer, issue, make_exports, make_target, postback, record_postback
+from storage.targets import targets
+from tests.support.factories import (
+    NOW,
+    Customer,
+    issue,
+    make_exports,
+    make_failed,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
 
 TICKET_TITLE: Final = "Missing name"
@@ -65,8 +76,8 @@ def test_an_edit_answers_the_record_with_its_original_and_a_new_entity_tag(one: 
 @pytest.mark.parametrize(
     ("body", "refusal"),
     [
-        ({}, ("", "no_change")),
-        ({"ticket_digest": None}, ("", "no_change")),
+        ({}, ("", "no_members")),
+        ({"ticket_digest": None}, ("", "no_members")),
         ({"title": ""}, ("/title", "too_short")),
         ({"title": " "}, ("/title", "too_short")),
         ({"title": None}, ("/title", "null")),
@@ -164,3 +175,74 @@ def test_a_split_answers_the_exports_once_per_key(client: TestClient, customer: 
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
     refused = ExportClient(client, customer, group).post("split", {})
     assert_is_error(refused, 409, "CONFLICT")
+
+
+def test_an_approval_for_several_targets_answers_one_export_for_each(one: ExportClient, customer: Customer) -> None:
+    target_ids = [make_target(customer).id for _ in range(2)]
+    answer = one.post("approve", {"target_ids": target_ids, "ticket_digest": one.read().json["ticket_digest"]})
+    assert answer.status_code == 202
+    items = answer.json["items"]
+    assert [item["target_id"] for item in items] == target_ids
+    assert {item["status"] for item in items} == {"approved"}
+    assert one.read().json == items[0]
+    assert items[0]["siblings"] == items[1]["siblings"] == [item["id"] for item in items]
+    again = one.post("approve", {"target_ids": target_ids})
+    assert (again.status_code, again.json) == (202, answer.json)
+    assert_is_error(one.post("approve", {"target_ids": [*target_ids, make_target(customer).id]}), 409, "CONFLICT")
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ({}, ("/target_id", "required")),
+        ({"target_id": "tgt_1", "target_ids": ["tgt_1", "tgt_2"]}, ("/target_ids", "not_both")),
+        ({"target_ids": ["tgt_1"]}, ("/target_ids", "too_short")),
+        ({"target_ids": None}, ("/target_ids", "null")),
+        ({"target_ids": [f"tgt_{number}" for number in range(21)]}, ("/target_ids", "too_many")),
+        ({"target_ids": ["tgt_1", "tgt_2", "tgt_1"]}, ("/target_ids/2", "repeated")),
+        ({"target_ids": ["tgt_1", "tgt_2"]}, ("/target_ids/0", "unknown_target")),
+    ],
+)
+def test_an_approval_names_one_target_or_several_different_ones(
+    body: Any, refusal: tuple[str, str], one: ExportClient
+) -> None:
+    assert_is_error(one.post("approve", body), 422, "VALIDATION_FAILED", (FieldRefusal(*refusal),))
+    assert one.read().json["status"] == "prepared"
+
+
+def test_a_target_whose_url_is_refused_is_blocked_and_nothing_is_approved(one: ExportClient, customer: Customer) -> None:
+    bad = make_target(customer, "https://tracker.example.com:4444/hook")
+    answer = one.post("approve", {"target_ids": [make_target(customer).id, bad.id]})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/target_ids/1", "target_not_active"),))
+    assert targets.get(bad.id, None).status == "blocked"
+    assert one.read().json["status"] == "prepared"
+
+
+def test_a_failed_export_is_retried_at_another_target(client: TestClient, customer: Customer) -> None:
+    [failed] = make_failed(customer, make_target(customer).id)
+    one, right = ExportClient(client, customer, failed), make_target(customer).id
+    before = one.read().json
+    answer = one.post("retry", {"target_id": right})
+    assert (answer.status_code, answer.json["status"], answer.json["target_id"]) == (202, "approved", right)
+    assert answer.json["ticket_digest"] == before["ticket_digest"]
+    assert one.post("retry", {"target_id": right}).json == answer.json
+    assert_is_error(one.post("retry", {}), 409, "CONFLICT")
+
+
+def test_a_retry_at_a_target_that_is_not_active_or_not_allowed_is_refused(client: TestClient, customer: Customer) -> None:
+    [failed] = make_failed(customer, make_target(customer).id)
+    one, bad = ExportClient(client, customer, failed), make_target(customer, "https://tracker.example.com:4444/hook")
+    for target_id, code in ((bad.id, "target_not_active"), ("tgt_1", "unknown_target"), ("", "too_short")):
+        refusal = FieldRefusal("/target_id", code)
+        assert_is_error(one.post("retry", {"target_id": target_id}), 422, "VALIDATION_FAILED", (refusal,))
+    assert targets.get(bad.id, None).status == "blocked"
+    assert one.read().json["status"] == "failed"
+
+
+def test_an_exports_own_blocked_target_is_resumed_by_a_retry_that_names_it(client: TestClient, customer: Customer) -> None:
+    target = make_target(customer)
+    [failed] = make_failed(customer, target.id, status="blocked")
+    execute("UPDATE targets SET status = 'blocked', status_reason = 'address_private' WHERE id = ?", (target.id,))
+    answer = ExportClient(client, customer, failed).post("retry", {"target_id": target.id})
+    assert (answer.status_code, answer.json["status"]) == (202, "approved")
+    assert targets.get(target.id, None).status == "active"

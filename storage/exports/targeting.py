@@ -1,0 +1,147 @@
+"""Approves one export for several targets, and retries an export at another target than its own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from schemas.base.errors import RiskRelayError, ValidationFailed
+from schemas.base.fields import problem
+from schemas.exports.bulk_decisions import ExportReference
+from schemas.exports.record import ApprovalForAll, Export
+from schemas.exports.state_machine import ExportStatus, Transition
+from schemas.exports.ticket import Source
+from schemas.intake.scanner import SEVERITIES
+from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.db.columns import JsonField
+from storage.db.engine import transaction
+from storage.exports.queries import get, list_by_ids
+from storage.exports.rows import Draft, WrittenTicket
+from storage.exports.transitions import (
+    append_transitions,
+    approval_errors,
+    approver_columns,
+    digest_error,
+    insert,
+    judged,
+    lock,
+    redaction_error,
+    require_changed,
+    transition_many,
+    update,
+)
+from storage.exports.transitions_sql import LockedExport, approve_locked, frozen_body
+
+#: The statuses of an export that a retry made due.
+_RETRIED: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
+
+
+def approve_for_all(
+    export_id: str,
+    account_id: int,
+    approval: ApprovalForAll,
+    now: datetime,
+    actor: str,
+    policy: TargetPolicy,
+    limits: AccountLimits = UNLIMITED,
+) -> list[Export]:
+    """Approve a prepared export for its first target and a copy of it for each further one, all or none.
+
+    The exports are returned in the order of the targets, and name each other as siblings; the same approval again returns
+    them as they are. Raises ExportNotFound, Conflict, ValidationFailed for a target, the preview or at the account's limit,
+    TargetUrlRefused if `policy` refuses a target's URL.
+    """
+    with transaction():
+        errors = approval_errors(approval.target_ids, account_id, policy)
+        export = lock(export_id, account_id)
+        if stale := digest_error(approval.ticket_digest, export):
+            raise stale
+        existing = _siblings(export)
+        if {each.target_id for each in existing} == {*approval.target_ids}:
+            return sorted(existing, key=lambda each: approval.target_ids.index(str(each.target_id)))
+
+        def refusal(each: LockedExport) -> RiskRelayError | None:
+            unsafe = ValidationFailed(problem("", "preview_not_safe")) if each.preview_problems else None
+            return next((_at(errors[id_], index) for index, id_ in enumerate(approval.target_ids) if id_ in errors), unsafe)
+
+        results, held = judged([ExportReference(export_id)], account_id, Transition.APPROVE, lambda _: False, refusal)
+        require_changed(results, Transition.APPROVE)
+        ids = [export_id, *insert([_copy(export)] * (len(approval.target_ids) - 1), now, actor)]
+        limits.require_room(account_id, Limited.WAITING_EXPORTS, len(ids) - 1, now)
+        fixed = None if export.findings is None else export.findings[1]
+        update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
+        exports = [held[0]._replace(id=each) for each in ids]
+        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, approver_columns(actor))
+        append_transitions(exports, Transition.APPROVE, now, actor, None)
+        return _in_order(ids)
+
+
+def retry_elsewhere(
+    export_id: str, account_id: int | None, target_id: str, now: datetime, actor: str, policy: TargetPolicy
+) -> Export | None:
+    """Make a failed or blocked export due at another active target of its account, with its whole schedule.
+
+    The ticket and its digest stay; the envelope names the new target, and the former one is the reason of the audit entry.
+    No attempt of the former target can write anything: an export that has ended has no lease. Returns an export that waits
+    for this target already; None if the export ended at this very target: `transitions.retry` retries it there. Raises
+    ExportNotFound, Conflict, ValidationFailed for the target, TargetUrlRefused if `policy` refuses the target's URL.
+    """
+    with transaction():
+        export = lock(export_id, account_id)
+        if export.target_id == target_id:
+            return export if export.status in _RETRIED else None
+        errors = approval_errors([target_id], export.account_id, policy)
+
+        def refusal(each: LockedExport) -> RiskRelayError | None:
+            return redaction_error(each) or errors.get(target_id)
+
+        results, held = judged([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
+        require_changed(results, Transition.RETRY)
+        approved_at = export.approved_at or now
+        transition_many(
+            held,
+            Transition.RETRY,
+            now,
+            actor,
+            export.target_id,
+            target=target_id,
+            body=frozen_body(held[0], target_id, approved_at),
+            due_at=now,
+            finished_at=None,
+            status_reason=None,
+            schedule_began_at=now,
+            attempts_before=export.attempts,
+            provider_ticket_id=None,
+            provider_ticket_url=None,
+        )
+        return get(export_id)
+
+
+def _siblings(export: Export) -> list[Export]:
+    """Return the exports of the ticket of an approval for several targets; none if there was no such approval."""
+    return [] if export.siblings is None else _in_order(export.siblings)
+
+
+def _in_order(ids: Sequence[str]) -> list[Export]:
+    found = {each.id: each for each in list_by_ids([*ids], "e.id")}
+    return [found[each] for each in ids if each in found]
+
+
+def _copy(export: Export) -> Draft:
+    """Return a copy of an export; no new place joins it, and its findings stay with the original."""
+    ticket = WrittenTicket(
+        JsonField.text(export.ticket),
+        export.ticket_digest,
+        JsonField.text(list(export.preview_problems)),
+        SEVERITIES.index(export.severity),
+    )
+    total = None if export.findings is None else export.findings[0]
+    source = Source(export.source.type, export.source.id, export.source.scan_run_id)
+    return Draft(export.account_id, export.project_id, source, ticket, export.rule, total)
+
+
+def _at(error: ValidationFailed, index: int) -> ValidationFailed:
+    """Return the error of a target with the path of its id in `target_ids`."""
+    error.problems = tuple(replace(each, path=f"/target_ids/{index}") for each in error.problems)
+    return error
