@@ -25,6 +25,7 @@ from peewee import SQL, AutoField, BigAutoField, Field, Value, fn
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import rfc3339
 from schemas.compliance.subject_matching import Mentions
+from schemas.exports.state_machine import ExportStatus
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
@@ -35,6 +36,7 @@ from storage.db.models import (
     EvidenceCaptureRow,
     ExportRow,
     FindingRow,
+    FindingSightingRow,
     GrantRow,
     HandoffRow,
     IdempotencyKeyRow,
@@ -148,11 +150,26 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
 
 
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    erasure_log.add(actor, "findings", ids, now)
-    prepared = ExportRow.select(ExportRow.id).where(ExportRow.source_type == "finding", ExportRow.source_id.in_(ids))
-    export_ids = list(prepared.scalars())
-    deleted = FindingRow.delete().where(FindingRow.id.in_(ids)).execute()
-    return Counter({"findings": deleted}) + _erase_exports(export_ids, now, actor)
+    """Delete findings, and empty their exports.
+
+    Any word of a group may be about the person, so its export is emptied as a whole. If it waits for a decision, its other
+    findings are deleted too: the next scan reports them as new, and they get a ticket.
+    """
+    belongs = FindingRow.select(FindingRow.export_id).where(FindingRow.id.in_(ids))
+    is_source = (ExportRow.source_type == "finding") & ExportRow.source_id.in_(ids)
+    exports: dict[str, ExportStatus] = dict(
+        tuples(ExportRow.select(ExportRow.id, ExportRow.status).where(is_source | ExportRow.id.in_(belongs)))
+    )
+    waiting = [export_id for export_id, status in exports.items() if status is ExportStatus.PREPARED]
+    others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(waiting)).order_by(FindingRow.id)
+    finding_ids = list(dict.fromkeys((*ids, *others.scalars())))
+    deleted = 0
+    for first in range(0, len(finding_ids), SLICE):
+        slice_ = finding_ids[first : first + SLICE]
+        erasure_log.add(actor, "findings", slice_, now)
+        FindingSightingRow.delete().where(FindingSightingRow.finding.in_(slice_)).execute()
+        deleted += FindingRow.delete().where(FindingRow.id.in_(slice_)).execute()
+    return Counter({"findings": deleted}) + _erase_exports(sorted(exports), now, actor)
 
 
 def _erase_pages(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
@@ -222,7 +239,7 @@ ERASABLE_TABLES: Final = (
         FindingRow,
         owner=lambda shop: FindingRow.project.in_(_projects(shop)),
         moment=FindingRow.first_seen_at,
-        columns=(FindingRow.code, FindingRow.title, FindingRow.page_url, FindingRow.location),
+        columns=(FindingRow.code, FindingRow.title, FindingRow.page_url, FindingRow.location, FindingRow.help_url),
         erase=_erase_findings,
     ),
     ErasableTable(
@@ -259,6 +276,7 @@ ERASABLE_TABLES: Final = (
             ExportRow.source_id,
             ExportRow.provider_ticket_id,
             ExportRow.provider_ticket_url,
+            ExportRow.rule,
             ExportRow.ticket,
             ExportRow.original_ticket,
             ExportRow.dismissal_note,

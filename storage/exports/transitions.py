@@ -286,6 +286,8 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         original_ticket=None,
         dismissal_note=None,
         open_group=None,
+        # The title of an issue without a code.
+        rule=None,
         body=Case(None, [(ExportRow.body.is_null(False), b"")]),
         provider_ticket_id=None,
         provider_ticket_url=None,

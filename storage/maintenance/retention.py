@@ -32,12 +32,15 @@ from storage.db.models import (
     DiagnosticRow,
     EvidenceCaptureRow,
     ExportRow,
+    FindingRow,
+    FindingSightingRow,
     HandoffRow,
     IdempotencyKeyRow,
     InboundEmailRow,
     PageResultRow,
     PingRow,
     RecoveryRow,
+    ScanRunRow,
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
@@ -70,6 +73,7 @@ COUNTED: Final = (
     "diagnostics",
     "inbound_emails",
     "page_results",
+    "finding_sightings",
     "pings",
     "recoveries",
     "bulk_jobs",
@@ -197,18 +201,22 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     expires_later = TokenRow.expires_at.is_null() | (TokenRow.expires_at >= until.over)
     reports = ComplianceRequestRow
     # No column of several that make up a key is an id; the database's own row address is.
-    hour = SQL("rowid" if is_sqlite() else "ctid")
+    address = SQL("rowid" if is_sqlite() else "ctid")
+    # By their runs, which are few: an index by time would be written for every finding of every run.
+    sighted = FindingSightingRow.scan_run
+    old_runs = ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.updated_at < until.over)
     oldest_ping = identifiers.first_id(identifiers.PING, until.answered)
     oldest_bulk_job = identifiers.first_id(identifiers.BULK_JOB, until.over)
     oldest_recovery = identifiers.first_id(identifiers.RECOVERY, until.over)
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
+        PurgeRule(FindingSightingRow, sighted.in_(old_runs), sighted, address, "finding_sightings"),
         # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
         _rule(PingRow, PingRow.id < oldest_ping, PingRow.id),
         _rule(RecoveryRow, (RecoveryRow.id < oldest_recovery) & (RecoveryRow.finished_at < until.over), RecoveryRow.id),
         _rule(BulkJobRow, (BulkJobRow.id < oldest_bulk_job) & (BulkJobRow.finished_at < until.over), BulkJobRow.id),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
-        PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, hour, "delivery_hours"),
+        PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, address, "delivery_hours"),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
         _rule(TokenRow, (TokenRow.expires_at < until.over) & is_unused, TokenRow.expires_at),
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
@@ -232,7 +240,10 @@ def _name(model: Any) -> str:
 
 
 def _is_over(until: Cutoffs) -> Any:
-    """Return the condition that an export finished before the cutoff, and that no recovery or bulk job will reach it."""
+    """Return the condition that an export finished before the cutoff, and that no recovery, job or finding will reach it.
+
+    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it.
+    """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
     recovery = RecoveryRow.select(RecoveryRow.id).where(
@@ -243,7 +254,8 @@ def _is_over(until: Cutoffs) -> Any:
     )
     is_old = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item)
+    joined = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id, FindingRow.first_seen_at >= until.over)
+    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item) & ~fn.EXISTS(joined)
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:

@@ -20,10 +20,11 @@ from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
 from schemas.intake.evidence import Capture, CaptureForm
 from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
 from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
-from storage.accounts import sessions, tokens
+from storage.accounts import projects, sessions, tokens
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
@@ -196,6 +197,7 @@ def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Targ
         "evidence_captures": 1,
         "inbound_emails": 1,
         "page_results": 1,
+        "finding_sightings": 1,
         # What charts count of the one attempt.
         "delivery_hours": 1,
     }
@@ -248,8 +250,20 @@ def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
     scanned(customer, scan_run_id=1)
     scanned(customer, scan_run_id=2)
     scanned(customer, NOW + days(1), scan_run_id=2)
-    assert planned() == prune() == {"page_results": 1, "exports": 1}
-    assert rows("SELECT scan_run_id FROM page_results") == [(2,)]
+    assert planned() == prune() == {"page_results": 1, "exports": 1, "finding_sightings": 1}
+    assert rows("SELECT scan_run_id FROM page_results") == rows("SELECT scan_run_id FROM finding_sightings") == [(2,)]
+
+
+def test_a_group_stays_while_findings_join_it(customer: Customer) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    [group] = scanned(customer).ticket_exports
+    joining: ScanPostback = PostbackForm().read(postback(43, [issue(location="footer")]))
+    assert record_postback(joining, customer.project_id, NOW + days(1)).ticket_exports == (group,)
+    assert prune().get("exports") is None
+    execute("UPDATE exports SET status = 'dismissed', finished_at = created_at")
+    assert prune() == {}
+    execute("UPDATE findings SET first_seen_at = ?", (to_ms(NOW),))
+    assert prune() == {"exports": 1}
 
 
 def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:

@@ -14,12 +14,16 @@ from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
+from schemas.exports.decisions import DismissalReason
 from schemas.intake.evidence import CaptureForm
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import projects
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import _SQLITE_PRAGMAS, execute, rows, transaction
 from storage.db.engine import database as db
-from storage.exports import claims_sql, queries, transitions
+from storage.exports import claims_sql, decisions, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -35,6 +39,8 @@ from tests.support.factories import (
     make_project,
     make_report,
     make_target,
+    postback,
+    record_postback,
 )
 from tests.support.storefront import (
     ADA,
@@ -185,6 +191,30 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
     assert {bytes(row[0]) for row in rows("SELECT body FROM exports WHERE body IS NOT NULL")} == {b""}
     assert {row[0] for row in rows("SELECT source_id FROM exports WHERE source_type = 'manual'")} == {"redacted"}
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+
+
+@pytest.mark.parametrize(("status", "left"), [("prepared", 0), ("dismissed", 1)])
+def test_a_group_with_a_place_of_the_person_is_emptied_as_a_whole(
+    client: TestClient, shop: Customer, task: ComplianceTask, status: str, left: int
+) -> None:
+    projects.set_ticket_grouping(shop.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+    export_ids = set()
+    for name in ("a", ADA.email):
+        body = postback(issues=[{"code": "csp", "message": "No header", "url": f"https://shop.example/of/{name}"}])
+        posted = record_postback(PostbackForm().read(body), shop.project_id, utc_now())
+        export_ids |= {*posted.ticket_exports}
+    [group] = export_ids
+    if status == "dismissed":
+        decisions.dismiss(group, shop.account_id, utc_now(), "user:1", DismissalReason.WONT_FIX, f"Ask {ADA.email}.")
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    emptied = queries.get(group)
+    assert (emptied.ticket["title"], emptied.status.value, emptied.rule) == ("Redacted", "dismissed", None)
+    assert rows("SELECT open_group, dismissal_note FROM exports WHERE id = ?", (group,)) == [(None, None)]
+    # The findings of a group that waited are new in the next scan; a decision on them stays.
+    assert rows("SELECT COUNT(*) FROM findings") == rows("SELECT COUNT(*) FROM finding_sightings") == [(left,)]
+    again = PostbackForm().read(postback(2, [{"code": "csp", "url": "https://shop.example/of/a"}]))
+    assert len(record_postback(again, shop.project_id, utc_now()).ticket_exports) == 1 - left
 
 
 @pytest.mark.parametrize("name", ["failed", "delivering", "approved"])
