@@ -4,21 +4,21 @@
 worker; when killed, a worker takes over once the lease expires.
 """
 
-import signal
 import sys
 from collections.abc import Iterable
 from datetime import datetime
-from types import FrameType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import click
 
 from bin.cli.installation import Refused, opened
+from bin.cli.interruption import Interruption
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
+from bin.commands.export_bulk import bulk
 from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -166,7 +166,7 @@ def prepare(
         print_record(export_record(record, utc_now()), as_json)
 
 
-for _command in (approve, dismiss, restore, snooze, split, edit, retry):
+for _command in (approve, dismiss, restore, snooze, split, edit, retry, bulk):
     export.add_command(_command)
 
 
@@ -250,7 +250,7 @@ def _list_recoveries(as_json: bool) -> None:
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
     """Start a recovery and process it; raises Refused unless it is done."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
-    with _Interruption() as interruption:
+    with Interruption() as interruption:
         progress = _put_back(held, RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
     if progress is RecoveryProgress.MOVED:
         recoveries.release(held, utc_now())
@@ -263,7 +263,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")
 
 
-def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interruption") -> RecoveryProgress:
+def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: Interruption) -> RecoveryProgress:
     """Reschedule batch after batch until none is left or a signal arrives; a terminal shows a progress bar."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.
@@ -272,23 +272,3 @@ def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interrupt
         while (step := task.redeliver_batch(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
             bar.update(step.moved)
     return step.progress
-
-
-class _Interruption:
-    """Records the first SIGINT or SIGTERM, so that the current batch is finished; a second one ends the command."""
-
-    def __init__(self) -> None:
-        self.is_wanted = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.is_wanted = True
-        signal.signal(number, self._before[number])

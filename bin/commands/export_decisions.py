@@ -1,8 +1,8 @@
-"""The decisions of `export` on one export: approve, dismiss, restore, snooze, split, edit, retry."""
+"""The decisions of `export`: approve, dismiss, restore, snooze, split, edit, retry."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -10,8 +10,10 @@ from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import checked, read_limited
 from bin.cli.value_lists import ValueList
+from bin.commands.export_bulk import decide_on_matching, decides_on_many, filter_options
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
+from schemas.exports.bulk_decisions import BulkAction, BulkDecision
 from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
@@ -21,19 +23,29 @@ from service.operations.wiring import build_operations
 
 
 @click.command(
-    epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
+    epilog="Examples: riskrelay export approve exp_… --target tgt_…, riskrelay export approve --target tgt_… --severity "
+    "high,critical\n\nExit codes: 0 approved, 1 refused or still running, 2 wrong usage."
 )
-@click.argument("export_id")
+@click.argument("export_id", required=False)
 @click.option(
     "--target",
     "target_ids",
     type=ValueList(click.STRING),
     required=True,
-    help="The target's id; several, separated by commas, make one export for each.",
+    help="The target's id; with an export's id several, separated by commas, make one export for each.",
 )
+@filter_options()
 @json_option
-def approve(export_id: str, target_ids: tuple[str, ...], as_json: bool) -> None:
-    """Approve a prepared export for a target; a worker delivers it."""
+def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
+    """Approve a prepared export, or all that match filters, for a target; a worker delivers them.
+
+    With filters, a bulk job decides on up to 10,000 exports; a worker resumes an interrupted one.
+    """
+    if decides_on_many(export_id, filters) or export_id is None:
+        if len(target_ids) > 1:
+            raise click.UsageError("With filters, give one target.")
+        decide_on_matching(BulkDecision(BulkAction.APPROVE, target_ids[0]), filters, as_json)
+        return
     with opened() as settings, _refused_urls():
         exports = build_operations(settings).exports
         if len(target_ids) == 1:
@@ -49,28 +61,39 @@ def approve(export_id: str, target_ids: tuple[str, ...], as_json: bool) -> None:
 
 @click.command(
     epilog="Example: riskrelay export dismiss exp_… --reason false_positive --note 'The picture is decoration.'\n\n"
-    "Exit codes: 0 dismissed, 1 refused, 2 wrong usage."
+    "Exit codes: 0 dismissed, 1 refused or still running, 2 wrong usage."
 )
-@click.argument("export_id")
+@click.argument("export_id", required=False)
 @click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="Why it is dismissed.")
 @click.option("--note", help="A note for others; may have several lines.")
+@filter_options()
 @json_option
-def dismiss(export_id: str, reason: str | None, note: str | None, as_json: bool) -> None:
-    """Dismiss a prepared export.
+def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json: bool, **filters: Any) -> None:
+    """Dismiss a prepared export, or all that match filters.
 
     New places join a group that is dismissed as false_positive or wont_fix; otherwise they make a new group.
     """
+    is_many = decides_on_many(export_id, filters)
+    wanted: DismissalRequest = checked(DismissalForm(), {"reason": reason, "note": note})
+    if is_many or export_id is None:
+        decide_on_matching(BulkDecision(BulkAction.DISMISS, None, wanted.reason, wanted.note), filters, as_json)
+        return
     with opened() as settings:
-        wanted: DismissalRequest = checked(DismissalForm(), {"reason": reason, "note": note})
         record = build_operations(settings).exports.dismiss(export_id, OPERATOR, wanted.reason, wanted.note)
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(epilog="Example: riskrelay export restore exp_…\n\nExit codes: 0 prepared, 1 refused, 2 wrong usage.")
-@click.argument("export_id")
+@click.command(
+    epilog="Example: riskrelay export restore exp_…\n\nExit codes: 0 prepared, 1 refused or still running, 2 wrong usage."
+)
+@click.argument("export_id", required=False)
+@filter_options()
 @json_option
-def restore(export_id: str, as_json: bool) -> None:
-    """Make a dismissed export prepared again, or end a snooze."""
+def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
+    """Make a dismissed export, or all that match filters, prepared again, or end a snooze."""
+    if decides_on_many(export_id, filters) or export_id is None:
+        decide_on_matching(BulkDecision(BulkAction.RESTORE), filters, as_json)
+        return
     with opened() as settings:
         record = build_operations(settings).exports.restore(export_id, OPERATOR)
         print_record(export_record(record, utc_now()), as_json)
@@ -134,16 +157,24 @@ def edit(
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
-@click.argument("export_id")
+@click.command(
+    epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused or still running, 2 wrong usage."
+)
+@click.argument("export_id", required=False)
 @click.option("--target", "target_id", help="Another active target of the account; default: the export's own.")
+@filter_options(has_targets=True)
 @json_option
-def retry(export_id: str, target_id: str | None, as_json: bool) -> None:
-    """Redeliver a failed or blocked export with a new retry schedule.
+def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
+    """Redeliver a failed or blocked export, or all that match filters, with a new retry schedule.
 
     If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
     as well, and a worker validates it by its own settings.
     """
+    if decides_on_many(export_id, filters) or export_id is None:
+        if target_id is not None:
+            raise click.UsageError("With filters, exports are retried at their own targets: use --of-target to filter.")
+        decide_on_matching(BulkDecision(BulkAction.RETRY), filters, as_json)
+        return
     with opened() as settings, _refused_urls():
         exports = build_operations(settings).exports
         validation = exports.check_blocked_target(export_id, OPERATOR, target_id)

@@ -1,0 +1,176 @@
+"""The decisions of `export` on every export that matches filters: a bulk job, which the command processes itself.
+
+When interrupted, the command finishes the current batch and leaves the rest to a worker; when killed, a worker takes over
+once the lease expires.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from bin.cli.installation import Refused, opened
+from bin.cli.interruption import Interruption
+from bin.cli.number_types import ROW_ID
+from bin.cli.output import echo
+from bin.cli.records import json_option, print_record, print_records
+from bin.cli.request_bodies import checked
+from runtime.clock import utc_now
+from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.api.bulk_responses import BulkJobResponse
+from schemas.api.responses import dump
+from schemas.base.principal import OPERATOR
+from schemas.exports.bulk_decisions import BulkAction, BulkDecision
+from schemas.exports.bulk_jobs import BulkJobStatus
+from schemas.exports.export_filter import FILTERS, ExportFilterForm, ExportQuery
+from schemas.exports.state_machine import TRANSITIONS, Transition
+from schemas.settings.definitions import Settings
+from schemas.targets.approval import TargetUrlRefused
+from service.operations.wiring import build_operations
+from storage.accounts import accounts, projects
+from storage.accounts.account_limits import account_limits
+from storage.db import engine
+from storage.exports import bulk_jobs, export_list
+from storage.exports.bulk_jobs import MAX_MATCHES, BulkJobLease, BulkProgress
+from storage.targets import targets
+from worker.background.bulk_jobs import BulkJobTask
+
+Command = Callable[..., Any]
+
+#: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
+_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
+    "--severity": ("severity", "Decide on exports with these severities."),
+    "--project": ("project_id", "Decide on exports of these projects."),
+    "--source": ("source", "Decide on exports from these kinds of source."),
+    "--rule": ("rule", "Decide on exports of these rule codes."),
+    "--host": ("host", "Decide on exports of pages of this host."),
+    "--search": ("q", "Decide on exports with these words in title, description or URL."),
+    "--created-after": ("created_after", "Decide on exports prepared at this time (RFC 3339) or later."),
+    "--created-before": ("created_before", "Decide on exports prepared before this time (RFC 3339)."),
+}
+_OF_TARGET: Final = {"--of-target": ("target_id", "Decide on exports for these targets.")}
+
+
+def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]:
+    """Add the options that filter exports, `has_targets` those that have a target."""
+    options = {**_OPTIONS, **(_OF_TARGET if has_targets else {})}
+
+    def add(command: Command) -> Command:
+        command = click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask.")(command)
+        command = click.option("--account", "account_id", type=ROW_ID, help="Decide on exports of this account.")(command)
+        for option, (name, text) in reversed(options.items()):
+            if name in FILTERS:
+                command = click.option(option, f"filter_{name}", help=text)(command)
+        return command
+
+    return add
+
+
+def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
+    """Return whether a command names filters in place of one export. Raises UsageError for both or neither."""
+    is_filtered = any(value is not None for name, value in given.items() if name.startswith("filter_"))
+    if export_id is not None and (is_filtered or given["is_confirmed"] or given["account_id"] is not None):
+        raise click.UsageError("Give either an export's id or filters.")
+    if export_id is None and not is_filtered:
+        raise click.UsageError("Give an export's id, or filters such as --severity high,critical.")
+    return export_id is None
+
+
+def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json: bool) -> None:
+    """Decide on every export that `filter_options` match, after a question. Raises Refused unless it is done."""
+    with opened() as settings:
+        query = _query(decision, given)
+        count = export_list.count(query)
+        if count is None or count > MAX_MATCHES:
+            raise Refused(f"More than {MAX_MATCHES:,} exports match; narrow the filters and run several commands.")
+        if count and not given["is_confirmed"]:
+            _confirm(decision, query, count)
+        try:
+            held = build_operations(settings).bulk.begin_here(decision, query, count, query.account_id or 0)
+        except TargetUrlRefused as refused:
+            raise Refused(
+                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed."
+            ) from None
+        _process(held, settings, as_json)
+
+
+@click.command(
+    epilog="Example: riskrelay export bulk --show blk_…\n\nExit codes: 0 shown or cancelled, 1 not found, 2 wrong usage."
+)
+@click.option("--show", "shown_id", metavar="ID", help="Show the progress of a bulk job.")
+@click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; what it decided stays so.")
+@click.option("--list", "is_list", is_flag=True, help="List bulk jobs, newest first.")
+@json_option
+def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
+    """Show, list or cancel bulk jobs: decisions on every export that matched filters."""
+    if (shown_id is not None) + (cancelled_id is not None) + is_list != 1:
+        raise click.UsageError("Use one of --show, --cancel and --list.")
+    with opened() as settings:
+        if is_list:
+            records = [dump(BulkJobResponse, each) for each in bulk_jobs.list_page()]
+            columns = ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at")
+            print_records(records, as_json, columns, "There are no bulk jobs.")
+        elif shown_id is not None:
+            print_record(dump(BulkJobResponse, bulk_jobs.get(shown_id)), as_json)
+        elif cancelled_id is not None:
+            cancelled = build_operations(settings).bulk.cancel(cancelled_id, OPERATOR)
+            print_record(dump(BulkJobResponse, cancelled), as_json)
+
+
+def _query(decision: BulkDecision, given: Mapping[str, Any]) -> ExportQuery:
+    values = {name.removeprefix("filter_"): value for name, value in given.items() if name.startswith("filter_")}
+    query: ExportQuery = checked(ExportFilterForm(), {name: value for name, value in values.items() if value is not None})
+    if not query.statuses:
+        sources = TRANSITIONS[Transition(decision.action.value)].sources
+        query = replace(query, statuses=tuple(sorted(each.value for each in sources)))
+    return replace(query, account_id=given["account_id"] or _account_of(decision, query))
+
+
+def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
+    """Return the account of the target or of the filters; a job decides on exports of one account."""
+    target_id = decision.target_id or next(iter(query.target_ids), None)
+    if target_id is not None:
+        return targets.account_of(targets.find_row(target_id))
+    if query.project_ids:
+        return projects.get_project(query.project_ids[0]).account_id
+    account_id = accounts.first_id()
+    if account_id is None or accounts.are_several():
+        raise click.UsageError("There are several accounts; name one with --account.")
+    return account_id
+
+
+def _confirm(decision: BulkDecision, query: ExportQuery, count: int) -> None:
+    """Print what would be decided, and ask. Raises Refused without a yes."""
+    counts = export_list.facets(query)["severity"]
+    severities = ", ".join(f"{number:,} {severity}" for severity, number in counts.items())
+    whither = f" for target {decision.target_id}" if decision.action is BulkAction.APPROVE else ""
+    echo(f"{count:,} exports match: {severities}.", err=True)
+    try:
+        click.confirm(f"{decision.action.value.capitalize()} them{whither}?", abort=True, err=True)
+    except click.Abort:
+        raise Refused("Nothing was changed; answer y, or use --yes.") from None
+
+
+def _process(held: BulkJobLease, settings: Settings, as_json: bool) -> None:
+    """Process a job to its end; raises Refused unless it is done."""
+    wake_ups = WakeUpQueue(connect(settings.redis_url))
+    task = BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), utc_now)
+    total = bulk_jobs.get(held.id).total
+    # Each batch takes a connection of its own: none is held while workers are notified.
+    engine.release()
+    with (
+        Interruption() as interruption,
+        click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar,
+    ):
+        while (step := task.decide_batch(held)).progress is BulkProgress.MOVED and not interruption.is_wanted:
+            bar.update(step.processed)
+    if step.progress is BulkProgress.MOVED:
+        bulk_jobs.release(held, utc_now())
+        raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export bulk --cancel {held.id}`.")
+    job = bulk_jobs.get(held.id)
+    print_record(dump(BulkJobResponse, job), as_json)
+    if job.status is not BulkJobStatus.DONE:
+        raise Refused(f"Bulk job {held.id} is {job.status}; see `export bulk --show {held.id}`.")
