@@ -16,7 +16,7 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
-from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, RECOVERY_ID, TARGET_ID
+from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, RECOVERY_ID, RULE_ID, TARGET_ID
 from service.openapi.targets import TARGET
 from service.operations.wiring import build_operations
 
@@ -47,6 +47,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "ticket_digest": "",
     "recovery_id": "",
     "job_id": "",
+    "rule_id": "",
 }
 
 #: Every request, in the order of a run: its operation, and the name of the example that it sends.
@@ -87,6 +88,12 @@ _STEPS: Final = (
     ("listTicketExportRecoveries", ""),
     ("readTicketExportRecovery", ""),
     ("cancelTicketExportRecovery", "Nothing"),
+    ("createApprovalRule", "Label"),
+    ("listApprovalRules", ""),
+    ("readApprovalRule", ""),
+    ("changeApprovalRule", "Turn off"),
+    ("testApprovalRule", "Nothing"),
+    ("deleteApprovalRule", ""),
     ("postScannerResults", "One issue"),
     ("postScannerResults", "The least"),
     ("postEmail", "Plain"),
@@ -104,6 +111,7 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "createTicketExportTarget": {"target_id": "id"},
     "prepareTicketExport": {"export_id": "id", "ticket_digest": "ticket_digest"},
     "beginTicketExportRecovery": {"recovery_id": "id"},
+    "createApprovalRule": {"rule_id": "id"},
     "decideTicketExports": {"job_id": "id"},
 }
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
@@ -133,6 +141,7 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     TARGET_ID: "{{target_id}}",
     RECOVERY_ID: "{{recovery_id}}",
     BULK_JOB_ID: "{{job_id}}",
+    RULE_ID: "{{rule_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }

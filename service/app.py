@@ -7,6 +7,7 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
+from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
 from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
@@ -116,6 +117,9 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),
+        ApprovalRulesResource(executor, operations.approval_rules, base_url),
+        ApprovalRuleResource(executor, operations.approval_rules),
+        ApprovalRuleTestResource(executor, operations.approval_rules),
         EvidenceCapturesResource(executor, operations.uploads),
         CmsDiagnosticsResource(executor, operations.uploads),
         StorefrontDiagnosticsResource(executor, operations.uploads),

@@ -13,10 +13,11 @@ from storage.accounts.account_limits import account_limits
 from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
+from storage.exports.rule_evaluation import ApprovalRules
 from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from worker.background import bulk_jobs, compliance, pings, recoveries, retention, validations
+from worker.background import approval_rules, bulk_jobs, compliance, pings, recoveries, retention, validations
 from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
@@ -76,10 +77,10 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
     validation = validations.ValidationTask(inspect, worker_name(), now, lease_s)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
-    recovery = recoveries.RecoveryTask(WakeUpQueue(connect(settings.redis_url)), now)
-    bulk_job = bulk_jobs.BulkJobTask(
-        WakeUpQueue(connect(settings.redis_url)), settings.target_policy, account_limits(settings), now
-    )
+    wake_ups = WakeUpQueue(connect(settings.redis_url))
+    recovery = recoveries.RecoveryTask(wake_ups, now)
+    rules = approval_rules.ApprovalRuleTask(ApprovalRules(settings.target_policy, wake_ups.notify), now)
+    bulk_job = bulk_jobs.BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), now)
 
     def retention_cutoffs(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
@@ -91,6 +92,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
         ),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
+        BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),
         BackgroundTask("bulk_jobs", bulk_job.run_once, bulk_jobs.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),

@@ -66,6 +66,10 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_target": "No target has this id.",
     "target_not_active": "This target is not active; the message names its status and the fix.",
     "target_unavailable": "The last validation of this target failed; the message names the reason and the fix.",
+    "empty_match": (
+        "An empty match would match every export; name one of project_id, severity_at_least, sources, rule, page_path."
+    ),
+    "not_a_path": "A pattern for a path begins with /, * or ?.",
     "preview_not_safe": "The ticket's preview has problems; preview.problems lists them.",
     "target_removed": "The target of this export was removed; choose another target with target_id.",
     "no_members": "This object names nothing to change.",
@@ -77,7 +81,9 @@ MESSAGES: Final[Mapping[str, str]] = {
     "not_both": "Use either target_id or target_ids, not both.",
     "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
-    "not_of_this_action": "This field belongs to another action: target_id to approve, reason and note to dismiss.",
+    "not_of_this_action": (
+        "This field belongs to another action: target_id to approve, reason and note to dismiss, labels to label."
+    ),
     "ids_or_filter": "Send either ids, or filter and expected_count.",
     "too_many_matches": "The filter matches more exports than one job decides on; narrow it and send several requests.",
     "repeated": "This id is in the list already.",
@@ -129,6 +135,15 @@ class WholeNumber(fields.Integer):
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
         if type(value) is not int:
             raise self.make_error("invalid")
+        return value
+
+
+class Truth(fields.Boolean):
+    """A JSON true or false; neither 1 nor "yes"."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValidationError("invalid_type")
         return value
 
 

@@ -19,6 +19,7 @@ class Ability(StrEnum):
     PREPARE_EXPORTS = "ticket-exports:prepare"
     APPROVE_EXPORTS = "ticket-exports:approve"
     READ_EXPORTS = "ticket-exports:read"
+    MANAGE_RULES = "approval-rules:manage"
     CONSOLE = "console"
     UPLOAD_EVIDENCE = "browser-extension:evidence-upload"
     UPLOAD_CMS_DIAGNOSTICS = "cms-plugin:diagnostics-upload"
@@ -32,6 +33,7 @@ ABILITIES: Final = {
         Ability.PREPARE_EXPORTS,
         Ability.APPROVE_EXPORTS,
         Ability.READ_EXPORTS,
+        Ability.MANAGE_RULES,
         Ability.CONSOLE,
     ),
     TokenKind.PLATFORM: (

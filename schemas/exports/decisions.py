@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from schemas.base.timestamps import rfc3339_or_none
 
@@ -16,6 +16,10 @@ class DismissalReason(StrEnum):
     DUPLICATE = "duplicate"
     TEST = "test"
     OTHER = "other"
+
+
+#: After a dismissal with one of these reasons, new places of a group join it and need no decision.
+STAYS_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
 
 
 @dataclass(frozen=True, slots=True)

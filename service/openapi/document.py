@@ -17,6 +17,7 @@ from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
 from service.openapi import (
+    approval_rules,
     bulk,
     deliveries,
     error_responses,
@@ -37,6 +38,7 @@ _OPERATIONS: Final = {
     **bulk.OPERATIONS,
     **targets.OPERATIONS,
     **recoveries.OPERATIONS,
+    **approval_rules.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
     **sessions.OPERATIONS,
@@ -47,6 +49,7 @@ _TAGS: Final[Mapping[str, str]] = {
     bulk.TAG: "One decision on many exports.",
     targets.TAG: "The receivers of tickets.",
     recoveries.TAG: "Jobs that redeliver failed exports of a target.",
+    approval_rules.TAG: "Rules that approve, dismiss or label exports when they are prepared.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",
     intake.EMAIL_TAG: "Inbound emails.",
     uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
@@ -73,6 +76,7 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "target_id": "TargetId",
     "recovery_id": "RecoveryId",
     "job_id": "BulkJobId",
+    "rule_id": "RuleId",
     "session_id": "SessionId",
     "file": "PageFile",
 }

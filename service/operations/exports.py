@@ -23,6 +23,7 @@ from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
 from storage.exports import decisions, queries, splits, targeting, transitions
+from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 
@@ -37,8 +38,10 @@ class ExportOperations:
         policy: TargetPolicy,
         default_secret: DefaultSecret,
         limits: AccountLimits = UNLIMITED,
+        rules: ApprovalRules = LEFT_TO_WORKERS,
     ) -> None:
         self._limits = limits
+        self._rules = rules
         self._check = check
         self._policy = policy
         self._wake_ups = wake_ups
@@ -49,7 +52,7 @@ class ExportOperations:
 
         Raises ValidationFailed for a project of another account, and at the account's limit.
         """
-        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key, self._limits)
+        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key, self._limits, self._rules)
 
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.

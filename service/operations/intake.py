@@ -6,6 +6,7 @@ from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from storage.accounts.account_limits import AccountLimits
+from storage.exports.rule_evaluation import ApprovalRules
 from storage.intake import emails, findings
 from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
@@ -14,9 +15,10 @@ from storage.intake.findings import PreparedPostback
 class IntakeOperations:
     """Stores what scanners and email providers post, and prepares exports from it."""
 
-    def __init__(self, default_project_id: int | None, limits: AccountLimits) -> None:
+    def __init__(self, default_project_id: int | None, limits: AccountLimits, rules: ApprovalRules) -> None:
         self._default_project_id = default_project_id
         self._limits = limits
+        self._rules = rules
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
@@ -24,7 +26,7 @@ class IntakeOperations:
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare or extend exports. Raises ValidationFailed."""
-        return findings.record(prepared, self._default_project_id, utc_now(), actor, self._limits)
+        return findings.record(prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules)
 
     def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
         """Write the ticket of an email, before the transaction that stores it."""
@@ -32,4 +34,4 @@ class IntakeOperations:
 
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        return emails.accept(prepared, self._default_project_id, utc_now(), actor, self._limits)
+        return emails.accept(prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules)

@@ -7,6 +7,7 @@ from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture
 from storage.accounts.account_limits import AccountLimits
 from storage.accounts.grants import manageable
+from storage.exports.rule_evaluation import ApprovalRules
 from storage.intake import handoffs
 from storage.intake.handoffs import PreparedUpload
 
@@ -19,9 +20,10 @@ def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> N
 class UploadOperations:
     """Stores uploads, within the limits of their accounts."""
 
-    def __init__(self, limits: AccountLimits) -> None:
+    def __init__(self, limits: AccountLimits, rules: ApprovalRules) -> None:
         self._limits = limits
+        self._rules = rules
 
     def record(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
-        return handoffs.record_upload(prepared, principal, utc_now(), self._limits)
+        return handoffs.record_upload(prepared, principal, utc_now(), self._limits, self._rules)

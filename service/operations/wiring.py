@@ -6,6 +6,7 @@ from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
 from service.operations.address_check import AddressCheck
+from service.operations.approval_rules import ApprovalRuleOperations
 from service.operations.bulk import BulkOperations
 from service.operations.compliance import ComplianceOperations
 from service.operations.exports import ExportOperations
@@ -14,6 +15,7 @@ from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
 from service.operations.uploads import UploadOperations
 from storage.accounts.account_limits import account_limits
+from storage.exports.rule_evaluation import ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 
@@ -29,6 +31,7 @@ class Operations:
     intake: IntakeOperations
     compliance: ComplianceOperations
     uploads: UploadOperations
+    approval_rules: ApprovalRuleOperations
 
 
 def build_operations(
@@ -40,14 +43,16 @@ def build_operations(
     default_secret = DefaultSecret.of(settings, vault)
     check = AddressCheck(settings, resolver or DnsResolver())
     limits = account_limits(settings)
+    rules = ApprovalRules(settings.target_policy, wake_ups.notify)
     return Operations(
-        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret, limits),
+        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret, limits, rules),
         targets=TargetOperations(
             check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s, limits
         ),
         recoveries=RecoveryOperations(wake_ups),
         bulk=BulkOperations(wake_ups, settings.target_policy, limits),
-        intake=IntakeOperations(settings.default_project_id, limits),
+        intake=IntakeOperations(settings.default_project_id, limits, rules),
         compliance=ComplianceOperations(vault, wake_ups),
-        uploads=UploadOperations(limits),
+        uploads=UploadOperations(limits, rules),
+        approval_rules=ApprovalRuleOperations(),
     )

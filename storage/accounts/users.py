@@ -1,13 +1,19 @@
-"""Withdraws a user's rights: disable for a while, or remove for good. Both take effect on the next request."""
+"""Withdraws a user's rights: disable for a while, or remove for good. Both take effect on the next request.
+
+The user's approval rules stop, and stay so if the user is enabled again.
+"""
 
 from datetime import datetime
 
 from schemas.base.console_session import Ended
+from schemas.base.timestamps import to_ms
+from schemas.exports.approval_rules import StoppedReason
 from storage.accounts import sessions, tokens
 from storage.accounts.accounts import User, get_user, user_by_email
-from storage.accounts.audit_log import append
+from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
-from storage.db.models import ConsoleSessionRow, GrantRow, IdempotencyKeyRow, TokenRow, UserRow
+from storage.db.models import ApprovalRuleRow, ConsoleSessionRow, GrantRow, IdempotencyKeyRow, TokenRow, UserRow
+from storage.db.queries import tuples
 
 
 def disable(email: str, now: datetime, actor: str) -> User:
@@ -16,6 +22,7 @@ def disable(email: str, now: datetime, actor: str) -> User:
         user = user_by_email(email)
         if UserRow.update(disabled_at=now).where(UserRow.id == user.id, UserRow.disabled_at.is_null()).execute():
             _end_sessions(user, now, actor)
+            _stop_rules(user, now, actor)
             append(now, actor, "disable_user", f"user:{user.id}")
         return get_user(user.id)
 
@@ -39,6 +46,7 @@ def remove(email: str, now: datetime, actor: str) -> User:
         # First, so that it waits for tokens and grants that are being created: their foreign keys lock the row.
         UserRow.update(email=f"removed:{user.id}", disabled_at=now, removed_at=now).where(UserRow.id == user.id).execute()
         _end_sessions(user, now, actor)
+        _stop_rules(user, now, actor)
         tokens.revoke_where(TokenRow.user == user.id, now, actor)
         TokenRow.update(name="").where(TokenRow.user == user.id).execute()
         GrantRow.delete().where(GrantRow.user == user.id).execute()
@@ -50,3 +58,11 @@ def remove(email: str, now: datetime, actor: str) -> User:
 def _end_sessions(user: User, now: datetime, actor: str) -> None:
     of_user = ConsoleSessionRow.token.in_(TokenRow.select(TokenRow.id).where(TokenRow.user == user.id))
     sessions.end_where(of_user, Ended.REVOKED, now, actor)
+
+
+def _stop_rules(user: User, now: datetime, actor: str) -> None:
+    reason = StoppedReason.AUTHOR_DISABLED.value
+    is_enabled = (ApprovalRuleRow.author == user.id) & ApprovalRuleRow.enabled
+    stopped = ApprovalRuleRow.update(enabled=False, stopped_reason=reason, updated_at=now).where(is_enabled)
+    ids = sorted(row[0] for row in tuples(stopped.returning(ApprovalRuleRow.id)))
+    append_all([AuditEntry(to_ms(now), actor, "stop_rule", rule_id, reason=reason) for rule_id in ids])

@@ -7,6 +7,7 @@ PostgreSQL: pooled connections. Neither is touched at import: `open_database` bi
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,7 @@ def transaction() -> Iterator[None]:
     if database.in_transaction():
         yield
         return
+    actions = _after_commit.actions = list[Callable[[], object]]()
     try:
         with database.obj.write() if is_sqlite() else database.atomic():
             yield
@@ -162,6 +164,17 @@ def transaction() -> Iterator[None]:
             raise
         disk_space.LAST_FULL_WRITE.note()
         raise DatabaseFull(*outage.args) from outage
+    for action in actions:
+        action()
+
+
+def after_commit(action: Callable[[], object]) -> None:
+    """Call `action` when the caller's transaction has committed; never if it rolls back.
+
+    For what no rollback undoes, such as a wake-up. A repeated action is called once.
+    """
+    if action not in _after_commit.actions:
+        _after_commit.actions.append(action)
 
 
 @contextmanager
@@ -427,3 +440,12 @@ def _options_of(url: str) -> str:
     except psycopg.ProgrammingError:
         # Connecting reports the error.
         return ""
+
+
+class _AfterCommit(threading.local):
+    """The actions of this thread's transaction."""
+
+    actions: list[Callable[[], object]]
+
+
+_after_commit: Final = _AfterCommit()

@@ -225,7 +225,7 @@ class TargetRow(BaseModel):
 
 
 class ExportRow(BaseModel):
-    """One ticket for one target. Only `storage.exports.claims_sql` and `storage.exports.transitions` write `status`."""
+    """One ticket for one target. Only `storage.exports.claims_sql`, `transitions` and `transitions_sql` write `status`."""
 
     id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
@@ -280,7 +280,8 @@ class ExportRow(BaseModel):
     #: Since when it is snoozed, and until when; NULL: until one of its findings is seen again.
     snoozed_at = MomentField(null=True)
     snoozed_until = MomentField(null=True)
-    #: The user or the rule that approved it; neither where the operator did.
+    #: The user or the rule that approved it; neither where the operator did. Of a prepared export: the rule for whose target
+    #: it waits.
     approved_by_user_id = IntegerField(null=True)
     approved_by_rule_id = TextField(null=True)
     #: The ids of all exports of one ticket that was approved for several targets.

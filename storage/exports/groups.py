@@ -6,7 +6,7 @@ and then the lock of each group's row, which a person's decision takes too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -64,9 +64,12 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
 
 
 def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
-    """Return the ticket of an open group that has become `group`; a person's edits of it stay."""
+    """Return the ticket of an open group that has become `group`; a person's edits of it stay, and labels of rules."""
     if opened.row.original_ticket is None:
-        return group_ticket(group)
+        ticket = group_ticket(group)
+        own = () if opened.group is None else group_ticket(opened.group).labels
+        added = [label for label in _json.python_value(opened.row.ticket)["labels"] if label not in {*own, *ticket.labels}]
+        return replace(ticket, labels=(*ticket.labels, *added))
     original = _json.python_value(opened.row.original_ticket)
     return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)
 

@@ -1,6 +1,6 @@
 """Rows of exports and attempts: what the hot statements select and store, and the records that other layers get."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -92,8 +92,12 @@ def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -
 
     `checkpoint` is called between parts of the work; a caller in a transaction has none.
     """
+    return written_records([ticket.record() for ticket in tickets], checkpoint)
+
+
+def written_records(records: Sequence[dict[str, Any]], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
+    """Write tickets that are JSON already, as `written` does."""
     made: list[WrittenTicket] = []
-    records = [ticket.record() for ticket in tickets]
     for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
         found = _json.text([asdict(each) for each in problems])
         made.append(WrittenTicket(_json.text(record), digest(record), found, SEVERITIES.index(record["severity"])))
@@ -230,6 +234,9 @@ def _dismissal(row: PolledExport) -> Dismissal:
 
 
 def _approved_by(row: PolledExport) -> ApprovedBy | None:
+    if row.approved_at is None:
+        # A prepared export may wait for the target of the rule.
+        return None
     if row.approved_by_rule_id is not None:
         return ApprovedBy("rule", row.approved_by_rule_id, row.approved_by_name)
     if row.approved_by_user_id is not None:

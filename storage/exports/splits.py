@@ -62,7 +62,8 @@ def split(export_id: str, account_id: int | None, now: datetime, actor: str, lim
             )
             for each, ticket in zip(others, tickets, strict=True)
         ]
-        new_ids = prepare(drafts, now, actor, limits)
+        # A person took the group apart to decide on each: no rule does.
+        new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         groups_sql.extend([(export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)])
         groups_sql.close_group(export.id, first.id)

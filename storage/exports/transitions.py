@@ -1,12 +1,11 @@
 """State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
 
-This module and `storage.exports.claims_sql` are the only writers of an export's status. `storage.exports.decisions` has the
-decisions on one export that make nothing due. Every transition is a
+This module, `storage.exports.rule_evaluation` for approval rules, and `storage.exports.claims_sql` are the only writers of
+an export's status. `storage.exports.decisions` has the decisions on one export that make nothing due. Every transition is a
 compare-and-swap on the row and leaves an audit entry in the same transaction. Transitions that a request makes name the
 version they read; those of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,7 +16,7 @@ from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, Valida
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportReference
-from schemas.exports.decisions import DismissalReason
+from schemas.exports.decisions import STAYS_OPEN, DismissalReason
 from schemas.exports.group_ticket import is_group
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
@@ -38,6 +37,7 @@ from storage.db.queries import for_update, tuples
 from storage.exports import groups_sql
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, prepared_values
+from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions_sql import LockedExport, approve_locked, lock_targets
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
@@ -47,8 +47,6 @@ RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
-#: After a dismissal with one of these reasons, new places of a group join it and need no decision.
-STAYS_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
 NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
 #: The statuses in which an export has what these transitions want; `approve` compares its target.
@@ -59,14 +57,23 @@ _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
 }
 
 
-def prepare(drafts: Sequence[Draft], now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> list[str]:
-    """Store each draft as a `prepared` export and return the ids, in order; the caller holds the transaction.
+def prepare(
+    drafts: Sequence[Draft],
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+    rules: ApprovalRules | None = LEFT_TO_WORKERS,
+) -> list[str]:
+    """Store each draft as a `prepared` export, apply the approval rules, and return the ids, in order.
 
-    Raises ValidationFailed at an account's limit.
+    With None the caller applies them. The caller holds the transaction. Raises ValidationFailed at an account's limit.
     """
     ids = insert(drafts, now, actor)
-    for account_id, added in Counter(draft.account_id for draft in drafts).items():
-        limits.require_room(account_id, Limited.WAITING_EXPORTS, added, now)
+    for account_id in {draft.account_id: None for draft in drafts}:
+        own = [export_id for export_id, draft in zip(ids, drafts, strict=True) if draft.account_id == account_id]
+        limits.require_room(account_id, Limited.WAITING_EXPORTS, len(own), now)
+        if rules is not None:
+            rules.apply(account_id, own, now)
     return ids
 
 
@@ -79,9 +86,14 @@ def insert(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
 
 
 def prepare_by_hand(
-    preparation: Preparation, account_id: int, now: datetime, actor: str, limits: AccountLimits = UNLIMITED
+    preparation: Preparation,
+    account_id: int,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+    rules: ApprovalRules = LEFT_TO_WORKERS,
 ) -> Export:
-    """Store a ticket that a client wrote as a `prepared` export.
+    """Store a ticket that a client wrote as a `prepared` export, and apply the approval rules.
 
     Raises ValidationFailed on `/project_id`, or at the account's limit.
     """
@@ -91,7 +103,7 @@ def prepare_by_hand(
         if project_id is not None and not projects.exists():
             raise ValidationFailed(problem("/project_id", "unknown_project"))
         source = Source(MANUAL, preparation.source_id or "")
-        [export_id] = prepare([Draft(account_id, project_id, source, preparation.ticket)], now, actor, limits)
+        [export_id] = prepare([Draft(account_id, project_id, source, preparation.ticket)], now, actor, limits, rules)
         return get(export_id)
 
 
@@ -229,8 +241,9 @@ def restore_many(
     with transaction():
         groups_sql.lock_projects_of(each.id for each in wanted)
         results, held = judged(wanted, account_id, Transition.RESTORE, refusal=redaction_error)
-        decided = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note")
-        transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(decided))
+        # No rule decides again what a person brought back.
+        undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
+        transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
         _open_groups(held)
         return results
 

@@ -1,4 +1,4 @@
-"""The statements of an approval, over many exports at once, and what approvals and retries read of targets."""
+"""The statements of approvals and rules, over many exports at once, and what approvals and retries read of targets."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from schemas.targets.approval import ApprovalState
 from schemas.targets.target import TargetStatus
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
-from storage.db.engine import is_sqlite
+from storage.db.engine import is_sqlite, rows
 from storage.db.models import ExportRow, TargetRow
 
 # Until the transaction ends the targets are not removed; nothing else waits for this lock.
@@ -20,6 +20,15 @@ _APPROVE: Final = """
 WITH r (id, target_id, body) AS ({{rows}})
 UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = version + 1
 FROM r WHERE exports.id = r.id"""
+_WRITE: Final = """
+WITH r ({names}) AS ({{rows}})
+UPDATE exports SET {changes}, version = version + 1
+FROM r WHERE exports.id = r.id"""
+_SET_WAITING: Final = """
+WITH r (id) AS ({rows})
+UPDATE exports SET approved_by_rule_id = ?
+FROM r WHERE exports.id = r.id"""
+_ANY_RULE: Final = "SELECT 1 FROM approval_rules WHERE account_id = ? AND enabled LIMIT 1"
 
 
 class LockedExport(NamedTuple):
@@ -78,6 +87,30 @@ def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, a
     sql = _APPROVE.format(changes=", ".join(f"{name} = ?" for name in changes))
     frozen = [(each.id, target_id, frozen_body(each, target_id, now)) for each, target_id in exports]
     execute_over(sql, column_types(ExportRow, ("id", "target_id", "body")), frozen, tuple(changes.values()))
+
+
+def has_rules(account_id: int) -> bool:
+    """Return whether an approval rule of the account decides: most accounts have none, and every request asks."""
+    return bool(rows(_ANY_RULE, (account_id,)))
+
+
+def write_locked(records: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> None:
+    """Write columns of locked exports and count their versions up.
+
+    A record has the `id` of an export and the columns that are its own; `shared` are columns with the same value in all.
+    """
+    if not records:
+        return
+    names = tuple(records[0])
+    changes = [f"{name} = r.{name}" for name in names if name != "id"] + [f"{name} = ?" for name in shared]
+    sql = _WRITE.format(names=", ".join(names), changes=", ".join(changes))
+    values = [tuple(record.values()) for record in records]
+    execute_over(sql, column_types(ExportRow, names), values, tuple(shared.values()))
+
+
+def set_waiting(export_ids: Sequence[str], rule_id: str | None) -> None:
+    """Let locked prepared exports wait for the target of a rule, or for none; clients see no change."""
+    execute_over(_SET_WAITING, column_types(ExportRow, ("id",)), [(each,) for each in export_ids], (rule_id,))
 
 
 def lock_targets(target_ids: Collection[str]) -> dict[str, LockedTarget]:

@@ -18,6 +18,7 @@ from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
 from storage.db.queries import tuples
 from storage.exports.rows import Draft, WrittenTicket, written
+from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 
 
@@ -40,6 +41,7 @@ def accept(
     now: datetime,
     actor: str,
     limits: AccountLimits = UNLIMITED,
+    rules: ApprovalRules = LEFT_TO_WORKERS,
 ) -> EmailAccepted:
     """Store an email and prepare its export; for a message that its project has already, return the first one's id.
 
@@ -55,7 +57,7 @@ def accept(
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    email_id = _store(prepared, project_id, account_id, digest, now, actor, limits)
+                    email_id = _store(prepared, project_id, account_id, digest, now, actor, limits, rules)
                 return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:
                 # Another request stored the same message a moment before; the savepoint took this one's export back.
@@ -73,11 +75,12 @@ def _store(
     now: datetime,
     actor: str,
     limits: AccountLimits,
+    rules: ApprovalRules,
 ) -> str:
     """Prepare the export and insert the email that names it. Raises IntegrityError if the message is stored already."""
     email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
     draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
-    [export_id] = prepare([draft], now, actor, limits)
+    [export_id] = prepare([draft], now, actor, limits, rules)
     InboundEmailRow.insert(
         id=email_id,
         project=project_id,

@@ -112,7 +112,8 @@ class GroupedPostback:
             elif each.marks or tickets[rule].text != opened.row.ticket:
                 extensions.append(Extension(opened.row, tickets[rule], len(each.marks)))
                 changed.append(opened.row.id)
-        prepare(drafts, now, actor, limits)
+        # The caller applies the approval rules to new and extended groups together.
+        prepare(drafts, now, actor, limits, None)
         groups.extend(extensions, now, actor)
         groups.join_frozen(waiting, now, actor)
         return changed

@@ -25,6 +25,7 @@ from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import ExportRow, FindingRow, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
+from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 from storage.intake import findings_sql
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
@@ -102,6 +103,7 @@ def record(
     now: datetime,
     actor: str,
     limits: AccountLimits = UNLIMITED,
+    rules: ApprovalRules = LEFT_TO_WORKERS,
 ) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
 
@@ -141,10 +143,11 @@ def record(
                 )
                 for mark, finding_id in new.items()
             ]
-            changed = prepare(drafts, now, actor, limits)
+            changed = prepare(drafts, now, actor, limits, None)
         if run.has_snoozed:
             woken = groups_sql.end_snoozes(list(issues), run.project_id)
             append_all([AuditEntry(to_ms(now), actor, "seen_again", export_id) for export_id in woken])
+        rules.apply(run.account_id, changed, now)
         return PostbackResult(postback.scan_run_id, len(new), len(issues) - len(new), tuple(changed))
 
 

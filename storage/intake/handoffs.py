@@ -24,6 +24,7 @@ from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
+from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 
 
@@ -42,7 +43,11 @@ def prepare_upload(upload: Capture | Diagnostics, checkpoint: Checkpoint = no_ch
 
 
 def record_upload(
-    prepared: PreparedUpload, principal: TokenPrincipal, now: datetime, limits: AccountLimits = UNLIMITED
+    prepared: PreparedUpload,
+    principal: TokenPrincipal,
+    now: datetime,
+    limits: AccountLimits = UNLIMITED,
+    rules: ApprovalRules = LEFT_TO_WORKERS,
 ) -> Handoff:
     """Store an upload and prepare an export from it.
 
@@ -59,7 +64,7 @@ def record_upload(
             _require_shop(upload.shop_domain, project.shop_domain)
             source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
             _insert_diagnostics(upload, source.id, now)
-        handoff = _hand_off(source, prepared, principal, now, limits)
+        handoff = _hand_off(source, prepared, principal, now, limits, rules)
         limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
         return handoff
 
@@ -74,11 +79,16 @@ def _require_shop(named: str | None, expected: str | None) -> None:
 
 
 def _hand_off(
-    source: Source, prepared: PreparedUpload, principal: TokenPrincipal, now: datetime, limits: AccountLimits
+    source: Source,
+    prepared: PreparedUpload,
+    principal: TokenPrincipal,
+    now: datetime,
+    limits: AccountLimits,
+    rules: ApprovalRules,
 ) -> Handoff:
     upload = prepared.upload
     draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
-    [export_id] = prepare([draft], now, principal.key, limits)
+    [export_id] = prepare([draft], now, principal.key, limits, rules)
     handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
     HandoffRow.insert(
         id=handoff_id,

@@ -20,6 +20,7 @@ from falcon.inspect import inspect_routes
 from runtime.clock import utc_now
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import ABILITIES, TokenKind
+from schemas.exports.approval_rules import RuleAction, RuleActionType
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from service.app import App, create_app
@@ -34,6 +35,7 @@ from tests.support.factories import (
     make_exports,
     make_failed,
     make_platform_token,
+    make_rule,
     make_settings,
     make_target,
 )
@@ -45,7 +47,8 @@ HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
-_ID: Final = re.compile("(blk|exp|rec|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_ID: Final = re.compile("(blk|exp|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
 _VERBS: Final = ("pause", "ping", "disable")
 
@@ -64,6 +67,7 @@ class DescribedApi:
             "tgt": [target.id],
             "rec": self._recoveries(40),
             "blk": [make_bulk_job(self.customer)],
+            "rul": [make_rule(self.customer, _LABELLING).id for _ in range(40)],
             "ses": self._sessions(),
         }
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}

@@ -13,6 +13,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.exports.approval_rules import ApprovalRule, RuleAction, RuleMatch, RuleRequest
 from schemas.exports.bulk_decisions import BulkAction, BulkDecision
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
 from schemas.exports.export_filter import ExportQuery
@@ -28,7 +29,7 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
-from storage.exports import bulk_jobs, claims_sql, export_list, transitions
+from storage.exports import approval_rules, bulk_jobs, claims_sql, export_list, transitions
 from storage.exports.bulk_jobs import NewBulkJob
 from storage.exports.rows import Draft
 from storage.intake import findings
@@ -152,6 +153,14 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
 def limit_target(target_id: str, max_per_minute: int | None, now: datetime = NOW) -> None:
     """Set a target's rate limit."""
     changes.edit(target_id, TargetEdit(sets_limit=True, max_per_minute=max_per_minute), DEFAULT_SECRET, now, "operator")
+
+
+def make_rule(
+    customer: Customer, action: RuleAction, match: RuleMatch | None = None, now: datetime = NOW, name: str = "A rule"
+) -> ApprovalRule:
+    """Store an enabled approval rule of the customer's user, which matches every export unless `match` says less."""
+    request = RuleRequest(name, True, match or RuleMatch(severity_at_least="info"), action)
+    return approval_rules.create(customer.account_id, request, customer.user_id, now, f"user:{customer.user_id}")
 
 
 def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[str]:

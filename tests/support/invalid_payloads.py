@@ -25,7 +25,17 @@ from tests.support.factories import (
     postmark_email,
     storefront_diagnostics,
 )
-from tests.support.raw_http import EXPORTS, JSON, RECOVERIES, RESULTS, TARGETS, Call, is_of_the_console, target_request
+from tests.support.raw_http import (
+    EXPORTS,
+    JSON,
+    RECOVERIES,
+    RESULTS,
+    RULES,
+    TARGETS,
+    Call,
+    is_of_the_console,
+    target_request,
+)
 from tests.support.request_bodies import BY_HAND
 from tests.support.specification import (
     CAPTURES,
@@ -55,6 +65,14 @@ HEADERS: Final = (
 #: Answers about them are refusals; each is tried by itself.
 DECIDING: Final = ("Accept", "Content-Type", "Content-Encoding", "Authorization", "X-Platform-Hmac-Sha256")
 
+_WITH_BODY: Final = frozenset({"POST", "PATCH"})
+_RULE_MATCH: Final = {
+    "project_id": 1,
+    "severity_at_least": "high",
+    "sources": ["finding"],
+    "rule": "csp-*",
+    "page_path": "/checkout/*",
+}
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
 #: What a message with an attachment is in the plain form.
@@ -151,12 +169,12 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
         number = next(numbers)
         query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
         yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
-    for step in re.findall(r"(?:exp|rec|ses|tgt)_[0-9A-Z]{26}", base.path):
+    for step in re.findall(r"(?:exp|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
         number = next(numbers)
         for known in (step[:4], ""):
             path = base.path.replace(step, f"{known}{numbered(number)}")
             yield Spoiled(f"{name} id in the path", number, replace(base, path=path))
-    if base.method == "POST":
+    if base.method in _WITH_BODY:
         # Every kind has its turn within a few routes.
         for kind, form in islice(cycle(_BODIES.items()), number % len(_BODIES), number % len(_BODIES) + _BODIES_EACH):
             number = next(numbers)
@@ -281,14 +299,15 @@ class _Open:
 
 def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
+    ids["rule_id"] = world.rule_id
     return route.format(**ids, session_id=world.session_id, file="index.css")
 
 
 def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
     """Return the requests to a route as they should be, one for each form that it takes; `{}` where none is known."""
     path, tokens = _reached(route, world), (world.customer.token, world.platform_token)
-    headers = {**_credentials(route, *tokens), **(JSON if method == "POST" else {}), "Accept": "application/json"}
-    bodies = _bodies(world).get(route, [{}]) if method == "POST" else []
+    headers = {**_credentials(route, *tokens), **(JSON if method in _WITH_BODY else {}), "Accept": "application/json"}
+    bodies = _bodies(world).get(route, [{}]) if method in _WITH_BODY else []
     call = Call(method, path, tuple(headers.items()))
     return [_resigned(route, _topical(route, call.with_json(body), body)) for body in bodies] or [call]
 
@@ -311,6 +330,11 @@ def _topical(route: str, call: Call, body: Any) -> Call:
 def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
     project_id, report = world.customer.project_id, {"report_id": world.report_id}
     mailbox = {"Email": "bob@mail.example", "Name": "Bob", "MailboxHash": ""}
+    actions = [
+        {"type": "approve", "target_id": world.target_id},
+        {"type": "dismiss", "reason": "test"},
+        {"type": "label", "labels": ["later"]},
+    ]
     return {
         RESULTS: [postback(42, issues=[_ISSUE], page=_HEADED)],
         EMAIL: [
@@ -320,6 +344,8 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
         TARGETS: [target_request(max_per_minute=60)],
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
+        RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],
+        f"{RULES}/{{rule_id}}": [{"name": "A rule", "enabled": False, "match": _RULE_MATCH, "action": actions[0]}],
         RECOVERIES: [{"target_id": world.target_id, "since": "24h"}],
         CAPTURES: [{**capture(project_id), **report}],
         CMS: [{**cms_diagnostics(project_id), **report}],

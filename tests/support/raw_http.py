@@ -26,6 +26,7 @@ BASE = "http://127.0.0.1:8000"
 TARGETS: Final = "/api/ticket-export-targets"
 EXPORTS: Final = "/api/ticket-exports"
 RECOVERIES: Final = "/api/ticket-export-recoveries"
+RULES: Final = "/api/approval-rules"
 SESSIONS: Final = "/api/console-sessions"
 
 SAFE_HEADERS: Final = {

@@ -13,10 +13,20 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
+from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
 from schemas.settings.definitions import Settings
 from storage.accounts import projects, tokens
 from storage.exports import recoveries
-from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_customer, make_session, make_target, postback
+from tests.support.factories import (
+    NOW,
+    SCANNER_SECRET,
+    Customer,
+    make_customer,
+    make_rule,
+    make_session,
+    make_target,
+    postback,
+)
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
 
@@ -49,6 +59,7 @@ class CloudInstallation:
     export_id: str
     target_id: str
     recovery_id: str
+    rule_id: str
     session_id: str
 
     def call(self, endpoint: int) -> Call:
@@ -107,6 +118,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         export_id=prepared(client, 1),
         target_id=target.id,
         recovery_id=recovering.id,
+        rule_id=make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id), RuleMatch(rule="none")).id,
         session_id=make_session(customer),
     )
 

@@ -60,6 +60,9 @@ CREATE TABLE approval_rules (
 );
 CREATE INDEX approval_rules_account ON approval_rules (account_id, id);
 CREATE INDEX approval_rules_author ON approval_rules (author_id);
+-- Prepared exports that wait for the target of a rule.
+CREATE INDEX exports_waiting_for_rule ON exports (approved_by_rule_id, id)
+    WHERE status = 'prepared' AND approved_by_rule_id IS NOT NULL;
 CREATE TABLE bulk_jobs (
     id TEXT NOT NULL PRIMARY KEY,
     account_id INTEGER NOT NULL REFERENCES accounts (id),

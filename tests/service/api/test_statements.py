@@ -8,6 +8,7 @@ import pytest
 from falcon.testing import TestClient
 
 from schemas.base.principal import Ability
+from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import create_app
 from storage.db.engine import is_sqlite
 from tests.support.factories import (
@@ -17,6 +18,7 @@ from tests.support.factories import (
     issue,
     make_exports,
     make_platform_token,
+    make_rule,
     make_settings,
     make_target,
     postback,
@@ -53,12 +55,13 @@ def scanned(client: TestClient, key: str, issues: int, prefix: str = "new") -> i
     return posted(client, "/api/scanner/results", body, {"X-Scanner-Secret": SCANNER_SECRET}, key)
 
 
-def test_a_postback_of_one_issue_runs_nine_statements(client: TestClient) -> None:
+def test_a_postback_of_one_issue_runs_eleven_statements(client: TestClient) -> None:
     scanned(client, *FIRST)
-    # Which secret, which findings are known (SQLite); key, run, page, finding, export, entry in the ledger, answer.
-    assert scanned(client, "new", 1) == (9 if is_sqlite() else 8)
-    # In place of export and ledger: seen again.
-    assert scanned(client, "seen", 1) == (8 if is_sqlite() else 7)
+    # Which secret, which findings are known (SQLite); key, run, page, finding, sighting (with the finding on PostgreSQL),
+    # export, entry in the ledger, rules, answer.
+    assert scanned(client, "new", 1) == (11 if is_sqlite() else 9)
+    # In place of export, ledger and rules: seen again (and its sighting, on SQLite).
+    assert scanned(client, "seen", 1) == (9 if is_sqlite() else 7)
 
 
 @pytest.mark.parametrize("times", [64, 128, 256])
@@ -71,8 +74,8 @@ def test_a_postback_of_many_issues_runs_no_more(client: TestClient, times: int) 
 def test_an_odd_number_of_issues_runs_a_few_more_on_sqlite_alone(client: TestClient) -> None:
     scanned(client, *FIRST)
     few = scanned(client, "few", FEW, prefix="other")
-    # Each of the three lists is one of 256, 128, 64, 32, 16, 4 there: 500 in binary.
-    assert scanned(client, "many", 500) == few + (3 * 5 if is_sqlite() else 0)
+    # Each of the four lists is one of 256, 128, 64, 32, 16, 4 there: 500 in binary.
+    assert scanned(client, "many", 500) == few + (4 * 5 if is_sqlite() else 0)
 
 
 def test_other_requests_that_write_run_a_few_statements(client: TestClient, customer: Customer) -> None:
@@ -93,5 +96,18 @@ def test_other_requests_that_write_run_a_few_statements(client: TestClient, cust
     }
     # Approve: token; key, the target, the export with its lock, the move, the ledger, the record, the answer.
     # Create: token, whether it was done before; key, whether the account may use webhooks, target, ledger, answer.
-    # Upload: token, grant; key, grant, capture, export, ledger, handoff, ledger, answer.
-    assert ran == {"approve": 8, "create": 7, "upload": 10}
+    # Upload: token, grant; key, grant, capture, export, ledger, rules, handoff, ledger, answer.
+    assert ran == {"approve": 8, "create": 7, "upload": 11}
+
+
+@pytest.mark.parametrize("rules", [1, 10])
+def test_rules_decide_all_exports_of_a_postback_with_eight_more_statements(
+    client: TestClient, customer: Customer, rules: int
+) -> None:
+    scanned(client, *FIRST)
+    without = scanned(client, "without", FEW, prefix="other")
+    action = RuleAction(RuleActionType.APPROVE, target_id=make_target(customer).id)
+    for number in range(rules):
+        make_rule(customer, action, RuleMatch(rule=f"*{number or ''}", page_path="/*"))
+    # The rules, their authors, their targets, the exports; the rule that decides and its target are held, exports, ledger.
+    assert [scanned(client, f"{count}", count, prefix=f"{count}") for count in (64, 256)] == [without + 8] * 2

@@ -39,7 +39,14 @@ def app(customer: Customer, tmp_path: Path) -> App:
 
 def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Result]:
     """Ask every route, and one that is not there, by every method."""
-    ids = {"export_id": "exp_1", "target_id": "tgt_1", "recovery_id": "rec_1", "session_id": "ses_1", "file": "page.js"}
+    ids = {
+        "export_id": "exp_1",
+        "target_id": "tgt_1",
+        "recovery_id": "rec_1",
+        "rule_id": "rul_1",
+        "session_id": "ses_1",
+        "file": "page.js",
+    }
     paths = [route.path.format(**ids) for route in inspect_routes(app) if not is_of_the_console(route.path)]
     assert len(paths) >= 20
     client = TestClient(app)

@@ -18,7 +18,7 @@ from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from tests.support.factories import NOW, Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
+from tests.support.raw_http import RULES, TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
 from tests.support.specification import COMPLIANCE, CloudInstallation, everything, make_world, signed
 
 #: Those of the nine endpoints that take something in.
@@ -74,7 +74,7 @@ def test_every_route_that_takes_something_in_has_one(world: CloudInstallation) -
         if each.method == "POST"
         and not each.internal
         and not is_of_the_console(route.path)
-        and not route.path.startswith(("/api/ticket-exports", "/api/ticket-export-recoveries"))
+        and not route.path.startswith(("/api/ticket-exports", "/api/ticket-export-recoveries", RULES))
     }
     # What is done with a target that is there already stores nothing that came in.
     assert {path for path in posts if "{" not in path} == taking

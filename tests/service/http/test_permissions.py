@@ -21,11 +21,12 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, Ability, TokenKind
+from schemas.exports.approval_rules import RuleAction, RuleActionType
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from service.app import App, create_app
 from storage.accounts import tokens
-from storage.db.engine import execute
+from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
 from tests.support.factories import (
@@ -39,6 +40,7 @@ from tests.support.factories import (
     make_colleague,
     make_customer,
     make_exports,
+    make_rule,
     make_session,
     make_settings,
     make_target,
@@ -52,6 +54,7 @@ from tests.support.raw_http import (
     JSON,
     RECOVERIES,
     RESULTS,
+    RULES,
     SESSIONS,
     TARGETS,
     Call,
@@ -71,6 +74,7 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 BULK_JOBS: Final = "/api/bulk-jobs"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
+RULE: Final = f"{RULES}/{{rule_id}}"
 
 #: Open to whoever reaches the address.
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
@@ -120,12 +124,23 @@ class RoutePermission:
 
     def call(self, scene: PermissionScene, offer: "Offer") -> Call:
         """Return the request of somebody who offers these headers."""
-        call = Call(self.method, self.path.format(**scene.ids))
+        call = Call(self.method, self.path.format(**self._ids(scene)))
         if self.method in {"POST", "PATCH"}:
             # Without a signature these two headers mean nothing, and no other route reads them.
             webhook = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
             call = call.plus(*JSON.items(), *webhook.items()).with_json(self.body(scene))
         return call.plus(*offer(call.body))
+
+    def _ids(self, scene: PermissionScene) -> Mapping[str, str]:
+        """Return the ids of the scene; a rule that may be deleted is another one, so that the next caller finds one."""
+        if (self.method, self.path) != ("DELETE", RULE) or not rule_ids(scene.ids["rule_id"]):
+            return scene.ids
+        spare = [each for each in rule_ids() if each != scene.ids["rule_id"]]
+        return {**scene.ids, "rule_id": spare[0] if spare else make_rule(scene.customer, LABELLING).id}
+
+
+def rule_ids(like: str = "%") -> list[str]:
+    return [row[0] for row in rows("SELECT id FROM approval_rules WHERE id LIKE ?", (like,))]
 
 
 MANAGE = RequiredCredential(Ability.MANAGE_TARGETS)
@@ -135,6 +150,9 @@ CONSOLE = RequiredCredential(Ability.CONSOLE)
 APPROVE = RequiredCredential(Ability.APPROVE_EXPORTS)
 APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, for_webhooks=True)
 READ = RequiredCredential(Ability.READ_EXPORTS)
+MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
+#: Needs no further ability.
+LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 
 ROWS: Final = [
     RoutePermission("POST", RESULTS, RequiredCredential(header=SCANNER_HEADER), lambda _: postback()),
@@ -185,6 +203,16 @@ ROWS: Final = [
     RoutePermission("GET", RECOVERY, APPROVE),
     RoutePermission("HEAD", RECOVERY, APPROVE),
     RoutePermission("POST", f"{RECOVERY}/cancel", APPROVE_WEBHOOKS),
+    RoutePermission("GET", RULES, MANAGE_RULES),
+    RoutePermission("HEAD", RULES, MANAGE_RULES),
+    RoutePermission(
+        "POST", RULES, MANAGE_RULES, lambda _: {"name": "A rule", "match": {"rule": "*"}, "action": LABELLING.record()}
+    ),
+    RoutePermission("GET", RULE, MANAGE_RULES),
+    RoutePermission("HEAD", RULE, MANAGE_RULES),
+    RoutePermission("PATCH", RULE, MANAGE_RULES, lambda _: {"name": "Another name"}),
+    RoutePermission("DELETE", RULE, MANAGE_RULES),
+    RoutePermission("POST", f"{RULE}/test", MANAGE_RULES),
     RoutePermission("GET", SESSIONS, CONSOLE),
     RoutePermission("HEAD", SESSIONS, CONSOLE),
     RoutePermission("POST", f"{SESSIONS}/{{session_id}}/revoke", CONSOLE),
@@ -437,6 +465,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "export_id": make_exports(customer, 1)[0],
             "recovery_id": recovering.id,
             "job_id": make_bulk_job(customer),
+            "rule_id": make_rule(customer, LABELLING).id,
             "session_id": make_session(customer),
         },
     )

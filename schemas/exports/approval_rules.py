@@ -1,0 +1,329 @@
+"""Approval rules: what an account's exports must match, and what is done with those that do when they are prepared.
+
+A glob knows `*` (any characters, `/` included) and `?` (one character), and has no other special characters; it matches the
+whole text, upper and lower case apart.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from marshmallow import ValidationError, fields, post_load
+
+from schemas.base.fields import Form, Several, Text, Truth, WholeNumber
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+
+#: Rules of one account: each is compared with each export that is prepared.
+MAX_RULES: Final = 100
+MAX_NAME: Final = 200
+#: Characters of a glob. With a text of 2 KiB the longest takes 50 µs.
+MAX_GLOB: Final = 200
+#: How far back the test of a rule reads, and at most how many exports, the newest first.
+TESTED_AGE: Final = timedelta(days=30)
+MAX_TESTED: Final = 50_000
+MAX_EXAMPLES: Final = 20
+
+#: The texts of one export: its rule code and the paths of a group's pages.
+_MOST_TEXTS: Final = 64
+
+
+class RuleActionType(StrEnum):
+    """What a rule does, with the values of the API."""
+
+    APPROVE = "approve"
+    DISMISS = "dismiss"
+    LABEL = "label"
+
+
+class StoppedReason(StrEnum):
+    """Why a rule stopped by itself, with the values of the API."""
+
+    AUTHOR_LOST_ABILITY = "author_lost_ability"
+    AUTHOR_DISABLED = "author_disabled"
+    TARGET_REMOVED = "target_removed"
+
+
+#: The member that belongs to each action.
+_MEMBERS: Final = {
+    RuleActionType.APPROVE: "target_id",
+    RuleActionType.DISMISS: "reason",
+    RuleActionType.LABEL: "labels",
+}
+
+
+class RuleSubject(NamedTuple):
+    """What a rule compares of an export; `page_urls` are those of all its places."""
+
+    project_id: int | None
+    severity_rank: int
+    source_type: str
+    rule: str | None
+    page_urls: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMatch:
+    """What an export must match: every member that is not None."""
+
+    project_id: int | None = None
+    severity_at_least: str | None = None
+    sources: tuple[str, ...] | None = None
+    rule: str | None = None
+    page_path: str | None = None
+
+    @property
+    def severity_rank(self) -> int:
+        """The least severity as a number; 0, the least of all, where none is named."""
+        return 0 if self.severity_at_least is None else SEVERITIES.index(self.severity_at_least)
+
+    def matches(self, subject: RuleSubject) -> bool:
+        """Return whether an export matches; one without a page never matches a `page_path`."""
+        return (
+            self.project_id in {None, subject.project_id}
+            and subject.severity_rank >= self.severity_rank
+            and (self.sources is None or subject.source_type in self.sources)
+            and (self.rule is None or (subject.rule is not None and glob_matches(self.rule, subject.rule)))
+            and (self.page_path is None or self._has_paths(self.page_path, subject.page_urls))
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON, without the members that are None."""
+        members = {
+            "project_id": self.project_id,
+            "severity_at_least": self.severity_at_least,
+            "sources": None if self.sources is None else list(self.sources),
+            "rule": self.rule,
+            "page_path": self.page_path,
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+    def _has_paths(self, glob: str, page_urls: Collection[str]) -> bool:
+        return bool(page_urls) and all(glob_matches(glob, path_of(url)) for url in page_urls)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAction:
+    """What a rule does with an export: one of the members belongs to its type, the others are None."""
+
+    type: RuleActionType
+    target_id: str | None = None
+    reason: DismissalReason | None = None
+    labels: tuple[str, ...] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        value = getattr(self, _MEMBERS[self.type])
+        return {"type": self.type.value, _MEMBERS[self.type]: list(value) if self.type is RuleActionType.LABEL else value}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule:
+    """A stored rule; `author` is the address of the user who decided last what it does."""
+
+    id: str
+    account_id: int
+    name: str
+    enabled: bool
+    match: RuleMatch
+    action: RuleAction
+    author_id: int
+    author: str
+    stopped_reason: StoppedReason | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def actor(self) -> str:
+        """The actor of what it does, as audit entries name it."""
+        return f"rule:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRequest:
+    """A new rule."""
+
+    name: str
+    enabled: bool
+    match: RuleMatch
+    action: RuleAction
+
+
+@dataclass(frozen=True, slots=True)
+class RuleChange:
+    """Changes of a rule; None leaves a member as it is."""
+
+    name: str | None = None
+    enabled: bool | None = None
+    match: RuleMatch | None = None
+    action: RuleAction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTestResult:
+    """How many of the `examined` exports a rule matches, and the newest of them."""
+
+    matched: int
+    examined: int
+    examples: Sequence[str]
+
+
+class _Glob(Text):
+    """A pattern of at least one character."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(load_default=None, min_length=1, max_length=MAX_GLOB, **options)
+
+
+class _MatchForm(Form):
+    project_id = WholeNumber(minimum=1, load_default=None, metadata={"description": "A project of the account."})
+    severity_at_least = Text(
+        load_default=None, allowed=SEVERITIES, metadata={"description": "This severity or a higher one."}
+    )
+    sources = Several(
+        Text(allowed=SOURCE_TYPES),
+        at_least=1,
+        at_most=len(SOURCE_TYPES),
+        load_default=None,
+        metadata={"description": "Any of these sources."},
+    )
+    rule = _Glob(metadata={"description": "A glob for the rule code; `*` and `?` are special."})
+    page_path = _Glob(
+        metadata={
+            "description": "A glob for the path of the page's URL, such as `/checkout/*`; every page of a group matches."
+        }
+    )
+
+    @post_load
+    def _make(self, match: dict[str, Any], **_: Any) -> RuleMatch:
+        if all(value is None for value in match.values()):
+            raise ValidationError("empty_match")
+        path = match["page_path"]
+        if path is not None and path[0] not in "/*?":
+            raise ValidationError({"page_path": ["not_a_path"]})
+        sources = match.pop("sources")
+        return RuleMatch(**match, sources=None if sources is None else tuple(dict.fromkeys(sources)))
+
+
+class _ActionForm(Form):
+    type = Text(required=True, allowed=RuleActionType, metadata={"description": "What is done."})
+    target_id = Text(
+        min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "For `approve`, required: a target of the account."}
+    )
+    reason = Text(allowed=DismissalReason, metadata={"description": "For `dismiss`, required: the reason."})
+    labels = Several(
+        Text(min_length=1, max_length=MAX_LABEL),
+        at_least=1,
+        at_most=MAX_LABELS,
+        metadata={"description": "For `label`, required: the labels that are added."},
+    )
+
+    @post_load
+    def _make(self, action: dict[str, Any], **_: Any) -> RuleAction:
+        kind = RuleActionType(action.pop("type"))
+        wanted = _MEMBERS[kind]
+        problems = {name: ["not_of_this_action"] for name in action if name != wanted}
+        if wanted not in action:
+            problems[wanted] = ["required"]
+        if problems:
+            raise ValidationError(problems)
+        if kind is RuleActionType.DISMISS:
+            return RuleAction(kind, reason=DismissalReason(action[wanted]))
+        if kind is RuleActionType.LABEL:
+            return RuleAction(kind, labels=tuple(dict.fromkeys(action[wanted])))
+        return RuleAction(kind, target_id=action[wanted])
+
+
+_NAME: Final[Mapping[str, str]] = {"description": "The name."}
+_ENABLED: Final[Mapping[str, str]] = {"description": "Whether it decides."}
+_MATCH: Final[Mapping[str, str]] = {"description": "What an export must match: every member that is there, at least one."}
+_ACTION: Final[Mapping[str, str]] = {"description": "What is done with an export that matches."}
+
+
+class RuleForm(Form):
+    """The body of `POST /api/approval-rules`."""
+
+    name = Text(required=True, min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
+    enabled = Truth(load_default=True, metadata=dict(_ENABLED))
+    match = fields.Nested(_MatchForm, required=True, metadata=dict(_MATCH))
+    action = fields.Nested(_ActionForm, required=True, metadata=dict(_ACTION))
+
+    @post_load
+    def _make(self, rule: dict[str, Any], **_: Any) -> RuleRequest:
+        return RuleRequest(**rule)
+
+
+class RuleChangeForm(Form):
+    """The body of `PATCH /api/approval-rules/<id>`; `match` and `action` are replaced as a whole."""
+
+    name = Text(min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
+    enabled = Truth(
+        metadata={"description": "Whether it decides; true also for a rule that stopped, with you as its author."}
+    )
+    match = fields.Nested(_MatchForm, metadata=dict(_MATCH))
+    action = fields.Nested(_ActionForm, metadata=dict(_ACTION))
+
+    @post_load
+    def _make(self, changes: dict[str, Any], **_: Any) -> RuleChange:
+        return RuleChange(**changes)
+
+
+def match_from(record: Mapping[str, Any]) -> RuleMatch:
+    """Return what `RuleMatch.record` wrote."""
+    sources = record.get("sources")
+    return RuleMatch(**{**record, "sources": None if sources is None else tuple(sources)})
+
+
+def action_from(record: Mapping[str, Any]) -> RuleAction:
+    """Return what `RuleAction.record` wrote."""
+    kind, value = RuleActionType(record["type"]), record[_MEMBERS[RuleActionType(record["type"])]]
+    if kind is RuleActionType.DISMISS:
+        return RuleAction(kind, reason=DismissalReason(value))
+    return RuleAction(kind, labels=tuple(value)) if kind is RuleActionType.LABEL else RuleAction(kind, target_id=value)
+
+
+def path_of(url: str) -> str:
+    """Return the path of a page's URL; `/` where it has none, nothing for what is no URL."""
+    try:
+        return urlsplit(url).path or "/"
+    except ValueError:
+        # An email's text names addresses in any form.
+        return ""
+
+
+def glob_matches(glob: str, text: str) -> bool:
+    """Return whether a glob matches a whole text.
+
+    No glob makes this slow: every character of it is one step over a number that has a bit for each place in the text.
+    """
+    fixed = len(glob) if (star := glob.find("*")) < 0 else star
+    # Most texts end here; `?` is the only special character of the beginning.
+    if "?" not in glob[:fixed] and not text.startswith(glob[:fixed]):
+        return False
+    places, end = _places(text), 1 << len(text)
+    # Bit n: the glob so far matches the first n characters.
+    reached = 1
+    for character in glob:
+        if character == "*":
+            # Every place from the first one that was reached: -x & ~x + … is all bits from the lowest one up.
+            reached = (end << 1) - (reached & -reached)
+        else:
+            reached = ((reached & (end - 1)) if character == "?" else reached & places.get(character, 0)) << 1
+        if not reached:
+            return False
+    return bool(reached & end)
+
+
+@lru_cache(maxsize=_MOST_TEXTS)
+def _places(text: str) -> Mapping[str, int]:
+    """Return for each character of a text the bits of the places where it is."""
+    places: dict[str, int] = {}
+    for place, character in enumerate(text):
+        places[character] = places.get(character, 0) | 1 << place
+    return places

@@ -1,0 +1,118 @@
+"""`/api/approval-rules`: rules that approve, dismiss or label exports when they are prepared.
+
+A rule with an action other than `label` also needs the ability to approve exports.
+"""
+
+import json
+from typing import Final
+
+import falcon
+
+from schemas.api.responses import RuleTestResponse, dump, dump_rule
+from schemas.base.fields import NoMembers
+from schemas.base.principal import Ability, TokenKind
+from schemas.exports.approval_rules import RuleChangeForm, RuleForm
+from schemas.settings.definitions import RouteFamily
+from service.http.auth import Bearer
+from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.paging import read_page, send_page
+from service.http.request_pipeline import Body, Operation
+from service.operations.approval_rules import ApprovalRuleOperations
+from storage.db import identifiers
+
+RULES: Final = "/api/approval-rules"
+
+
+class ApprovalRulesResource:
+    """Creates rules, and lists them."""
+
+    path = RULES
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations, public_base_url: str) -> None:
+        reading = Operation(_managing())
+        self.operations = {"GET": reading, "HEAD": reading, "POST": Operation(_managing(), RuleForm())}
+        self._executor = executor
+        self._rules = operations
+        self._url = public_base_url + self.path
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the account's rules, newest first."""
+        page = read_page(req, identifiers.RULE)
+        found = self._rules.list_page(req.context.principal, page.fetch_limit, page.before)
+        send_page(resp, self._url, page, [dump_rule(rule) for rule in found])
+
+    on_head = on_get
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the rule."""
+        self._executor.respond(req, resp, lambda: self._create(req))
+
+    def _create(self, req: falcon.Request) -> ApiResponse:
+        rule = self._rules.create(req.context.payload, req.context.principal)
+        return ApiResponse(201, dump_rule(rule), {"Location": f"{self._url}/{rule.id}"})
+
+
+class ApprovalRuleResource:
+    """Reads, changes and deletes one rule."""
+
+    path = f"{RULES}/{{rule_id}}"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations) -> None:
+        reading = Operation(_managing())
+        self._executor = executor
+        self.operations = {
+            "GET": reading,
+            "HEAD": reading,
+            "PATCH": Operation(_managing(), RuleChangeForm()),
+            "DELETE": reading,
+        }
+        self._rules = operations
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
+        """Return the record."""
+        resp.content_type = falcon.MEDIA_JSON
+        record = dump_rule(self._rules.get(rule_id, req.context.principal))
+        resp.data = json.dumps(record, ensure_ascii=False).encode()
+
+    on_head = on_get
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
+        """Change the rule, and return it."""
+        self._executor.respond(req, resp, lambda: self._change(req, rule_id))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
+        """Delete the rule."""
+        self._rules.delete(rule_id, req.context.principal)
+        resp.status = falcon.HTTP_204
+
+    def _change(self, req: falcon.Request, rule_id: str) -> ApiResponse:
+        return ApiResponse(200, dump_rule(self._rules.change(rule_id, req.context.payload, req.context.principal)))
+
+
+class ApprovalRuleTestResource:
+    """Shows which exports a rule would have matched."""
+
+    path = f"{RULES}/{{rule_id}}/test"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations) -> None:
+        self.operations = {"POST": Operation(_managing(), NoMembers(), Body.OPTIONAL)}
+        self._executor = executor
+        self._rules = operations
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
+        """Test the rule, and return the result."""
+        self._executor.respond(req, resp, lambda: self._result(req), lambda: self._test(req, rule_id))
+
+    def _test(self, req: falcon.Request, rule_id: str) -> None:
+        # Before the transaction: it reads for longer than other writers should wait.
+        req.context.result = self._rules.test(rule_id, req.context.principal)
+
+    def _result(self, req: falcon.Request) -> ApiResponse:
+        return ApiResponse(200, dump(RuleTestResponse, req.context.result))
+
+
+def _managing() -> Bearer:
+    return Bearer(TokenKind.API, Ability.MANAGE_RULES)

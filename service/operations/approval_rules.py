@@ -1,0 +1,90 @@
+"""Use cases of approval rules: create, change, delete, test.
+
+A rule acts for its author, the user who decided last what it does. It goes on only while the author is not disabled and has
+live API tokens with the abilities that the rule needs, whichever token it was created with.
+"""
+
+from collections.abc import Collection, Sequence
+
+from runtime.clock import utc_now
+from schemas.base.errors import Conflict, Forbidden
+from schemas.base.principal import Actor, TokenPrincipal
+from schemas.exports.approval_rules import ApprovalRule, RuleAction, RuleChange, RuleRequest, RuleTestResult
+from storage.accounts.accounts import User
+from storage.db import engine
+from storage.exports import approval_rules
+
+
+class ApprovalRuleOperations:
+    """Changes the rules of the caller's account; the operator names an author. Methods with a rule's id raise NotFound."""
+
+    def create(self, request: RuleRequest, actor: TokenPrincipal) -> ApprovalRule:
+        """Store a rule of the caller's account, with the caller as its author.
+
+        Raises Forbidden without the abilities that its action needs, ValidationFailed for a project or a target that is not
+        the account's, and at the limit of rules.
+        """
+        _require(actor.abilities, request.action)
+        return approval_rules.create(actor.account_id, request, actor.user_id, utc_now(), actor.key)
+
+    def create_for(self, author: User, request: RuleRequest, actor: Actor) -> ApprovalRule:
+        """Store a rule with a user as its author, for the operator. Raises Conflict, ValidationFailed."""
+        with engine.transaction():
+            _require_author(author, request.action)
+            return approval_rules.create(author.account_id, request, author.id, utc_now(), actor.key)
+
+    def list_page(self, actor: Actor, limit: int | None = None, before: str | None = None) -> Sequence[ApprovalRule]:
+        """Return up to `limit` rules, the newest first, older than the one with the id `before`."""
+        return approval_rules.list_page(actor.account_id, utc_now(), limit, before)
+
+    def get(self, rule_id: str, actor: Actor) -> ApprovalRule:
+        """Return a rule as it is now."""
+        return approval_rules.get(rule_id, actor.account_id, utc_now())
+
+    def change(self, rule_id: str, changes: RuleChange, actor: Actor, author: User | None = None) -> ApprovalRule:
+        """Change a rule. Who changes `match` or `action`, or enables it, becomes its author; the operator may name one.
+
+        Raises Forbidden without the abilities that its old and its new action need, Conflict for an author without them,
+        ValidationFailed as `create` does.
+        """
+        with engine.transaction():
+            rule = self.get(rule_id, actor)
+            action = changes.action or rule.action
+            author_id = None
+            if isinstance(actor, TokenPrincipal):
+                _require(actor.abilities, rule.action)
+                _require(actor.abilities, action)
+                author_id = actor.user_id
+            elif author is not None:
+                if author.account_id != rule.account_id:
+                    raise Conflict(f"User {author.email} belongs to another account than rule {rule.id}.")
+                _require_author(author, action)
+                author_id = author.id
+            changed = approval_rules.change(rule_id, actor.account_id, changes, author_id, utc_now(), actor.key)
+            if changes.enabled and changed.stopped_reason is not None:
+                raise Conflict(f"Rule {rule.id} cannot be enabled: {changed.stopped_reason}; name another author.")
+            return changed
+
+    def delete(self, rule_id: str, actor: Actor) -> None:
+        """Delete a rule; what it decided stays decided."""
+        approval_rules.delete(rule_id, actor.account_id, utc_now(), actor.key)
+
+    def test(self, rule_id: str, actor: Actor) -> RuleTestResult:
+        """Return what the rule matches among the exports of the last 30 days; changes nothing. Holds no transaction."""
+        return approval_rules.test(self.get(rule_id, actor), utc_now())
+
+
+def _require(abilities: Collection[str], action: RuleAction) -> None:
+    lacking = sorted(approval_rules.needed_abilities(action) - set(abilities))
+    if lacking:
+        raise Forbidden(f"A rule with the action {action.type} needs the ability {lacking[0]}, which this token lacks.")
+
+
+def _require_author(author: User, action: RuleAction) -> None:
+    held = approval_rules.abilities_of([author.id], utc_now()).get(author.id, set())
+    lacking = sorted(approval_rules.needed_abilities(action) - held)
+    if lacking:
+        raise Conflict(
+            f"User {author.email} is disabled or has no live API token with {', '.join(lacking)}; "
+            "create one with `token create`, or name another author."
+        )

@@ -1,0 +1,352 @@
+"""Approval rules of accounts: stored, changed, deleted, and stopped when their author or their target no longer allows them.
+
+`storage.exports.rule_evaluation` applies them. On PostgreSQL a rule that decides is locked until the decision is committed:
+once a change or a deletion has returned, nothing more is decided by the rule as it was.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from peewee import JOIN, SQL, fn
+
+from schemas.base.errors import FieldProblem, NotFound, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.principal import Ability, TokenKind
+from schemas.exports.approval_rules import (
+    MAX_EXAMPLES,
+    MAX_RULES,
+    MAX_TESTED,
+    TESTED_AGE,
+    ApprovalRule,
+    RuleAction,
+    RuleActionType,
+    RuleChange,
+    RuleMatch,
+    RuleRequest,
+    RuleSubject,
+    RuleTestResult,
+    StoppedReason,
+    action_from,
+    match_from,
+)
+from schemas.targets.approval import ApprovalState
+from storage.accounts.audit_log import append
+from storage.db import identifiers
+from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.engine import is_sqlite, transaction
+from storage.db.leases import compare_and_swap
+from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow, TargetRow, TokenRow, UserRow
+from storage.db.queries import for_update, tuples
+from storage.exports.transitions_sql import lock_targets
+
+#: Exports that the test of a rule reads at once.
+_TEST_BATCH: Final = 1_000
+_AFTER_ALL: Final = f"{identifiers.RULE}_{LAST_ULID}"
+#: An export waits for the target of a rule. Word by word the condition of the index exports_waiting_for_rule: as parameters,
+#: both databases would not read that index.
+IS_WAITING: Final = SQL("status = 'prepared' AND approved_by_rule_id IS NOT NULL")
+#: A later change has a later instant, so that a rule that changed is recognized.
+_TICK: Final = timedelta(milliseconds=1)
+
+
+class RuleTarget(NamedTuple):
+    """The target of a rule: its URL, and what an approval depends on."""
+
+    base_url: str
+    state: ApprovalState
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Why rules cannot go on, by their ids, and the targets of the others that approve, by the ids of the targets."""
+
+    stopped: Mapping[str, StoppedReason]
+    targets: Mapping[str, RuleTarget]
+
+
+class _StoredRule(NamedTuple):
+    id: str
+    account_id: int
+    name: str
+    enabled: bool
+    conditions: dict[str, Any]
+    action: dict[str, Any]
+    author_id: int
+    author: str
+    stopped_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+def needed_abilities(action: RuleAction) -> frozenset[Ability]:
+    """Return the abilities that the author of a rule needs."""
+    needed = frozenset({Ability.MANAGE_RULES})
+    return needed if action.type is RuleActionType.LABEL else needed | {Ability.APPROVE_EXPORTS}
+
+
+def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]]:
+    """Return the abilities of the live API tokens of users who are not disabled; any token of a user counts.
+
+    A disabled user is left out, and so is one of another account's id; a user without a token has none.
+    """
+    is_live = (
+        (TokenRow.user == UserRow.id)
+        & (TokenRow.kind == TokenKind.API.value)
+        & TokenRow.revoked_at.is_null()
+        & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
+    )
+    held: dict[int, set[str]] = {}
+    query = UserRow.select(UserRow.id, TokenRow.abilities).join(TokenRow, JOIN.LEFT_OUTER, on=is_live)
+    for user_id, abilities in tuples(query.where(UserRow.id.in_(list(user_ids)), UserRow.disabled_at.is_null())):
+        held.setdefault(user_id, set()).update(abilities or ())
+    return held
+
+
+def create(account_id: int, request: RuleRequest, author_id: int, now: datetime, actor: str) -> ApprovalRule:
+    """Store a rule; it decides on what is prepared from now on.
+
+    Raises ValidationFailed for a project or target of another account, and for more than MAX_RULES rules.
+    """
+    rule_id = identifiers.new_id(identifiers.RULE, now)
+    with transaction():
+        _require_known(account_id, request.match, request.action)
+        if ApprovalRuleRow.select().where(ApprovalRuleRow.account == account_id).count() >= MAX_RULES:
+            message = f"An account may have {MAX_RULES} approval rules; delete or change one."
+            raise ValidationFailed(FieldProblem("", "limit_reached", message))
+        ApprovalRuleRow.insert(
+            id=rule_id,
+            account=account_id,
+            name=request.name,
+            enabled=request.enabled,
+            conditions=request.match.record(),
+            action=request.action.record(),
+            author=author_id,
+            created_at=now,
+            updated_at=now,
+        ).execute()
+        append(now, actor, "create_rule", rule_id, request.action.type.value)
+    return _get(rule_id, account_id)
+
+
+def get(rule_id: str, account_id: int | None, now: datetime) -> ApprovalRule:
+    """Return a rule, of one account where `account_id` is given, with why it cannot go on at `now`. Raises NotFound."""
+    return _shown([_get(rule_id, account_id)], now)[0]
+
+
+def list_page(
+    account_id: int | None, now: datetime, limit: int | None = None, before: str | None = None
+) -> list[ApprovalRule]:
+    """Return up to `limit` rules of one account or of all, the newest first, older than the one with the id `before`."""
+    query = _rules().where(ApprovalRuleRow.id < (before or _AFTER_ALL))
+    if account_id is not None:
+        query = query.where(ApprovalRuleRow.account == account_id)
+    return _shown(_read(query.order_by(ApprovalRuleRow.id.desc()).limit(limit)), now)
+
+
+def change(
+    rule_id: str, account_id: int | None, changes: RuleChange, author_id: int | None, now: datetime, actor: str
+) -> ApprovalRule:
+    """Change a rule. Who decides anew what it does, or enables it, becomes its author; None keeps the author.
+
+    Raises NotFound, ValidationFailed as `create` does.
+    """
+    with transaction():
+        rule = _locked(rule_id, account_id)
+        match, action = changes.match or rule.match, changes.action or rule.action
+        # A rule whose target was removed may still be renamed or turned off.
+        is_checked = changes.action is not None or changes.enabled is True
+        _require_known(rule.account_id, changes.match or RuleMatch(), action if is_checked else None)
+        is_enabled = rule.enabled if changes.enabled is None else changes.enabled
+        is_decided = changes.match is not None or changes.action is not None or changes.enabled is True
+        compare_and_swap(
+            ApprovalRuleRow,
+            rule_id,
+            name=changes.name or rule.name,
+            enabled=is_enabled,
+            conditions=match.record(),
+            action=action.record(),
+            author=author_id if is_decided and author_id is not None else rule.author_id,
+            stopped_reason=None if is_enabled else rule.stopped_reason,
+            updated_at=max(now, rule.updated_at + _TICK),
+        )
+        append(now, actor, "change_rule", rule_id, action.type.value if is_enabled else "disabled")
+    return get(rule_id, account_id, now)
+
+
+def delete(rule_id: str, account_id: int | None, now: datetime, actor: str) -> None:
+    """Delete a rule; what waited for its target is left to people. Raises NotFound."""
+    with transaction():
+        _get(rule_id, account_id)
+        if ApprovalRuleRow.delete().where(ApprovalRuleRow.id == rule_id).execute():
+            append(now, actor, "delete_rule", rule_id)
+
+
+def enabled_rules(account_id: int) -> list[ApprovalRule]:
+    """Return the rules of an account that decide, the oldest first."""
+    wanted = _rules().where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled)
+    return _read(wanted.order_by(ApprovalRuleRow.id))
+
+
+def standing(rules: Collection[ApprovalRule], now: datetime) -> Standing:
+    """Return which rules cannot go on at `now`, and why, and the targets of the others."""
+    held = abilities_of({rule.author_id for rule in rules}, now)
+    wanted = [rule.action.target_id for rule in rules if rule.action.target_id is not None]
+    query = TargetRow.select(TargetRow.id, TargetRow.base_url, *columns(ApprovalState, TargetRow))
+    found = tuples(query.where(TargetRow.id.in_(wanted), TargetRow.deleted_at.is_null())) if wanted else []
+    targets = {row[0]: RuleTarget(row[1], ApprovalState._make(row[2:])) for row in found}
+    reasons = {rule.id: _stopped(rule, held, targets) for rule in rules}
+    return Standing({rule_id: reason for rule_id, reason in reasons.items() if reason is not None}, targets)
+
+
+def stop(rule: ApprovalRule, reason: StoppedReason, now: datetime) -> None:
+    """Stop a rule until a person enables it again. The caller holds the transaction."""
+    stopped = {"enabled": False, "stopped_reason": reason.value, "updated_at": max(now, rule.updated_at + _TICK)}
+    # A person may have changed it, or another process stopped it.
+    if compare_and_swap(ApprovalRuleRow, rule.id, ApprovalRuleRow.updated_at == rule.updated_at, **stopped):
+        append(now, rule.actor, "stop_rule", rule.id, reason.value)
+
+
+def hold(rules: Collection[ApprovalRule]) -> bool:
+    """Keep rules from being changed, and their targets from being removed, until the transaction ends.
+
+    Returns whether all still are as they were read.
+    """
+    if not rules:
+        return True
+    known = {rule.id: rule.updated_at for rule in rules}
+    wanted = ApprovalRuleRow.select(ApprovalRuleRow.id, ApprovalRuleRow.updated_at).order_by(ApprovalRuleRow.id)
+    held: dict[str, datetime] = dict(tuples(for_update(wanted.where(ApprovalRuleRow.id.in_(list(known))), "FOR SHARE")))
+    target_ids = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
+    return held == known and set(lock_targets(target_ids)) == target_ids
+
+
+def rules_with_waiting() -> list[ApprovalRule]:
+    """Return the rules, of all accounts, for whose targets prepared exports wait."""
+    waiting = ExportRow.select().where(IS_WAITING, ExportRow.approved_by_rule_id == ApprovalRuleRow.id)
+    return _read(_rules().where(fn.EXISTS(waiting)).order_by(ApprovalRuleRow.id))
+
+
+def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
+    """Return the pages of the findings of groups, by their exports."""
+    if not export_ids:
+        return {}
+    urls: dict[str, set[str]] = {}
+    query = FindingRow.select(FindingRow.export_id, FindingRow.page_url).where(FindingRow.export_id.in_(export_ids))
+    for export_id, url in tuples(query.distinct()):
+        urls.setdefault(export_id, set()).add(url)
+    return urls
+
+
+def test(rule: ApprovalRule, now: datetime) -> RuleTestResult:
+    """Return what a rule matches among the exports of the last TESTED_AGE, of any status; it changes nothing.
+
+    Reads the newest MAX_TESTED of them at most, in batches; call it outside any transaction.
+    """
+    e = ExportRow
+    own = (e.account == rule.account_id) & (e.id >= identifiers.first_id(identifiers.EXPORT, now - TESTED_AGE))
+    newest = e.select(e.id).where(own).order_by(e.id.desc())
+    last = tuples(newest.offset(MAX_TESTED - 1).limit(1))
+    own &= e.id >= (last[0][0] if last else "")
+    examined = MAX_TESTED if last else newest.count()
+    match = rule.match
+    wanted = own & (e.severity_rank >= match.severity_rank)
+    if match.project_id is not None:
+        wanted &= e.project == match.project_id
+    if match.sources is not None:
+        wanted &= e.source_type.in_(match.sources)
+    matched, examples, before = 0, list[str](), f"{identifiers.EXPORT}_{LAST_ULID}"
+    while batch := _test_batch(match, wanted & (e.id < before)):
+        ids = [export_id for export_id, subject in batch if match.matches(subject)]
+        matched, before = matched + len(ids), batch[-1][0]
+        examples += ids[: MAX_EXAMPLES - len(examples)]
+    return RuleTestResult(matched, examined, examples)
+
+
+def _test_batch(match: RuleMatch, wanted: Any) -> list[tuple[str, RuleSubject]]:
+    e = ExportRow
+    page_url: Any = fn.json_extract(e.ticket, "$.page_url")
+    if not is_sqlite():
+        page_url = fn.json_extract_path_text(e.ticket.cast("json"), "page_url")
+    # Only where it is compared: to parse tickets takes most of the time.
+    shown = page_url.coerce(False) if match.page_path is not None else e.rule
+    query = e.select(e.id, e.project, e.severity_rank, e.source_type, e.rule, e.findings_total, shown)
+    found = tuples(query.where(wanted).order_by(e.id.desc()).limit(_TEST_BATCH))
+    groups = [row[0] for row in found if (row[5] or 0) > 1] if match.page_path is not None else []
+    places = page_urls(groups)
+    return [(row[0], RuleSubject(row[1], row[2], row[3], row[4], places.get(row[0]) or {row[6]} - {None})) for row in found]
+
+
+def _rules() -> Any:
+    shown = columns(_StoredRule, ApprovalRuleRow, author=UserRow.email)
+    return ApprovalRuleRow.select(*shown).join(UserRow)
+
+
+def _read(query: Any) -> list[ApprovalRule]:
+    return [_rule(stored) for stored in read(_StoredRule, query)]
+
+
+def _rule(stored: _StoredRule) -> ApprovalRule:
+    reason = None if stored.stopped_reason is None else StoppedReason(stored.stopped_reason)
+    return ApprovalRule(
+        id=stored.id,
+        account_id=stored.account_id,
+        name=stored.name,
+        enabled=bool(stored.enabled),
+        match=match_from(stored.conditions),
+        action=action_from(stored.action),
+        author_id=stored.author_id,
+        author=stored.author,
+        stopped_reason=reason,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+    )
+
+
+def _get(rule_id: str, account_id: int | None) -> ApprovalRule:
+    is_id = identifiers.is_id(identifiers.RULE, rule_id)
+    found = read_first(_StoredRule, _rules().where(ApprovalRuleRow.id == rule_id)) if is_id else None
+    if found is None or account_id not in {None, found.account_id}:
+        raise NotFound("There is no such approval rule.")
+    return _rule(found)
+
+
+def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
+    """Return a rule and keep others from changing it until the transaction ends."""
+    if identifiers.is_id(identifiers.RULE, rule_id):
+        tuples(for_update(ApprovalRuleRow.select(ApprovalRuleRow.id).where(ApprovalRuleRow.id == rule_id)))
+    return _get(rule_id, account_id)
+
+
+def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
+    """Show a rule as stopped that cannot go on, although no export was prepared since and it is not stored yet."""
+    enabled = [rule for rule in rules if rule.enabled]
+    reasons = standing(enabled, now).stopped if enabled else {}
+    return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]
+
+
+def _stopped(rule: ApprovalRule, held: Mapping[int, set[str]], targets: Mapping[str, RuleTarget]) -> StoppedReason | None:
+    if rule.author_id not in held:
+        return StoppedReason.AUTHOR_DISABLED
+    if not held[rule.author_id].issuperset(needed_abilities(rule.action)):
+        return StoppedReason.AUTHOR_LOST_ABILITY
+    if rule.action.target_id is not None and rule.action.target_id not in targets:
+        return StoppedReason.TARGET_REMOVED
+    return None
+
+
+def _require_known(account_id: int, match: RuleMatch, action: RuleAction | None) -> None:
+    """Raise ValidationFailed for a project or a target that is not the account's; a target may be inactive."""
+    problems = []
+    project_id, target_id = match.project_id, None if action is None else action.target_id
+    projects = ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == account_id)
+    if project_id is not None and not projects.exists():
+        problems.append(problem("/match/project_id", "unknown_project"))
+    targets = TargetRow.select().where(
+        TargetRow.id == target_id, TargetRow.account == account_id, TargetRow.deleted_at.is_null()
+    )
+    if target_id is not None and not targets.exists():
+        problems.append(problem("/action/target_id", "unknown_target"))
+    if problems:
+        raise ValidationFailed(*problems)

@@ -1,0 +1,265 @@
+"""Applies an account's approval rules to exports that were prepared or extended, in the same transaction.
+
+The oldest rule that matches decides, whatever it does. All exports of a request are decided together: without rules in the
+account by one statement, with rules by a few. What a rule approves follows the rules of `transitions.approve`: an active
+target whose last validation passed, a URL that the policy allows, a preview without problems. While the target does not
+accept approvals, the export stays prepared and waits for it; `ApprovalRules.resume` approves it once the target does.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from schemas.base.errors import ValidationFailed
+from schemas.base.timestamps import to_ms
+from schemas.exports.approval_rules import ApprovalRule, RuleActionType, RuleSubject
+from schemas.exports.decisions import STAYS_OPEN
+from schemas.exports.record import MAX_LABELS
+from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
+from schemas.targets.approval import TargetUrlRefused, require_approvable
+from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db.columns import columns
+from storage.db.engine import after_commit, transaction
+from storage.db.models import ExportRow
+from storage.db.queries import for_update, tuples
+from storage.exports import approval_rules
+from storage.exports.approval_rules import IS_WAITING, RuleTarget, Standing
+from storage.exports.rows import written_records
+from storage.exports.transitions_sql import LockedExport, approve_locked, has_rules, set_waiting, write_locked
+from storage.targets import targets
+
+#: Exports that wait and are decided in one transaction: some 50 ms, in which no other writer of SQLite writes.
+RESUME_BATCH: Final = 200
+
+
+class _RuleColumns(NamedTuple):
+    """The columns of an export that only rules read."""
+
+    project_id: int | None
+    severity_rank: int
+    rule: str | None
+    findings_total: int | None
+    snoozed_at: datetime | None
+    snoozed_until: datetime | None
+    approved_by_rule_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A prepared export, which nobody else changes until the transaction ends."""
+
+    locked: LockedExport
+    own: _RuleColumns
+
+    @property
+    def id(self) -> str:
+        return self.locked.id
+
+    @property
+    def is_group(self) -> bool:
+        return (self.own.findings_total or 0) > 1
+
+    def is_snoozed(self, now: datetime) -> bool:
+        until = self.own.snoozed_until
+        return self.own.snoozed_at is not None and (until is None or until > now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A rule and the exports that it decides."""
+
+    rule: ApprovalRule
+    exports: Sequence[_Prepared]
+
+
+class ApprovalRules:
+    """Applies approval rules with the `policy` for targets; `wake_workers` is called after a commit that made exports due.
+
+    Without a policy, exports wait for a worker, which has one.
+    """
+
+    def __init__(self, policy: TargetPolicy | None, wake_workers: Callable[[], object] = lambda: None) -> None:
+        self._policy = policy
+        self._wake_workers = wake_workers
+
+    def apply(self, account_id: int, export_ids: Sequence[str], now: datetime) -> None:
+        """Apply the account's rules to exports that were just prepared or extended; the caller holds the transaction.
+
+        Exports that are not prepared, or snoozed, stay as they are.
+        """
+        if not export_ids or not has_rules(account_id):
+            return
+        rules = approval_rules.enabled_rules(account_id)
+        exports = [each for each in _read_prepared(export_ids) if not each.is_snoozed(now)]
+        while True:
+            standing = approval_rules.standing(rules, now)
+            usable = _usable(rules, standing, now)
+            decisions = _decisions(usable, exports)
+            if approval_rules.hold([each.rule for each in decisions]):
+                break
+            # A person changed or deleted one of them a moment ago.
+            rules = approval_rules.enabled_rules(account_id)
+        waiting = [each.id for each in exports if each.own.approved_by_rule_id is not None]
+        set_waiting(waiting, None)
+        for decision in decisions:
+            self._carry_out(decision, standing.targets, now)
+
+    def resume(self, now: datetime) -> bool:
+        """Decide a batch of exports that waited for the target of a rule; return whether there may be more.
+
+        Approves them if the target now accepts approvals. Exports that no longer match, were snoozed, or whose rule was
+        turned off are left to people.
+        """
+        # Reading takes no write lock; nearly all calls end here.
+        rules = approval_rules.rules_with_waiting()
+        standing = approval_rules.standing(rules, now) if rules else None
+        return standing is not None and any(self._resume(rule, standing, now) for rule in rules)
+
+    def _resume(self, rule: ApprovalRule, standing: Standing, now: datetime) -> bool:
+        target = standing.targets.get(rule.action.target_id or "")
+        is_usable = rule.enabled and rule.id not in standing.stopped and target is not None
+        if is_usable and target is not None and target.state.problem is not None:
+            return False
+        with transaction():
+            waiting = _read_waiting(rule.id)
+            if not waiting or not approval_rules.hold([rule]):
+                return False
+            if rule.enabled:
+                _usable([rule], standing, now)
+            found = [each for each in waiting if not each.is_snoozed(now)] if is_usable else []
+            set_waiting([each.id for each in waiting], None)
+            for decision in _decisions([rule] if is_usable else [], found):
+                self._carry_out(decision, standing.targets, now)
+        return True
+
+    def _carry_out(self, decision: _Decision, known: Mapping[str, RuleTarget], now: datetime) -> None:
+        rule, exports = decision.rule, decision.exports
+        if rule.action.type is RuleActionType.LABEL:
+            _label(rule, exports, now)
+        elif rule.action.type is RuleActionType.DISMISS:
+            _dismiss(rule, exports, now)
+        else:
+            # A person reviews what the preview warns of.
+            safe = [each for each in exports if not each.locked.preview_problems]
+            if self._accepts(rule, known, now):
+                _approve(rule, safe, now)
+                after_commit(self._wake_workers)
+            else:
+                _wait(rule, safe, now)
+
+    def _accepts(self, rule: ApprovalRule, known: Mapping[str, RuleTarget], now: datetime) -> bool:
+        """Return whether the target of a rule accepts approvals; one whose URL the policy refuses is blocked."""
+        target_id = str(rule.action.target_id)
+        target = known[target_id]
+        if self._policy is None:
+            return False
+        try:
+            require_approvable(target_id, target.base_url, target.state, self._policy)
+        except TargetUrlRefused as refused:
+            targets.refuse(target_id, refused.reason, now, rule.actor, refused.base_url)
+            return False
+        except ValidationFailed:
+            return False
+        return True
+
+
+#: Leaves approvals to a worker.
+LEFT_TO_WORKERS: Final = ApprovalRules(None)
+
+
+def _usable(rules: Iterable[ApprovalRule], standing: Standing, now: datetime) -> list[ApprovalRule]:
+    """Stop the rules that cannot go on, and return the others."""
+    usable = []
+    for rule in rules:
+        reason = standing.stopped.get(rule.id)
+        if reason is None:
+            usable.append(rule)
+        else:
+            approval_rules.stop(rule, reason, now)
+    return usable
+
+
+def _decisions(rules: Collection[ApprovalRule], exports: Sequence[_Prepared]) -> list[_Decision]:
+    """Return for each rule the exports that it is the first to match; `rules` are in their order."""
+    has_paths = any(rule.match.page_path is not None for rule in rules)
+    places = approval_rules.page_urls([each.id for each in exports if each.is_group] if has_paths else [])
+    decided: dict[str, list[_Prepared]] = {}
+    for export in exports:
+        locked, own = export.locked, export.own
+        urls = places.get(export.id) or {locked.ticket["page_url"]} - {None}
+        subject = RuleSubject(own.project_id, own.severity_rank, locked.source_type, own.rule, urls)
+        first = next((rule for rule in rules if rule.match.matches(subject)), None)
+        if first is not None:
+            decided.setdefault(first.id, []).append(export)
+    return [_Decision(rule, decided[rule.id]) for rule in rules if rule.id in decided]
+
+
+def _approve(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+    approver = {"approved_by_user_id": None, "approved_by_rule_id": rule.id}
+    approve_locked([(each.locked, str(rule.action.target_id)) for each in exports], now, approver)
+    _append(rule, Transition.APPROVE.value, exports, TRANSITIONS[Transition.APPROVE].target, now)
+
+
+def _wait(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+    set_waiting([each.id for each in exports], rule.id)
+    new = [each for each in exports if each.own.approved_by_rule_id != rule.id]
+    _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
+
+
+def _dismiss(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+    reason, status = rule.action.reason, TRANSITIONS[Transition.DISMISS].target
+    shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason}
+    shared |= {"snoozed_at": None, "snoozed_until": None}
+    closed = {} if reason in STAYS_OPEN else {"open_group": None}
+    write_locked([{"id": each.id} for each in exports], {**shared, **closed})
+    _append(rule, Transition.DISMISS.value, exports, status, now)
+
+
+def _label(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+    """Add the labels that a ticket lacks, as far as it may have more; its preview is judged again."""
+    labels = [_labels(rule, each.locked.ticket["labels"]) for each in exports]
+    changed = [
+        (each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.locked.ticket["labels"]
+    ]
+    tickets = written_records([{**each.locked.ticket, "labels": wanted} for each, wanted in changed])
+    records = [
+        {"id": each.id, "ticket": ticket.text, "ticket_digest": ticket.digest, "preview_problems": ticket.problems}
+        for (each, _), ticket in zip(changed, tickets, strict=True)
+    ]
+    write_locked(records, {})
+    _append(rule, RuleActionType.LABEL.value, [each for each, _ in changed], ExportStatus.PREPARED, now)
+
+
+def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
+    added = [label for label in rule.action.labels or () if label not in present]
+    return [*present, *added[: max(0, MAX_LABELS - len(present))]]
+
+
+def _append(rule: ApprovalRule, action: str, exports: Sequence[_Prepared], status: ExportStatus, now: datetime) -> None:
+    """Append an entry for each export; the reason names the rule's author."""
+    at, author, before = to_ms(now), f"user:{rule.author_id}", ExportStatus.PREPARED.value
+    append_all([AuditEntry(at, rule.actor, action, each.id, before, status.value, author) for each in exports])
+
+
+def _read_prepared(export_ids: Sequence[str]) -> list[_Prepared]:
+    is_prepared = ExportRow.status == ExportStatus.PREPARED.value
+    wanted = ExportRow.id.in_(export_ids) & is_prepared & ExportRow.redacted_at.is_null()
+    return _read(_exports().where(wanted), "FOR UPDATE")
+
+
+def _read_waiting(rule_id: str) -> list[_Prepared]:
+    """Read a batch of what waits for the target of a rule, without what another process is changing."""
+    wanted = _exports().where(IS_WAITING, ExportRow.approved_by_rule_id == rule_id)
+    return _read(wanted.limit(RESUME_BATCH), "FOR UPDATE SKIP LOCKED")
+
+
+def _exports() -> Any:
+    return ExportRow.select(*columns(LockedExport, ExportRow), *columns(_RuleColumns, ExportRow)).order_by(ExportRow.id)
+
+
+def _read(query: Any, lock: str) -> list[_Prepared]:
+    split = len(LockedExport._fields)
+    found = tuples(for_update(query, lock))
+    return [_Prepared(LockedExport._make(row[:split]), _RuleColumns._make(row[split:])) for row in found]

@@ -1,0 +1,33 @@
+"""Approves exports that waited for the target of an approval rule, once the target accepts approvals.
+
+The exports name the rule that they wait for, so nothing is lost when a worker is killed; a batch commits at once.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from storage.db.engine import connection
+from storage.exports.rule_evaluation import ApprovalRules
+
+#: How late at most an export is approved after its target was resumed; a sweep that finds nothing reads one small index.
+POLL_S: Final = 2.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ApprovalRuleTask:
+    """Decides what waits for the targets of rules, a batch per call."""
+
+    def __init__(self, rules: ApprovalRules, now: Callable[[], datetime]) -> None:
+        self._rules = rules
+        self._now = now
+
+    def run_once(self) -> bool:
+        """Decide a batch; return whether there may be more."""
+        with connection():
+            has_decided = self._rules.resume(self._now())
+        if has_decided:
+            _log.info("exports that waited for the target of an approval rule were decided")
+        return has_decided
