@@ -15,6 +15,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, post_load
 
 from schemas.base.fields import Form, Moment, Text
+from schemas.exports.search_words import words_in
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -23,6 +24,9 @@ from schemas.intake.scanner import SEVERITIES
 MAX_VALUES: Final = 20
 #: Of a project's id; it has nine digits.
 MAX_PROJECT_ID: Final = 999_999_999
+
+#: Characters of a search.
+MAX_SEARCH: Final = 500
 
 _PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
 _ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
@@ -45,7 +49,7 @@ class ExportSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportQuery:
-    """Which exports a list has: those with any of the values of each member; an empty member has no effect."""
+    """Which exports a list has: those with any of the values of each member, and all `words`; an empty one has no effect."""
 
     #: None for the operator: the exports of every account.
     account_id: int | None = None
@@ -55,6 +59,9 @@ class ExportQuery:
     sources: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     target_ids: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    #: Words that it has all of, as `schemas.exports.search_words` forms them.
+    words: tuple[str, ...] = ()
     #: The first moment, and the one after the last.
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -110,6 +117,30 @@ class _ProjectIdValues(_OneOrMore):
         return int(super()._read(str(each) if type(each) is int else each))
 
 
+class _Hosts(_OneOrMore):
+    """Hosts of URLs, in any case."""
+
+    def _read(self, each: Any) -> str:
+        return str(super()._read(each)).lower()
+
+
+class _SearchText(Text):
+    """A text whose words are searched for; one without a word would find everything."""
+
+    at_most = MAX_VALUES
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if len(text) > self.max_length:
+            raise ValidationError("too_long")
+        words = words_in(text)
+        if not words:
+            raise ValidationError("too_short")
+        if len(words) > MAX_VALUES:
+            raise ValidationError("too_many")
+        return tuple(sorted(words))
+
+
 class ExportFilterForm(Form):
     """The filters of a list of exports; each value is a text with commas, or a list."""
 
@@ -119,6 +150,11 @@ class ExportFilterForm(Form):
     source = _OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
     rule = _OneOrMore(metadata={"description": "Only exports of these rule codes, exactly as they are."})
     target_id = _OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
+    host = _Hosts(metadata={"description": "Only exports with a page on one of these hosts, any page of a group."})
+    q = _SearchText(
+        max_length=MAX_SEARCH,
+        metadata={"description": "Only exports with all these words in their title, description or URLs, in any case."},
+    )
     created_after = Moment(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Moment(metadata={"description": "Only exports prepared before this time."})
 
@@ -135,6 +171,8 @@ _MEMBERS: Final = {
     "source": "sources",
     "rule": "rules",
     "target_id": "target_ids",
+    "host": "hosts",
+    "q": "words",
 }
 _FORM: Final = ExportFilterForm()
 #: The names of the parameters that are filters.

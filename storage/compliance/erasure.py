@@ -48,7 +48,7 @@ from storage.db.models import (
     TokenRow,
 )
 from storage.db.queries import tuples
-from storage.exports import transitions
+from storage.exports import export_words_sql, transitions
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200
@@ -400,13 +400,14 @@ def forget_shop(shop_domain: str) -> Counter[str]:
     )
 
 
-def truncate_wal() -> None:
-    """Remove erased data from SQLite's write-ahead log as well.
+def overwrite_erased() -> None:
+    """Remove erased data from SQLite's text index and its write-ahead log as well.
 
     While others keep the log busy, the next one to empty it does so. Needs a connection without a transaction.
     """
     if not is_sqlite():
         return
+    export_words_sql.overwrite_removed()
     rows(f"PRAGMA busy_timeout = {_LOG_WAIT_MS}")
     try:
         rows("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -291,6 +291,32 @@ class ExportRow(BaseModel):
         table_name = "exports"
 
 
+class ExportTermRow(BaseModel):
+    """A host or the rule code by which an export is found."""
+
+    account_id = IntegerField()
+    #: `host` or `rule`.
+    kind = TextField()
+    value = TextField()
+    export = ForeignKeyField(ExportRow, on_delete="CASCADE")
+
+    class Meta:
+        table_name = "export_terms"
+        primary_key = CompositeKey("account_id", "kind", "value", "export")
+
+
+class ExportSearchRow(BaseModel):
+    """The words by which an export is found; SQLite's index of them is the virtual table `export_words`."""
+
+    id = BigAutoField()
+    export = ForeignKeyField(ExportRow, unique=True, on_delete="CASCADE")
+    #: `@` and the account's id, then words as `schemas.exports.search_words` forms them, separated by spaces.
+    words = TextField()
+
+    class Meta:
+        table_name = "export_search"
+
+
 class AttemptRow(BaseModel):
     """One signed POST of one export. At most one of an export's attempts is `delivered`."""
 
@@ -700,6 +726,8 @@ ALL: tuple[type[BaseModel], ...] = (
     FindingSightingRow,
     TargetRow,
     ExportRow,
+    ExportTermRow,
+    ExportSearchRow,
     AttemptRow,
     EvidenceCaptureRow,
     DiagnosticRow,

@@ -1,29 +1,28 @@
-"""The list of exports: a page in any order, how many match, how many with each value of a filter."""
+"""The list of exports: a page in any order, how many match, how many with each value of a filter.
 
-from collections.abc import Collection, Iterator, Sequence
+Each filter is a set of exports that an index has in the order of time. A list reads the smallest of its sets and checks the
+other filters on each row. Where even that one has more than MOST_SORTED exports, an order that is not by time reads its own
+index, which ends with the page.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any, Final
 
 from peewee import SQL, Select, Tuple, fn
 
-from schemas.base.timestamps import to_ms
 from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
-from storage.db import identifiers
-from storage.db.columns import LAST_ULID
 from storage.db.engine import database
-from storage.db.models import ExportRow, TargetRow
+from storage.db.models import ExportRow
 from storage.db.queries import tuples
+from storage.exports.export_sets import FINDINGS, ExportSet, IndexPart, ranked_parts, smallest, union
 from storage.exports.queries import list_by_ids
 
 #: A total, and what the counts beside filters are of, ends here.
 MOST_COUNTED: Final = 10_000
 
-_AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
-#: How many findings an export has, to sort by.
-_FINDINGS: Final = fn.COALESCE(ExportRow.findings_total, 0)
 #: The counts beside filters: the parameter, the member of the query, the column.
 _FACETS: Final = (
     ("status", "statuses", ExportRow.status),
@@ -32,13 +31,14 @@ _FACETS: Final = (
     ("source", "sources", ExportRow.source_type),
     ("rule", "rules", ExportRow.rule),
 )
-#: What ranks the exports of an order that is not by time, and the order as SQL of the whole page.
-_RANKS: Final = {ExportSort.SEVERITY: ExportRow.severity_rank, ExportSort.FINDINGS: _FINDINGS}
+#: What ranks the exports of an order that is not by time.
+_RANKS: Final = {ExportSort.SEVERITY: ExportRow.severity_rank, ExportSort.FINDINGS: FINDINGS}
+#: The order of a page's ids, and of the page.
 _ORDERS: Final = {
-    ExportSort.NEWEST: "e.id DESC",
-    ExportSort.OLDEST: "e.id",
-    ExportSort.SEVERITY: "e.severity_rank DESC, e.id DESC",
-    ExportSort.FINDINGS: "COALESCE(e.findings_total, 0) DESC, e.id DESC",
+    ExportSort.NEWEST: ("id DESC", "e.id DESC"),
+    ExportSort.OLDEST: ("id", "e.id"),
+    ExportSort.SEVERITY: ("rank DESC, id DESC", "e.severity_rank DESC, e.id DESC"),
+    ExportSort.FINDINGS: ("rank DESC, id DESC", "COALESCE(e.findings_total, 0) DESC, e.id DESC"),
 }
 
 
@@ -52,8 +52,7 @@ def list_page(
 
     In an order by time, an export that exists throughout a walk over all pages is met exactly once.
     """
-    ids = _ids(query, sort, limit, after)
-    return list_by_ids(ids, _ORDERS[sort])
+    return list_by_ids(_ids(query, sort, limit, after), _ORDERS[sort][1])
 
 
 def position_of(export: Export, sort: ExportSort) -> ListPosition:
@@ -65,9 +64,11 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
-    parts = [ExportRow.select(SQL("1")).where(*part) for part in _parts(query)]
-    found = int(_union(parts, limit + 1).limit(limit + 1).count(database))
-    return found if found <= limit else None
+    of, _ = smallest(query, is_listed=False)
+    parts = [part.select(query, [part.id.alias("id")]) for part in of.parts]
+    found = union(parts, limit + 1, is_distinct=of.overlaps).limit(limit + 1)
+    number = int(found.count(database))
+    return number if number <= limit else None
 
 
 def facets(query: ExportQuery) -> dict[str, dict[str, int]]:
@@ -75,7 +76,14 @@ def facets(query: ExportQuery) -> dict[str, dict[str, int]]:
 
     Counts the newest MOST_COUNTED exports.
     """
-    return {name: _counts(_without(query, member), name, column) for name, member, column in _FACETS}
+    counts: dict[str, dict[str, int]] = {}
+    # Most facets have no filter of their own: they are counted at once.
+    by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
+    for name, member, column in _FACETS:
+        by_query.setdefault(_without(query, member), []).append((name, column))
+    for others, columns in by_query.items():
+        counts |= _count_values(others, columns)
+    return {name: counts[name] for name, _, _ in _FACETS}
 
 
 def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str, int]]:
@@ -90,83 +98,56 @@ def _without(query: ExportQuery, member: str) -> ExportQuery:
     return replace(query, **without)
 
 
-def _counts(query: ExportQuery, name: str, column: Any) -> dict[str, int]:
-    parts = [ExportRow.select(ExportRow.id, column.alias("value")).where(*part) for part in _parts(query)]
-    ordered = [part.order_by(ExportRow.id.desc()) for part in parts]
-    newest = _union(ordered, MOST_COUNTED).order_by(SQL("id DESC")).limit(MOST_COUNTED).alias("newest")
-    counted = Select([newest], [newest.c.value, fn.COUNT(SQL("1"))]).group_by(newest.c.value).bind(database)
-    values = {value: int(number) for value, number in counted.tuples() if value is not None}
-    return {SEVERITIES[value] if name == "severity" else str(value): number for value, number in values.items()}
+def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dict[str, dict[str, int]]:
+    of, _ = smallest(query, is_listed=True)
+    selected = [column.alias(name) for name, column in columns]
+    parts = [
+        part.select(query, [part.id.alias("id"), *selected], has_rows=True).order_by(part.id.desc()) for part in of.parts
+    ]
+    found = union(parts, MOST_COUNTED, is_distinct=of.overlaps).order_by(SQL("id DESC")).limit(MOST_COUNTED)
+    counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
+    # One pass over the newest; few combinations of values are left to add up.
+    newest, names = found.alias("newest"), [SQL(f'"{name}"') for name, _ in columns]
+    combinations = Select([newest], [*names, fn.COUNT(SQL("1"))]).group_by(*names).bind(database)
+    for *values, number in combinations.tuples():
+        for (name, _), value in zip(columns, values, strict=True):
+            if value is not None:
+                shown = SEVERITIES[value] if name == "severity" else str(value)
+                counts[name][shown] = counts[name].get(shown, 0) + int(number)
+    return counts
 
 
 def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> Any:
     """Return the query of the ids of a page."""
     rank = _RANKS.get(sort)
-    is_after = _is_after(sort, after)
-    columns = [ExportRow.id, (SQL("0") if rank is None else rank).alias("rank")]
-    order = [ExportRow.id if sort is ExportSort.OLDEST else ExportRow.id.desc()]
-    order = order if rank is None else [rank.desc(), *order]
-    parts = [ExportRow.select(*columns).where(*part, *is_after).order_by(*order) for part in _parts(query)]
-    by = SQL("id" if sort is ExportSort.OLDEST else "id DESC" if rank is None else "rank DESC, id DESC")
-    return Select([_union(parts, limit).order_by(by).limit(limit).alias("page")], [SQL("id")])
+    of, is_small = smallest(query, is_listed=rank is None)
+    if rank is None or is_small:
+        selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
+    else:
+        of = ExportSet(())
+        ranked = [(part, each) for part, each in ranked_parts(query, sort) if not _is_before(each, after)]
+        selects = [_page_of(part, each, query, sort, after) for part, each in ranked]
+    found = union(selects, limit, is_distinct=of.overlaps).order_by(SQL(_ORDERS[sort][0])).limit(limit)
+    return Select([found.alias("page")], [SQL("id")])
 
 
-def _is_after(sort: ExportSort, after: ListPosition | None) -> list[Any]:
-    if after is None:
-        return []
-    if sort is ExportSort.OLDEST:
-        return [ExportRow.id > after.id]
-    rank = _RANKS.get(sort)
-    return [ExportRow.id < after.id if rank is None else Tuple(rank, ExportRow.id) < Tuple(after.rank, after.id)]
+def _is_before(rank: Any, after: ListPosition | None) -> bool:
+    """Return whether exports that all have this rank come before a position."""
+    return after is not None and isinstance(rank, int) and rank > after.rank
 
 
-def _parts(query: ExportQuery) -> list[list[Any]]:
-    """Return the conditions of each part of a list: an index has the newest of one value in order, not of several."""
-    by_column: dict[Any, Collection[Any]] = {
-        ExportRow.target: query.target_ids,
-        ExportRow.project: query.project_ids,
-        ExportRow.status: query.statuses,
-        ExportRow.source_type: query.sources,
-    }
-    given = [(column, values) for column, values in by_column.items() if values]
-    shared = [*_bounds(query), *(column.in_(values) for column, values in given[1:])]
-    if not given:
-        return [shared]
-    column, values = given[0]
-    if column is ExportRow.target:
-        # The index of an account's targets; a target belongs to one account.
-        return [[*shared, column == value, ExportRow.account == _account_of(value)] for value in values]
-    return [[*shared, column == value] for value in values]
-
-
-def _bounds(query: ExportQuery) -> Iterator[Any]:
-    """Yield the conditions that no index begins with."""
-    if query.account_id is not None:
-        yield ExportRow.account == query.account_id
-    yield ExportRow.id < _AFTER_ALL
-    # Ids begin with the time at which an export is prepared.
-    if query.created_after is not None:
-        yield ExportRow.id >= identifiers.first_id(identifiers.EXPORT, query.created_after)
-    if query.created_before is not None:
-        yield ExportRow.id < identifiers.first_id(identifiers.EXPORT, query.created_before)
-    if query.severities:
-        yield ExportRow.severity_rank.in_([SEVERITIES.index(each) for each in query.severities])
-    if query.rules:
-        yield ExportRow.rule.in_(query.rules)
-    if query.is_snoozed is not None and query.now is not None:
-        lasts = ExportRow.snoozed_until.is_null() | (ExportRow.snoozed_until > to_ms(query.now))
-        is_snoozed = ExportRow.snoozed_at.is_null(False) & lasts
-        yield is_snoozed if query.is_snoozed else ~is_snoozed
-    if query.is_fixed is not None:
-        is_fixed = fn.COALESCE(ExportRow.findings_fixed == ExportRow.findings_total, SQL("FALSE"))
-        yield is_fixed if query.is_fixed else ~is_fixed
-
-
-def _account_of(target_id: str) -> Any:
-    return TargetRow.select(TargetRow.account).where(TargetRow.id == target_id)
-
-
-def _union(parts: Sequence[Any], limit: int | None) -> Any:
-    """Return one query for what the parts find, up to `limit` of each."""
-    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("*")]) for part in parts]
-    return reduce(lambda one, other: one.union_all(other), selects)
+def _page_of(part: IndexPart, rank: Any, query: ExportQuery, sort: ExportSort, after: ListPosition | None) -> Any:
+    """Return the query of the ids and ranks of a part, in the order of the list; `rank` is a column, or that of all."""
+    is_constant = isinstance(rank, int | SQL)
+    columns = [part.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank")]
+    order = [part.id if sort is ExportSort.OLDEST else part.id.desc()]
+    # The exports of a part with one rank are in the order of time.
+    order = order if is_constant else [rank.desc(), *order]
+    behind: list[Any] = []
+    if after is not None and sort is ExportSort.OLDEST:
+        behind = [part.id > after.id]
+    elif after is not None and is_constant:
+        behind = [part.id < after.id] if rank == after.rank or isinstance(rank, SQL) else []
+    elif after is not None:
+        behind = [Tuple(rank, part.id) < Tuple(after.rank, after.id)]
+    return part.select(query, columns, *behind, has_rows=sort in _RANKS).order_by(*order)

@@ -29,7 +29,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
 from storage.db.models import FindingRow
 from storage.db.queries import tuples
-from storage.exports import groups_sql
+from storage.exports import export_search, groups_sql
 from storage.exports.groups_sql import GroupRow
 from storage.exports.rows import WrittenTicket
 
@@ -83,6 +83,7 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
             for ticket in [each.ticket]
         ]
     )
+    export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in extensions})
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
 

@@ -11,6 +11,7 @@ from schemas.exports.decisions import ApprovedBy, Dismissal, DismissalReason, Sn
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
 from schemas.exports.record import Export, LastAttempt, Sighting
+from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.exports.ticket_text import preview_problems
@@ -68,6 +69,9 @@ class WrittenTicket:
     digest: str
     problems: str
     severity_rank: int
+    #: What it is found by.
+    words: str
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ def written_records(records: Sequence[dict[str, Any]], checkpoint: Checkpoint = 
     made: list[WrittenTicket] = []
     for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
         found = _json.text([asdict(each) for each in problems])
-        made.append(WrittenTicket(_json.text(record), digest(record), found, SEVERITIES.index(record["severity"])))
+        rank, words, hosts = SEVERITIES.index(record["severity"]), words_of(record), hosts_of(record)
+        made.append(WrittenTicket(_json.text(record), digest(record), found, rank, words, hosts))
         checkpoint()
     return made
 
@@ -158,9 +163,8 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
     )
 
 
-def prepared_values(export_id: str, draft: Draft, now: datetime) -> dict[str, Any]:
+def prepared_values(export_id: str, draft: Draft, ticket: WrittenTicket, now: datetime) -> dict[str, Any]:
     """Return the columns of a new export."""
-    ticket = draft.ticket if isinstance(draft.ticket, WrittenTicket) else written([draft.ticket])[0]
     return {
         "id": export_id,
         "account_id": draft.account_id,

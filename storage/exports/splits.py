@@ -18,7 +18,7 @@ from storage.db import identifiers
 from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import FindingRow, PageResultRow
-from storage.exports import groups_sql
+from storage.exports import export_search, groups_sql
 from storage.exports.rows import Draft, written
 from storage.exports.transitions import lock, prepare
 
@@ -66,6 +66,7 @@ def split(export_id: str, account_id: int | None, now: datetime, actor: str, lim
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         groups_sql.extend([(export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)])
+        export_search.replace({export.id: (kept.words, kept.hosts)})
         groups_sql.close_group(export.id, first.id)
         status, reason = export.status.value, f"{1 + len(others)} findings"
         append_all([AuditEntry(to_ms(now), actor, "split", export.id, status, status, reason)])

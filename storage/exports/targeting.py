@@ -9,6 +9,7 @@ from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.bulk_decisions import ExportReference
 from schemas.exports.record import ApprovalForAll, Export
+from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import Source
 from schemas.intake.scanner import SEVERITIES
@@ -135,6 +136,8 @@ def _copy(export: Export) -> Draft:
         export.ticket_digest,
         JsonField.text(list(export.preview_problems)),
         SEVERITIES.index(export.severity),
+        words_of(export.ticket),
+        hosts_of(export.ticket),
     )
     total = None if export.findings is None else export.findings[0]
     source = Source(export.source.type, export.source.id, export.source.scan_run_id)

@@ -19,6 +19,7 @@ from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportRefere
 from schemas.exports.decisions import STAYS_OPEN, DismissalReason
 from schemas.exports.group_ticket import is_group
 from schemas.exports.record import Approval, Export, Preparation
+from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
@@ -34,9 +35,10 @@ from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
-from storage.exports import groups_sql
+from storage.exports import export_search, groups_sql
+from storage.exports.export_search import SearchEntry
 from storage.exports.queries import get, recoverable
-from storage.exports.rows import Draft, prepared_values
+from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions_sql import LockedExport, approve_locked, lock_targets
 from storage.secrets.default_secret import DefaultSecret
@@ -80,7 +82,12 @@ def prepare(
 def insert(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     """Store each draft as a `prepared` export with its audit entry and return the ids, in order."""
     ids = [draft.export_id or identifiers.new_id(identifiers.EXPORT, now) for draft in drafts]
-    insert_records(ExportRow, [prepared_values(export_id, draft, now) for export_id, draft in zip(ids, drafts, strict=True)])
+    tickets = [draft.ticket if isinstance(draft.ticket, WrittenTicket) else written([draft.ticket])[0] for draft in drafts]
+    prepared = [*zip(ids, drafts, tickets, strict=True)]
+    insert_records(ExportRow, [prepared_values(export_id, draft, ticket, now) for export_id, draft, ticket in prepared])
+    export_search.add(
+        [SearchEntry(each, draft.account_id, ticket.words, ticket.hosts, draft.rule) for each, draft, ticket in prepared]
+    )
     append_all([AuditEntry(to_ms(now), actor, "prepare", each, None, ExportStatus.PREPARED.value) for each in ids])
     return ids
 
@@ -308,6 +315,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         # A manual export has a source id in its author's own words; other sources have identifiers of ours.
         source_id=Case(None, [(ExportRow.source_type == MANUAL, "redacted")], ExportRow.source_id),
     )
+    export_search.remove(ids)
     if ids:
         AttemptRow.update(answer=None).where(AttemptRow.export.in_(ids)).execute()
     for transition in (Transition.DISMISS, Transition.WITHDRAW):
@@ -367,6 +375,8 @@ def change(
 ) -> None:
     """Write columns of a locked export whose status stays, and append an audit entry."""
     ExportRow.update(**changes, version=ExportRow.version + 1).where(ExportRow.id == export.id).execute()
+    if ticket := changes.get("ticket"):
+        export_search.replace({export.id: (words_of(ticket), hosts_of(ticket))})
     status = export.status.value
     append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
 

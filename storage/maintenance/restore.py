@@ -45,6 +45,7 @@ from storage.db.models import (
 )
 from storage.db.schema_version import UnfitDatabase
 from storage.db.shared_clock import SharedClock
+from storage.exports import export_words_sql
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies
@@ -195,6 +196,7 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
         requests = ComplianceRequestRow
         requests.update(lease=None, next_run_at=now).where(requests.next_run_at.is_null(False)).execute()
     counts = sum((erasure_replay.apply(source, now) for source in sources), Counter[str]())
+    export_words_sql.overwrite_removed()
     with transaction():
         append(now, "operator", _DONE, INSTALLATION, f"sha256:{backup_files.sha256_of(file)}")
     paused = TargetRow.select().where(TargetRow.status == TargetStatus.PAUSED, TargetRow.status_reason == RESTORED).count()

@@ -44,6 +44,7 @@ from storage.db.models import (
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
+from storage.exports import export_words_sql
 from storage.maintenance.archive import Archive, archived_fields
 
 #: Exports of a batch, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.
@@ -127,13 +128,18 @@ def purge(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> I
     write. With an archive a batch is on the disk before it is removed. Raises OSError if that cannot be written; then the
     batch stays.
     """
-    left = limit
+    left, removed = limit, 0
     for part in _expired_exports(until):
         counts = _remove(_within(part, left), until, archive)
         left -= counts.total()
+        removed += counts["exports"]
         yield counts
         if not left:
-            return
+            break
+    if removed:
+        export_words_sql.overwrite_removed()
+    if not left:
+        return
     for rule in _rules(until):
         for counts in rule.purge(left, archive):
             left -= counts.total()

@@ -52,7 +52,7 @@ class ComplianceTask:
         _log.info("compliance request %s claimed", lease.id, extra={"worker": self._worker})
         try:
             _ComplianceRun(lease, self._vault, self._worker, self._now).run()
-            erasure.truncate_wal()
+            erasure.overwrite_erased()
             self.done += 1
         except OUTAGES:
             # Nothing can be written now, not even the failure: the lease expires.

@@ -56,6 +56,11 @@ def test_other_parameters_are_ignored_in_a_url_and_refused_in_a_closed_object() 
     assert [each.code for each in refused.value.problems] == ["unknown_member"]
 
 
+def test_hosts_have_one_case_and_a_search_is_its_words() -> None:
+    read = query_from({"host": "Shop.Example", "q": 'No "Alt"-text OR x*, no'}, None)
+    assert (read.hosts, read.words) == (("shop.example",), ("alt", "no", "or", "text", "x"))
+
+
 def test_moments_are_read_with_their_zone() -> None:
     read = query_from({"created_after": "2026-03-01T13:00:00+01:00", "created_before": "2026-03-01T12:00:00Z"}, None)
     assert (read.created_after, read.created_before) == (NOW, NOW)
@@ -74,6 +79,12 @@ def test_moments_are_read_with_their_zone() -> None:
         ({"rule": "a" * 501}, ("/rule", "not_allowed")),
         ({"rule": ",".join(map(str, range(21)))}, ("/rule", "too_many")),
         ({"rule": "\0"}, ("/rule", "not_allowed")),
+        ({"host": "a" * 501}, ("/host", "not_allowed")),
+        ({"q": ""}, ("/q", "too_short")),
+        ({"q": "_ - !"}, ("/q", "too_short")),
+        ({"q": 7}, ("/q", "invalid_type")),
+        ({"q": "a" * 501}, ("/q", "too_long")),
+        ({"q": " ".join(map(str, range(21)))}, ("/q", "too_many")),
         ({"created_after": "yesterday"}, ("/created_after", "invalid_timestamp")),
     ],
 )
@@ -123,6 +134,8 @@ OTHER_VALUES = {
     "source": "manual",
     "rule": "hsts",
     "target_id": TARGET,
+    "host": "shop.example",
+    "q": "image",
     "created_after": "2026-03-01T12:00:00Z",
     "created_before": "2026-03-01T12:00:00Z",
 }

@@ -123,7 +123,7 @@ def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
     customer, target_id = crowded
     for wanted, indexes in (
         (ExportQuery(target_ids=(target_id,)), {"exports_account_target"}),
-        (ExportQuery(target_ids=(target_id,), statuses=("exported",), severities=("high",)), {"exports_account_target"}),
+        (ExportQuery(target_ids=(target_id,), statuses=("exported",), severities=("info",)), {"exports_account_target"}),
         (ExportQuery(project_ids=(customer.project_id,)), {"exports_project"}),
         (ExportQuery(customer.account_id, statuses=("failed", "blocked")), {"exports_account_status"}),
     ):

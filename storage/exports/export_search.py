@@ -1,0 +1,57 @@
+"""Writes the words, hosts and rules by which exports are found; `storage.exports.export_list` reads them.
+
+Every writer of a ticket calls one of these in its transaction: `add` for new exports, `replace` for changed tickets,
+`remove` for redacted ones. The rows of a deleted export are deleted with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from storage.db.bulk_sql import insert_records
+from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow
+from storage.db.queries import tuples
+
+HOST: Final = "host"
+RULE: Final = "rule"
+
+
+class SearchEntry(NamedTuple):
+    """What one export is found by."""
+
+    export_id: str
+    account_id: int
+    words: str
+    hosts: tuple[str, ...]
+    rule: str | None = None
+
+
+def account_word(account_id: int) -> str:
+    """Return the word that every text of an account begins with; no word of a ticket has this form."""
+    return f"@{account_id}"
+
+
+def add(entries: Sequence[SearchEntry]) -> None:
+    """Write what new exports are found by; the caller holds the transaction."""
+    terms = [(entry, HOST, host) for entry in entries for host in entry.hosts]
+    terms += [(entry, RULE, entry.rule) for entry in entries if entry.rule is not None]
+    names = ("account_id", "kind", "value", "export_id")
+    written = [(entry.account_id, kind, value, entry.export_id) for entry, kind, value in terms]
+    insert_records(ExportTermRow, [dict(zip(names, each, strict=True)) for each in written])
+    texts = [(entry.export_id, f"{account_word(entry.account_id)} {entry.words}".rstrip()) for entry in entries]
+    insert_records(ExportSearchRow, [{"export_id": export_id, "words": text} for export_id, text in texts])
+
+
+def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    """Write the words and hosts of changed tickets, by the ids of their exports; the caller holds the transaction."""
+    accounts = ExportRow.select(ExportRow.id, ExportRow.account).where(ExportRow.id.in_([*changed]))
+    found = tuples(accounts) if changed else []
+    remove([*changed])
+    add([SearchEntry(export_id, account_id, *changed[export_id]) for export_id, account_id in found])
+
+
+def remove(export_ids: Sequence[str]) -> None:
+    """Remove the words and hosts of exports; the caller holds the transaction."""
+    if export_ids:
+        ExportSearchRow.delete().where(ExportSearchRow.export.in_(export_ids)).execute()
+        of_exports = ExportTermRow.export.in_(export_ids)
+        ExportTermRow.delete().where(of_exports, ExportTermRow.kind == HOST).execute()

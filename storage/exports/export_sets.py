@@ -1,0 +1,234 @@
+"""The sets of exports that filters name, each in parts that an index has in the order of time, and the checks of a row.
+
+A part is of one value: an index has the newest of one value in order, not of several.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from typing import Any, Final
+
+from peewee import SQL, Expression, Select, Table, Value, fn
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.export_filter import ExportQuery, ExportSort
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+from storage.db import identifiers
+from storage.db.columns import LAST_ULID
+from storage.db.engine import database, is_sqlite
+from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow, TargetRow
+from storage.exports.export_search import HOST, RULE, account_word
+
+#: A set of at most so many exports is read and sorted whole; of a larger one, a page is near the beginning of an index.
+MOST_SORTED: Final = 5_000
+
+_AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
+#: How many findings an export has, to sort by.
+FINDINGS: Final = fn.COALESCE(ExportRow.findings_total, 0)
+#: The source of exports that have findings.
+FINDING: Final = "finding"
+#: SQLite's text index.
+_TEXT_INDEX: Final = Table("export_words")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """Exports that an index has: the model it is of, the column of the exports' ids, and what the index begins with.
+
+    `implied` are the members of a query that hold for each of them.
+    """
+
+    model: Any
+    id: Any
+    where: tuple[Any, ...]
+    implied: frozenset[str]
+
+    def select(self, query: ExportQuery, columns: Sequence[Any], *conditions: Any, has_rows: bool = False) -> Any:
+        """Return the query of `columns` for what a query has of the part; `has_rows` if they are of the exports' rows."""
+        checks = [check for member, check in _checks(query) if member not in self.implied]
+        wanted = [*self.where, *_bounds(query, self.id), *checks, *conditions]
+        found = self.model.select(*columns)
+        is_joined = self.model is not ExportRow and (checks or has_rows)
+        return (found.join(ExportRow) if is_joined else found).where(*wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSet:
+    """The exports with one of the values of a filter. One that is not `ordered` is read and sorted whole."""
+
+    parts: tuple[IndexPart, ...]
+    is_ordered: bool = True
+    #: Whether an export may be in several parts.
+    overlaps: bool = False
+
+
+def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
+    """Return the smallest set of a query, and whether it has at most MOST_SORTED exports.
+
+    If `is_listed`, the set is in the order of time or small. Where there is nothing to choose from, it is not counted, and
+    is not small.
+    """
+    everything = ExportSet((_everything(query),))
+    sets = [*_sets(query)]
+    if not sets:
+        return everything, False
+    if is_listed and len(sets) == 1 and sets[0].is_ordered:
+        return sets[0], False
+    size, found = min(zip(_sizes(query, sets), sets, strict=True), key=lambda each: each[0])
+    if size <= MOST_SORTED:
+        return found, True
+    return next((each for each in sets if each.is_ordered), everything), False
+
+
+def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, Any]]:
+    """Return the parts that indexes have in an order that is not by time, each with its rank: a number, or a column."""
+    if query.account_id is None:
+        return [(_everything(query), ExportRow.severity_rank if sort is ExportSort.SEVERITY else FINDINGS)]
+    if sort is ExportSort.SEVERITY:
+        return [(part, SEVERITIES.index(severity)) for part, severity in _by_status(query)]
+    # Word by word the condition of the index.
+    groups = (ExportRow.account == query.account_id, SQL("findings_total > 1"))
+    single = (*_of(query, ExportRow.source_type, FINDING), ExportRow.findings_total == 1)
+    others = [_of(query, ExportRow.source_type, each) for each in SOURCE_TYPES if each != FINDING]
+    return [
+        (_part(groups), ExportRow.findings_total),
+        (_part(single), 1),
+        *((_part(other), 0) for other in others),
+    ]
+
+
+def union(parts: Sequence[Any], limit: int | None, *, is_distinct: bool = False) -> Any:
+    """Return one query for what the parts find, up to `limit` of each."""
+    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("*")]) for part in parts]
+    return reduce(lambda one, other: one.union(other) if is_distinct else one.union_all(other), selects)
+
+
+def _sets(query: ExportQuery) -> Iterator[ExportSet]:
+    """Yield the sets that the filters of a query name, those that are small in most installations first."""
+    if query.account_id is not None:
+        for kind, member, values in ((HOST, "hosts", query.hosts), (RULE, "rules", query.rules)):
+            if values:
+                yield ExportSet(tuple(_of_term(query, kind, member, each) for each in values), overlaps=kind == HOST)
+    if query.words:
+        yield ExportSet((_of_words(query),), is_ordered=False)
+    if query.target_ids:
+        yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
+    if query.account_id is not None and (query.statuses or query.severities):
+        yield ExportSet(tuple(part for part, _ in _by_status(query)))
+    if query.project_ids:
+        yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
+    if query.account_id is not None and query.sources:
+        yield ExportSet(tuple(_part(_of(query, ExportRow.source_type, each), "sources") for each in query.sources))
+
+
+def _part(where: tuple[Any, ...], *implied: str) -> IndexPart:
+    return IndexPart(ExportRow, ExportRow.id, where, frozenset(implied))
+
+
+def _everything(query: ExportQuery) -> IndexPart:
+    return _part(() if query.account_id is None else (ExportRow.account == query.account_id,))
+
+
+def _of(query: ExportQuery, column: Any, value: str) -> tuple[Any, ...]:
+    return (ExportRow.account == query.account_id, column == value)
+
+
+def _of_term(query: ExportQuery, kind: str, member: str, value: str) -> IndexPart:
+    term = ExportTermRow
+    where = (term.account_id == query.account_id, term.kind == kind, term.value == value)
+    return IndexPart(term, term.export, where, frozenset({member, "account_id"}))
+
+
+def _of_words(query: ExportQuery) -> IndexPart:
+    account = [] if query.account_id is None else [account_word(query.account_id)]
+    words = [*account, *query.words]
+    if is_sqlite():
+        text = " AND ".join(f'"{word}"' for word in words)
+        found = _TEXT_INDEX.select(_TEXT_INDEX.c.rowid).where(Expression(SQL("export_words"), "MATCH", Value(text)))
+        where = ExportSearchRow.id.in_(found)
+    else:
+        text = " & ".join(f"'{word}'" for word in words)
+        # Word by word the expression of the index.
+        vector = SQL("array_to_tsvector(string_to_array(words, ' '))")
+        where = Expression(vector, "@@", Value(text).cast("tsquery"))
+    implied = {"words", "account_id"} if account else {"words"}
+    return IndexPart(ExportSearchRow, ExportSearchRow.export, (where,), frozenset(implied))
+
+
+def _of_target(target_id: str) -> IndexPart:
+    # The index of an account's targets; a target belongs to one account.
+    account = TargetRow.select(TargetRow.account).where(TargetRow.id == target_id)
+    return _part((ExportRow.account == account, ExportRow.target == target_id), "target_ids")
+
+
+def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
+    """Yield a part for each status and severity, with the severity."""
+    statuses = query.statuses or tuple(map(str, ExportStatus))
+    for severity, status in product(query.severities or SEVERITIES, statuses):
+        where = (*_of(query, ExportRow.status, status), ExportRow.severity_rank == SEVERITIES.index(severity))
+        yield _part(where, "statuses", "severities"), severity
+
+
+def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
+    """Return the size of each set, counted no further than one beyond MOST_SORTED."""
+    most = MOST_SORTED + 1
+    alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
+    counts = []
+    for each in sets:
+        found = union([part.select(alone, [SQL("1")]) for part in each.parts], most)
+        counts.append(Select([found.limit(most).alias("found")], [fn.COUNT(SQL("1"))]))
+    [sizes] = Select(columns=counts).bind(database).tuples()
+    return [int(size) for size in sizes]
+
+
+def _bounds(query: ExportQuery, export_id: Any) -> Iterator[Any]:
+    """Yield the bounds of the ids, which begin with the time at which an export is prepared."""
+    yield export_id < _AFTER_ALL
+    if query.created_after is not None:
+        yield export_id >= identifiers.first_id(identifiers.EXPORT, query.created_after)
+    if query.created_before is not None:
+        yield export_id < identifiers.first_id(identifiers.EXPORT, query.created_before)
+
+
+def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
+    """Yield what a row must be, by the member of the query."""
+    if query.account_id is not None:
+        yield "account_id", ExportRow.account == query.account_id
+    for member, column in _COLUMNS.items():
+        if values := getattr(query, member):
+            yield member, column.in_(values)
+    if query.severities:
+        yield "severities", ExportRow.severity_rank.in_([SEVERITIES.index(each) for each in query.severities])
+    if query.hosts:
+        term = ExportTermRow
+        of_export = (term.account_id == ExportRow.account, term.kind == HOST, term.export == ExportRow.id)
+        yield "hosts", _has(term.select(fn.COUNT(SQL("1"))).where(*of_export, term.value.in_(query.hosts)))
+    if query.words:
+        text, find = SQL("' ' || words || ' '"), fn.instr if is_sqlite() else fn.strpos
+        has_words = [find(text, f" {word} ") > 0 for word in query.words]
+        found = ExportSearchRow.select(fn.COUNT(SQL("1")))
+        yield "words", _has(found.where(ExportSearchRow.export == ExportRow.id, *has_words))
+    if query.is_snoozed is not None and query.now is not None:
+        lasts = ExportRow.snoozed_until.is_null() | (ExportRow.snoozed_until > to_ms(query.now))
+        is_snoozed = ExportRow.snoozed_at.is_null(False) & lasts
+        yield "is_snoozed", is_snoozed if query.is_snoozed else ~is_snoozed
+    if query.is_fixed is not None:
+        is_fixed = fn.COALESCE(ExportRow.findings_fixed == ExportRow.findings_total, SQL("FALSE"))
+        yield "is_fixed", is_fixed if query.is_fixed else ~is_fixed
+
+
+_COLUMNS: Final = {
+    "statuses": ExportRow.status,
+    "project_ids": ExportRow.project,
+    "sources": ExportRow.source_type,
+    "rules": ExportRow.rule,
+    "target_ids": ExportRow.target,
+}
+
+
+def _has(count: Any) -> Any:
+    """Return whether a row's own subquery finds one; PostgreSQL would join an EXISTS, over all rows."""
+    return Expression(count, ">", 0)

@@ -1,0 +1,36 @@
+"""SQLite's text index `export_words`: removed words stay in its file, marked as deleted, until the index is rewritten."""
+
+from typing import Final
+
+from storage.db.engine import execute, is_sqlite, rows, transaction
+
+#: Pages that one transaction rewrites: some 10 ms of SQLite's one writer.
+_PAGES_AT_ONCE: Final = 200
+#: A merge that changed fewer rows had nothing left to do.
+_LEAST_CHANGES: Final = 2
+
+
+def overwrite_removed() -> None:
+    """Rewrite the text index without the words that were removed, so that nothing of them stays in the file.
+
+    In short transactions, between which others write. Needs a connection without a transaction. PostgreSQL's vacuum does
+    this by itself.
+    """
+    if not is_sqlite():
+        return
+    # A negative number begins a merge of the whole index.
+    pages = -_PAGES_AT_ONCE
+    while _merge(pages) >= _LEAST_CHANGES:
+        pages = _PAGES_AT_ONCE
+
+
+def _merge(pages: int) -> int:
+    """Rewrite so many pages and return how many rows of the index changed."""
+    with transaction():
+        before = _changes()
+        execute("INSERT INTO export_words (export_words, rank) VALUES ('merge', ?)", (pages,))
+        return _changes() - before
+
+
+def _changes() -> int:
+    return int(rows("SELECT total_changes()")[0][0])

@@ -1,0 +1,103 @@
+"""What exports are found by follows their tickets, and nothing of it is left after a redaction or a deletion."""
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+from schemas.exports.decision_forms import EditForm
+from schemas.exports.export_filter import ExportQuery
+from schemas.exports.search_words import hosts_of, words_of
+from schemas.exports.ticket import Source, Ticket
+from schemas.intake.scanner import PostbackForm
+from storage.db.engine import database, execute, is_sqlite, rows, transaction
+from storage.exports import decisions, export_list, export_search, export_words_sql, transitions
+from storage.exports.rows import Draft
+from tests.support.factories import NOW, Customer, make_customer, make_exports, postback, record_postback
+
+SECRET = "Hildegardsecretword"
+
+
+def prepare(customer: Customer, title: str = "Title", rule: str | None = None) -> str:
+    ticket = Ticket(title, "", "low", "https://shop.example/", (), {})
+    draft = Draft(customer.account_id, None, Source("manual", ""), ticket, rule)
+    with transaction():
+        return transitions.prepare([draft], NOW, "user:test")[0]
+
+
+def found(customer: Customer | None, *words: str) -> list[str]:
+    query = ExportQuery(None if customer is None else customer.account_id, words=words)
+    return [each.id for each in export_list.list_page(query)]
+
+
+def test_words_of_another_account_find_nothing(customer: Customer) -> None:
+    mine = prepare(customer, "Shared word")
+    theirs = prepare(other := make_customer(), "Shared thing")
+    assert found(customer, "shared") == [mine]
+    assert found(other, "shared") == [theirs]
+    assert found(customer, "thing") == []
+    assert found(None, "shared") == [theirs, mine]
+    # The word that names the account is none that a person can search for.
+    assert found(customer, str(customer.account_id)) == []
+
+
+def test_a_changed_ticket_is_found_by_its_new_words_and_still_by_its_rule(customer: Customer) -> None:
+    export_id = prepare(customer, "Old words", rule="csp")
+    changed = Ticket("New words", "", "low", "https://new.example/", (), {}).record()
+    with transaction():
+        export_search.replace({export_id: (words_of(changed), hosts_of(changed))})
+    assert (found(customer, "old"), found(customer, "new", "words")) == ([], [export_id])
+    for query, number in (
+        (ExportQuery(customer.account_id, hosts=("shop.example",)), 0),
+        (ExportQuery(customer.account_id, hosts=("new.example",)), 1),
+        (ExportQuery(customer.account_id, rules=("csp",)), 1),
+    ):
+        assert export_list.count(query) == number
+
+
+def test_an_edited_ticket_and_a_group_that_grew_are_found_by_what_they_say_now(customer: Customer) -> None:
+    export_id = prepare(customer, "Old words")
+    decisions.edit(export_id, customer.account_id, NOW, "user:1", EditForm().read({"title": "Edited heading"}))
+    assert (found(customer, "old"), found(customer, "edited")) == ([], [export_id])
+    execute("UPDATE projects SET ticket_grouping = 'rule' WHERE id = ?", (customer.project_id,))
+    for run, page in ((42, "one"), (43, "two")):
+        url = f"https://{page}.example/{page}page"
+        posted = postback(run, page={**postback()["page"], "url": url, "normalizedUrl": url})
+        [group] = record_postback(PostbackForm().read(posted), customer.project_id).ticket_exports
+    for word in ("onepage", "twopage"):
+        assert found(customer, word) == [group]
+    assert export_list.count(ExportQuery(customer.account_id, hosts=("two.example",))) == 1
+
+
+def test_a_redacted_export_is_found_by_no_word_and_no_host(customer: Customer) -> None:
+    export_id, other = prepare(customer, SECRET, rule="csp"), prepare(customer, "Other")
+    with transaction():
+        transitions.redact([export_id], NOW, "worker")
+    assert found(customer, SECRET.lower()) == []
+    assert found(customer, "shop") == [other]
+    assert rows("SELECT export_id FROM export_search") == [(other,)]
+    assert rows("SELECT kind FROM export_terms WHERE export_id = ?", (export_id,)) == [("rule",)]
+
+
+def test_a_deleted_export_takes_what_it_was_found_by_along(customer: Customer) -> None:
+    gone, stays = prepare(customer, "Gone", rule="csp"), prepare(customer, "Stays")
+    execute("DELETE FROM exports WHERE id = ?", (gone,))
+    assert rows("SELECT DISTINCT export_id FROM export_terms") == [(stays,)]
+    assert (found(customer, "gone"), found(customer, "stays")) == ([], [stays])
+
+
+def test_nothing_of_removed_words_stays_in_sqlites_file(customer: Customer) -> None:
+    # Several writes: the text index has several segments.
+    for number in range(40):
+        prepare(customer, f"Word{number} {SECRET}{number}")
+    with transaction():
+        transitions.redact([each for (each,) in rows("SELECT export_id FROM export_search")], NOW, "worker")
+    export_words_sql.overwrite_removed()
+    if is_sqlite():
+        rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        path = Path(database.obj.database)
+        assert SECRET.lower().encode() not in path.read_bytes().lower()
+        with sqlite3.connect(path) as check:
+            check.execute("INSERT INTO export_words (export_words) VALUES ('integrity-check')")
+    assert found(customer, "word7") == []
+    kept = make_exports(customer, 1, NOW + timedelta(minutes=1))
+    assert found(customer, "missing", "name") == kept
