@@ -35,8 +35,8 @@ from service.console.pages.target_forms import (
 from service.console.pages.targets import TargetPage, TargetsPage
 from service.console.sessions import SessionGate
 from service.console.static_files import StaticFiles
-from service.console.triage.bulk import DecideSelection, ReviewSelection
-from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore, Retry, Shortcuts, SnoozeTicket
+from service.console.triage.bulk import BulkJobPage, CancelBulkJob, DecideSelection, ReviewSelection
+from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore, Retry, Shortcuts, SnoozeTicket, Split
 from service.console.triage.deliveries import DELIVERIES, DeliveriesPage
 from service.console.triage.inbox import INBOX, InboxPage
 from service.http.rate_limits import RateLimits
@@ -69,6 +69,8 @@ class Console:
             DeliveriesPage(layout),
             *(ReviewSelection(path, layout) for path in (INBOX, DELIVERIES)),
             *(DecideSelection(path, layout, exports, operations.bulk) for path in (INBOX, DELIVERIES)),
+            BulkJobPage(layout, operations.bulk),
+            CancelBulkJob(layout, operations.bulk),
             Shortcuts("on", layout),
             Shortcuts("off", layout),
             Moved("/rules", "/exports", layout),
@@ -83,6 +85,7 @@ class Console:
             Dismiss(layout, exports),
             Restore(layout, exports),
             SnoozeTicket(layout, exports),
+            Split(layout, exports),
             EditPage(layout, exports),
             FindingsPage(layout),
             TargetsPage(layout, targets),

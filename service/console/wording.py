@@ -23,6 +23,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "edited": "Ticket changed. Check it and approve it.",
     "keys_on": "Keyboard shortcuts are on.",
     "keys_off": "Keyboard shortcuts are off.",
+    "bulk_job_begun": "Job started. A worker decides on the tickets.",
     "bulk_job_cancelled": "Job cancelled. What it has decided stays decided.",
     "rule_saved": "Rule saved. It decides on new tickets from now on.",
     "rule_on": "Rule turned on.",

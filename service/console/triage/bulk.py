@@ -12,10 +12,11 @@ from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.bulk_decisions import BulkDecisionForm, BulkRequest
+from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import RouteFamily
-from service.console.layout import CONSOLE, PageLayout, safe_next
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
@@ -29,6 +30,9 @@ from storage.db import identifiers
 from storage.exports import export_list
 from storage.targets import summaries
 
+JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
+#: Stands for the exports of a job in a form that reads the decision alone.
+_ALL: Final = {"id": "all"}
 #: Titles that a summary of all that match shows.
 FEW_TITLES: Final = 10
 
@@ -139,30 +143,75 @@ class DecideSelection(_BulkForm):
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Show the result of each ticket, or the job."""
         action = _action(form)
-        picked = _picked(form)
-        titles = {each.id: each.ticket.get("title") for each in _known(picked, self.listed(form, user))}
-        ids = [{"id": each.id, "ticket_digest": each.digest} for each in picked]
-        request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
-        with self._exports.blocking_refused_target(user.principal):
-            results = self._bulk.decide(request.decision, request.exports, user.principal)
+        if form.get("all") == "yes":
+            request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": [_ALL]})
+            with self._exports.blocking_refused_target(user.principal):
+                job = self._bulk.begin_job(request.decision, self.listed(form, user).query, _expected(form), user.principal)
+            self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
+        else:
+            picked = _picked(form)
+            ids = [{"id": each.id, "ticket_digest": each.digest} for each in picked]
+            request = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
+            titles = {each.id: each.ticket.get("title") for each in _known(picked, self.listed(form, user))}
+            with self._exports.blocking_refused_target(user.principal):
+                results = self._bulk.decide(request.decision, request.exports, user.principal)
+            content = {
+                "changed": sum(each.is_changed for each in results),
+                "skipped": sum(each.is_skipped for each in results),
+                "done": _DONE[action],
+                "left_out": [
+                    (titles.get(each.id) or each.id, each.id, _reason(each.error)) for each in results if each.error
+                ],
+                "then": self.then(form),
+            }
+            self._layout.render(req, resp, "bulk_results.html", content, user)
         self._bulk.wake_workers()
-        content = {
-            "changed": sum(each.is_changed for each in results),
-            "skipped": sum(each.is_skipped for each in results),
-            "done": _DONE[action],
-            "left_out": [(titles.get(each.id) or each.id, each.id, _reason(each.error)) for each in results if each.error],
-            "then": self.then(form),
-        }
-        self._layout.render(req, resp, "bulk_results.html", content, user)
         self._layout.navigation.forget(user.account_id)
         if request.decision.target_id is not None:
             remember_target(req, resp, self._layout.gate.root, request.decision.target_id)
+
+
+class BulkJobPage(ConsolePage):
+    """Shows the progress of one job."""
+
+    path = JOB
+    template = "bulk_job.html"
+
+    def __init__(self, layout: PageLayout, bulk: BulkOperations) -> None:
+        super().__init__(layout)
+        self._bulk = bulk
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the job. Raises NotFound."""
+        job = self._bulk.job(ids["job_id"], user.principal)
+        return {"job": job, "is_running": job.status is BulkJobStatus.RUNNING}
+
+
+class CancelBulkJob(Action):
+    """Cancels a running job; what it has decided stays decided."""
+
+    path = f"{JOB}/cancel"
+
+    def __init__(self, layout: PageLayout, bulk: BulkOperations) -> None:
+        super().__init__(layout)
+        self._bulk = bulk
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Cancel the job. Raises NotFound."""
+        return Redirect(f"/bulk-jobs/{self._bulk.cancel(ids['job_id'], user.principal).id}", "bulk_job_cancelled")
 
 
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the decision of a form as the API's body has it; a field of another action has no effect."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
     return {"action": action, **{name: form[name] for name in names if form.get(name, "").strip()}}
+
+
+def _expected(form: Mapping[str, str]) -> int:
+    text = form.get("expected_count", "")
+    if not text.isascii() or not text.isdecimal():
+        raise ValidationFailed(problem("/expected_count", "invalid_type"))
+    return int(text[:9])
 
 
 def _reason(error: RiskRelayError) -> str:

@@ -78,7 +78,7 @@ class Approve(ExportAction):
 
 
 class Retry(ExportAction):
-    """Retries a failed or blocked export; validates the address of a blocked target again."""
+    """Retries a failed or blocked export, at its target or another one; validates the address of a blocked target again."""
 
     path = f"{EXPORT}/retry"
     done = "retried"
@@ -86,8 +86,10 @@ class Retry(ExportAction):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Queue the export, then notify the workers."""
-        validation = self._exports.check_blocked_target(export_id, user.principal)
-        export = self._exports.retry(export_id, user.principal, validation)
+        target_id = form.get("target_id") or None
+        validation = self._exports.check_blocked_target(export_id, user.principal, target_id)
+        with self._exports.blocking_refused_target(user.principal):
+            export = self._exports.retry(export_id, user.principal, validation, target_id)
         self._exports.wake_workers()
         return export
 
@@ -124,6 +126,18 @@ class SnoozeTicket(ExportAction):
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Snooze the export."""
         return self._exports.snooze(export_id, user.principal, _until(form, utc_now()))
+
+
+class Split(ExportAction):
+    """Splits a group into one export for each finding."""
+
+    path = f"{EXPORT}/split"
+    done = "split"
+
+    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+        """Split the export."""
+        ids = self._exports.split(export_id, user.principal)
+        return queries.get(ids[0], user.account_id)
 
 
 class EditPage(ConsolePage):

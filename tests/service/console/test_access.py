@@ -16,13 +16,24 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.exports.bulk_decisions import BulkAction, BulkDecision
+from schemas.exports.export_filter import ExportQuery
 from service.app import create_app
 from storage.accounts import tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute
-from storage.exports import recoveries
+from storage.exports import bulk_jobs, recoveries
+from storage.exports.bulk_jobs import NewBulkJob
 from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    Customer,
+    make_customer,
+    make_exports,
+    make_session,
+    make_settings,
+    make_target,
+)
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
 
@@ -96,6 +107,9 @@ ROWS: Final = [
         for path in ("/inbox", "/deliveries")
         for verb in ("review", "decide")
     ),
+    AccessRow("POST", "/exports/{export_id}/split"),
+    AccessRow("GET", "/bulk-jobs/{job_id}"),
+    AccessRow("POST", "/bulk-jobs/{job_id}/cancel"),
     AccessRow("POST", "/shortcuts/on", status=303),
     AccessRow("POST", "/shortcuts/off", status=303),
 ]
@@ -123,6 +137,13 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
+def make_job(customer: Customer) -> str:
+    """Store a bulk job of the customer's account for nothing; return its id."""
+    query = ExportQuery(customer.account_id, statuses=("dismissed",))
+    new = NewBulkJob(BulkDecision(BulkAction.RESTORE), query, 0, customer.account_id, customer.user_id, "user:test")
+    return bulk_jobs.request(new, utc_now(), LOOPBACK_POLICY).id
+
+
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
@@ -133,6 +154,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "target_id": make_target(customer).id,
         "recovery_id": recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test").id,
         "session_id": make_session(customer),
+        "job_id": make_job(customer),
     }
     return AccessScene(client, customer, make_customer(), ids)
 

@@ -67,6 +67,7 @@ IDS: Final = {
     "prepared_id": "SELECT id FROM exports WHERE status = 'prepared' ORDER BY id DESC LIMIT 1",
     "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",
     "recovery_id": "SELECT id FROM recoveries ORDER BY id DESC LIMIT 1",
+    "job_id": "SELECT id FROM bulk_jobs ORDER BY id DESC LIMIT 1",
     "session_id": "SELECT id FROM console_sessions ORDER BY id DESC LIMIT 1",
     "attempted_id": "SELECT export_id FROM attempts ORDER BY started_at DESC LIMIT 1",
 }

@@ -257,8 +257,8 @@ RETRIED: Final = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.R
 OFFERED: Final = {
     ExportStatus.PREPARED: {"Approve", "Dismiss", "Snooze"},
     ExportStatus.DISMISSED: {"Restore"},
-    ExportStatus.FAILED: {"Retry"},
-    ExportStatus.BLOCKED: {"Retry"},
+    ExportStatus.FAILED: {"Retry", "Retry there"},
+    ExportStatus.BLOCKED: {"Retry", "Retry there"},
 }
 
 

@@ -14,7 +14,7 @@ from schemas.exports.state_machine import ExportStatus
 from storage.accounts import audit_log
 from storage.exports import queries
 from tests.support.console_user import ConsoleBrowser, on_sqlite
-from tests.support.factories import Customer, make_customer, make_target
+from tests.support.factories import Customer, make_customer, make_failed, make_target
 
 
 def hidden(page: Result, name: str) -> str:
@@ -200,8 +200,21 @@ def test_forbidden_content_in_an_edit_is_refused_and_not_repeated_in_the_message
     assert "4111" not in str(queries.get(export_id).ticket)
 
 
+def test_what_failed_is_retried_at_another_target_and_a_second_click_changes_nothing(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    wrong, right = make_target(customer, name="Wrong"), make_target(customer, name="Right")
+    [export_id] = make_failed(customer, wrong.id)
+    page = person.get("/deliveries", "view=failed")
+    assert "Retry there" in page.text
+    for _ in range(2):
+        assert person.post(f"/exports/{export_id}/retry", target_id=right.id).status_code == 303
+    export = queries.get(export_id)
+    assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, right.id, 2)
+
+
 @on_sqlite
-@pytest.mark.parametrize("verb", ["approve", "retry", "dismiss", "restore", "snooze", "edit"])
+@pytest.mark.parametrize("verb", ["approve", "retry", "dismiss", "restore", "snooze", "split", "edit"])
 def test_a_decision_on_another_accounts_export_is_404(
     verb: str, person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:

@@ -1,0 +1,160 @@
+"""Decisions on a selection: a summary first, then the result of each ticket, or the progress of a job."""
+
+import re
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.state_machine import ExportStatus
+from storage.db.engine import execute, rows
+from storage.exports import queries
+from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.factories import Customer, make_customer, make_failed, make_target
+from tests.support.fakes import FakeWakeUpQueue
+
+
+def picked(*ids: str) -> dict[str, str]:
+    """Return the check boxes of tickets as the list's form sends them."""
+    return {export_id: queries.get(export_id).ticket_digest for export_id in ids}
+
+
+def test_a_summary_is_shown_before_anything_happens(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    target = make_target(customer)
+    ids = [prepare("One", severity="high"), prepare("Two <b>", severity="low")]
+    page = person.post("/inbox/review", action="approve", then="/inbox?severity=high,low", **picked(*ids))
+    assert page.status_code == 200
+    assert "Approve 2 tickets" in page.text
+    assert "Two &lt;b&gt;" in page.text
+    assert f'<option value="{target.id}" selected>' in page.text
+    for export_id in ids:
+        assert f'name="{export_id}" value="{queries.get(export_id).ticket_digest}"' in page.text
+        assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the_reason(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], wake_ups: FakeWakeUpQueue
+) -> None:
+    target = make_target(customer)
+    first, changed, strange = prepare("First"), prepare("Changed"), prepare("Strange", of=make_customer())
+    fields = picked(first, strange)
+    fields[changed] = "sha256:" + "0" * 64
+    page = person.post("/inbox/decide", action="approve", target_id=target.id, then="/inbox?q=x", **fields)
+    assert page.status_code == 200
+    assert "1 ticket approved." in page.text
+    assert f'href="/console/exports/{changed}"' in page.text
+    assert "is not the one with this digest" in page.text
+    assert '<a class="button primary" href="/console/inbox?q=x">Back to the list</a>' in page.text
+    assert queries.get(first).status is ExportStatus.APPROVED
+    assert {queries.get(each).status for each in (changed, strange)} == {ExportStatus.PREPARED}
+    assert wake_ups.notifications == 1
+    # A form that is sent again changes nothing more.
+    again = person.post("/inbox/decide", action="approve", target_id=target.id, **picked(first))
+    assert "0 tickets approved. 1 left as it was." in again.text
+    assert queries.get(first).version == 2
+
+
+@on_sqlite
+def test_a_selection_is_dismissed_with_a_reason_and_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    ids = [prepare("One"), prepare("Two")]
+    page = person.post("/inbox/decide", action="dismiss", reason="wont_fix", note="Old site.", **picked(*ids))
+    assert "2 tickets dismissed." in page.text
+    dismissal = queries.get(ids[0]).dismissal
+    assert dismissal is not None
+    assert (dismissal.reason, dismissal.note) == (DismissalReason.WONT_FIX, "Old site.")
+    page = person.post("/inbox/decide", action="restore", then="/inbox?view=dismissed", **picked(*ids))
+    assert "2 tickets restored." in page.text
+    assert {queries.get(each).status for each in ids} == {ExportStatus.PREPARED}
+
+
+@on_sqlite
+def test_failed_deliveries_are_retried_together(
+    person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue
+) -> None:
+    ids = make_failed(customer, make_target(customer).id, 3)
+    page = person.get("/deliveries", "view=failed")
+    assert re.findall(r'name="action" value="(\w+)"', page.text) == ["retry"]
+    page = person.post("/deliveries/decide", action="retry", then="/deliveries?view=failed", **picked(*ids))
+    assert "3 tickets queued for retry." in page.text
+    assert {queries.get(each).status for each in ids} == {ExportStatus.APPROVED}
+    assert wake_ups.notifications == 1
+
+
+def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], wake_ups: FakeWakeUpQueue
+) -> None:
+    target = make_target(customer)
+    for number in range(3):
+        prepare(f"High {number}", severity="high")
+    low = prepare("Low", severity="low")
+    summary = person.post("/inbox/review", action="approve", all="yes", then="/inbox?severity=high", **picked(low))
+    assert "Approve 3 tickets" in summary.text
+    assert 'name="expected_count" value="3"' in summary.text
+    fields = {"action": "approve", "all": "yes", "then": "/inbox?severity=high", "target_id": target.id}
+    refused = person.post("/inbox/decide", expected_count="4", **fields)
+    assert (refused.status_code, "matches 3 exports, not 4" in refused.text) == (409, True)
+    went = person.post("/inbox/decide", expected_count="3", **fields)
+    [(job_id,)] = rows("SELECT id FROM bulk_jobs")
+    assert went.headers["location"] == f"/console/bulk-jobs/{job_id}?done=bulk_job_begun"
+    assert wake_ups.notifications == 1
+    page = person.get(f"/bulk-jobs/{job_id}")
+    assert '<progress max="3" value="0"' in page.text
+    assert '<noscript><meta http-equiv="refresh"' in page.text
+    execute("UPDATE bulk_jobs SET done = 2, changed = 1, errors = ? WHERE id = ?", ('{"changed": 1}', job_id))
+    assert "1 · changed" in person.get(f"/bulk-jobs/{job_id}").text
+    for _ in range(2):
+        assert person.post(f"/bulk-jobs/{job_id}/cancel").status_code == 303
+    page = person.get(f"/bulk-jobs/{job_id}")
+    assert ">cancelled<" in page.text
+    assert "http-equiv" not in page.text
+
+
+@on_sqlite
+def test_a_job_leaves_out_what_is_snoozed_or_fixed_as_the_list_does(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    ids = [prepare(f"Ticket {number}") for number in range(3)]
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (ids[0],))
+    fields = {"action": "dismiss", "all": "yes", "then": "/inbox", "reason": "test"}
+    assert person.post("/inbox/decide", expected_count="2", **fields).status_code == 303
+    assert {export_id for (export_id,) in rows("SELECT export_id FROM bulk_job_items")} == set(ids[1:])
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"action": "explode"}, "/action"),
+        ({"action": ""}, "/action"),
+        ({"action": "approve"}, "/target_id"),
+        ({"action": "dismiss", "reason": "boring"}, "/reason"),
+        ({"action": "dismiss", "all": "yes", "expected_count": "many"}, "/expected_count"),
+        ({"action": "dismiss", "then": "/inbox?severity=grave"}, "/severity"),
+    ],
+)
+def test_a_bad_selection_is_refused(
+    fields: dict[str, str], path: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    page = person.post("/inbox/decide", **{**picked(export_id), **fields})
+    assert (page.status_code, f"<code>{path}" in unescape(page.text)) == (422, True)
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+@on_sqlite
+def test_nothing_selected_says_so(person: ConsoleBrowser) -> None:
+    page = person.post("/inbox/review", action="approve")
+    assert (page.status_code, "No ticket is selected." in page.text) == (200, True)
+    assert person.post("/inbox/decide", action="dismiss").status_code == 422
+
+
+@on_sqlite
+def test_a_page_of_tickets_fits_one_form(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    ids = [prepare(f"Ticket {number}") for number in range(50)]
+    page = person.post("/inbox/decide", action="dismiss", reason="other", **picked(*ids))
+    assert "50 tickets dismissed." in page.text
+    assert all(each.dismissal and each.dismissal.at and each.dismissal.at <= utc_now() for each in map(queries.get, ids))
