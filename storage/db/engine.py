@@ -68,8 +68,8 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
 
 #: The writer, which all transactions of a process use, caches so much of the file; the system caches the rest.
 SQLITE_WRITER_CACHE_BYTES: Final = 2_048_000
-#: The cache of each other connection: a worker has about twenty, seldom used, and larger caches would grow for an hour.
-SQLITE_CACHE_BYTES: Final = 512_000
+#: The cache of each other connection: a worker has about twenty, seldom used. Caches of 512 KB grew by 10 MB within an hour.
+SQLITE_CACHE_BYTES: Final = 128_000
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "cache_size": -SQLITE_CACHE_BYTES // 1024,
