@@ -94,6 +94,13 @@ class ScanPostback:
     page: ScannedPage
     screenshot_path: str | None
     issues: tuple[Issue, ...]
+    #: Where the screenshot is served; None where that is unknown.
+    screenshot_url: str | None = None
+
+    @property
+    def screenshot(self) -> str | None:
+        """The screenshot in tickets: its URL, or else its path."""
+        return self.screenshot_url or self.screenshot_path
 
 
 class _IssueForm(Form):

@@ -158,6 +158,14 @@ SETTINGS: Final = (
         shown="`http://<BIND>`",
     ),
     Setting(
+        "ARTIFACTS_BASE_URL",
+        "artifacts_base_url",
+        values.public_url,
+        "",
+        "URL below which the scanner's artifacts are served: screenshot paths become links in the console and in tickets",
+        shown="none: paths are text",
+    ),
+    Setting(
         "SCANNER_SHARED_SECRET",
         "scanner_shared_secret",
         values.secret,
@@ -388,6 +396,7 @@ class Settings:
     web_processes: int
     web_threads: int
     public_base_url: str
+    artifacts_base_url: str
     scanner_shared_secret: str | None = field(repr=False)
     email_webhook_secret: str | None = field(repr=False)
     storefront_webhook_secret: str | None = field(repr=False)

@@ -79,7 +79,7 @@ class Console:
             SessionRevocation(layout),
             OverviewPage(layout, checks),
             ExportsPage(layout),
-            ExportPage(layout),
+            ExportPage(layout, settings.artifacts_base_url),
             Approve(layout, exports),
             Retry(layout, exports),
             Dismiss(layout, exports),

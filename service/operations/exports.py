@@ -39,9 +39,11 @@ class ExportOperations:
         default_secret: DefaultSecret,
         limits: AccountLimits = UNLIMITED,
         rules: ApprovalRules = LEFT_TO_WORKERS,
+        artifacts_base_url: str = "",
     ) -> None:
         self._limits = limits
         self._rules = rules
+        self._artifacts_base_url = artifacts_base_url
         self._check = check
         self._policy = policy
         self._wake_ups = wake_ups
@@ -134,7 +136,7 @@ class ExportOperations:
 
     def split(self, export_id: str, actor: Actor) -> list[str]:
         """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""
-        return splits.split(export_id, actor.account_id, utc_now(), actor.key, self._limits)
+        return splits.split(export_id, actor.account_id, utc_now(), actor.key, self._limits, self._artifacts_base_url)
 
     def restore(self, export_id: str, actor: Actor) -> Export:
         """Make a dismissed export prepared again, or end the snooze of a prepared one.

@@ -1,7 +1,10 @@
 """Use cases of intake: record a scanner's postback, accept an inbound email."""
 
+from dataclasses import replace
+
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
+from schemas.intake.artifacts import artifact_url
 from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
@@ -15,13 +18,18 @@ from storage.intake.findings import PreparedPostback
 class IntakeOperations:
     """Stores what scanners and email providers post, and prepares exports from it."""
 
-    def __init__(self, default_project_id: int | None, limits: AccountLimits, rules: ApprovalRules) -> None:
+    def __init__(
+        self, default_project_id: int | None, limits: AccountLimits, rules: ApprovalRules, artifacts_base_url: str = ""
+    ) -> None:
         self._default_project_id = default_project_id
         self._limits = limits
         self._rules = rules
+        self._artifacts_base_url = artifacts_base_url
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
+        url = artifact_url(self._artifacts_base_url, postback.screenshot_path)
+        postback = postback if url is None else replace(postback, screenshot_url=url)
         return findings.prepare_postback(postback, self._default_project_id, checkpoint)
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:

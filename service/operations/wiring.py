@@ -45,13 +45,15 @@ def build_operations(
     limits = account_limits(settings)
     rules = ApprovalRules(settings.target_policy, wake_ups.notify)
     return Operations(
-        exports=ExportOperations(check, wake_ups, settings.target_policy, default_secret, limits, rules),
+        exports=ExportOperations(
+            check, wake_ups, settings.target_policy, default_secret, limits, rules, settings.artifacts_base_url
+        ),
         targets=TargetOperations(
             check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s, limits
         ),
         recoveries=RecoveryOperations(wake_ups),
         bulk=BulkOperations(wake_ups, settings.target_policy, limits),
-        intake=IntakeOperations(settings.default_project_id, limits, rules),
+        intake=IntakeOperations(settings.default_project_id, limits, rules, settings.artifacts_base_url),
         compliance=ComplianceOperations(vault, wake_ups),
         uploads=UploadOperations(limits, rules),
         approval_rules=ApprovalRuleOperations(),

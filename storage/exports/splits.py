@@ -12,6 +12,7 @@ from schemas.exports.group_ticket import Group, Place, finding_ticket, read_grou
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket
+from schemas.intake.artifacts import artifact_url
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
@@ -38,7 +39,14 @@ class _Finding(NamedTuple):
     screenshot_path: str | None
 
 
-def split(export_id: str, account_id: int | None, now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> list[str]:
+def split(
+    export_id: str,
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+    artifacts_base_url: str = "",
+) -> list[str]:
     """Prepare an export for each finding of a prepared group; return their ids, the first that of the group's own export.
 
     The group's export keeps its first finding, and a person's edits. Findings of the rule that come later begin a new group.
@@ -49,7 +57,9 @@ def split(export_id: str, account_id: int | None, now: datetime, actor: str, lim
         total = 0 if export.findings is None else export.findings[0]
         first, *others = _findings_of_group(export, total)
         group = read_group(export.original_ticket or export.ticket, first.title, export.source.scan_run_id)
-        kept, *tickets = written([_kept_ticket(export, group, first), *(_ticket(group, each) for each in others)])
+        kept, *tickets = written(
+            [_kept_ticket(export, group, first), *(_ticket(group, each, artifacts_base_url) for each in others)]
+        )
         drafts = [
             Draft(
                 export.account_id,
@@ -88,9 +98,10 @@ def _findings_of_group(export: Export, total: int) -> list[_Finding]:
     return sorted(found, key=lambda each: each.id != export.source.id)
 
 
-def _ticket(group: Group, finding: _Finding) -> Ticket:
+def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ticket:
     """Return the ticket of one finding with the reported text of its group."""
-    known = {"screenshot": finding.screenshot_path, "help_url": finding.help_url}
+    screenshot = artifact_url(artifacts_base_url, finding.screenshot_path) or finding.screenshot_path
+    known = {"screenshot": screenshot, "help_url": finding.help_url}
     facts: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
     return finding_ticket(
         replace(

@@ -122,7 +122,7 @@ class GroupedPostback:
         opened, marks = self.opened.get(rule), joining.marks
         if opened is None or opened.group is None:
             first = self.issues[marks[0]]
-            begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot_path)
+            begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot)
             return group_ticket(self._grown(begun, marks[1:], {begun.places[0].url}))
         grown = self._grown(opened.group, marks, opened.known_pages)
         return groups.extended_ticket(

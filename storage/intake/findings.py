@@ -237,7 +237,7 @@ def _mark_seen(
 def _tickets(
     postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str], checkpoint: Checkpoint = no_checkpoint
 ) -> dict[str, WrittenTicket]:
-    page, screenshot = postback.page, postback.screenshot_path
+    page, screenshot = postback.page, postback.screenshot
     tickets = [ticket_for_finding(page, issues[mark], postback.scan_run_id, screenshot) for mark in marks]
     return dict(zip(marks, written(tickets, checkpoint), strict=True)) if marks else {}
 

@@ -13,7 +13,8 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
 from schemas.exports.record import as_shown
 from schemas.exports.state_machine import ExportStatus
-from service.console.layout import CONSOLE, ConsolePage
+from service.console.finding_details import finding_details
+from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
@@ -45,6 +46,10 @@ class ExportPage(ConsolePage):
     path = f"{CONSOLE}/exports/{{export_id}}"
     template = "export.html"
 
+    def __init__(self, layout: PageLayout, artifacts_base_url: str) -> None:
+        super().__init__(layout)
+        self._artifacts_base_url = artifacts_base_url
+
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
         page = read_page(req, identifiers.ATTEMPT)
@@ -54,6 +59,7 @@ class ExportPage(ConsolePage):
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
             **ticket_content(export, user, last_target_id(req), now),
+            "details": finding_details(export, self._artifacts_base_url),
             "in_list": False,
             "is_in_inbox": export.status in _INBOX_STATUSES,
             "then": "",

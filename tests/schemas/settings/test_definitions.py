@@ -74,6 +74,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "web_processes": 2,
         "web_threads": 1000,
         "public_base_url": "http://127.0.0.1:8000",
+        "artifacts_base_url": "",
         "scanner_shared_secret": None,
         "email_webhook_secret": None,
         "storefront_webhook_secret": None,

@@ -92,7 +92,7 @@ ALL_MIGRATIONS: Final = [
     "0012_export_lists",
     "0013_triage",
     "0014_export_search",
-    "0015_failing_targets",
+    "0015_targets_and_findings",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

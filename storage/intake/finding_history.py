@@ -1,0 +1,42 @@
+"""The history of a finding over scan runs, and the other findings of its page, as the page of an export shows them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from storage.db.columns import columns, read
+from storage.db.models import FindingRow, FindingSightingRow
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRunSighting:
+    """A scan run that reported a finding."""
+
+    scan_run_id: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PageFinding:
+    """A finding of a page; `export_id` is the export whose ticket it belongs to."""
+
+    id: str
+    title: str
+    severity: str
+    location: str
+    export_id: str | None
+
+
+def list_sightings(finding_id: str, limit: int) -> list[ScanRunSighting]:
+    """Return up to `limit` scan runs that reported a finding, those with the highest ids first."""
+    s = FindingSightingRow
+    found = s.select(*columns(ScanRunSighting, s, scan_run_id=s.scan_run)).where(s.finding == finding_id)
+    return read(ScanRunSighting, found.order_by(s.scan_run.desc()).limit(limit))
+
+
+def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:
+    """Return up to `limit` other findings of the page of a finding, the newest first; none for one that does not exist."""
+    one = FindingRow.alias("one")
+    project, page = (one.select(column).where(one.id == finding_id) for column in (one.project, one.page_url))
+    f = FindingRow
+    found = f.select(*columns(PageFinding, f)).where(f.project == project, f.page_url == page, f.id != finding_id)
+    return read(PageFinding, found.order_by(f.id.desc()).limit(limit))
