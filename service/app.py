@@ -22,6 +22,7 @@ from service.api.export_actions import (
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
+from service.api.projects import ProjectResource, ProjectsResource
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
 from service.api.scanner import ScannerResultsResource
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
@@ -114,6 +115,8 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         BulkJobsResource(base_url),
         BulkJobResource(operations.bulk),
         BulkJobCancellationResource(executor, operations.bulk),
+        ProjectsResource(base_url),
+        ProjectResource(executor),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

@@ -39,7 +39,7 @@ Exit codes: 0 created, 1 refused, 2 wrong usage."""
     "abilities",
     multiple=True,
     type=click.Choice([ability.value for ability in Ability]),
-    help="May be repeated; default: all abilities of the kind except console.",
+    help="May be repeated; default: all abilities of the kind except console and account:manage.",
 )
 @click.option("--name", default="", help="The token's purpose.")
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")

@@ -25,6 +25,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.diagnostics import SAFE_SCOPES, Diagnostics, Platform
 from schemas.intake.evidence import HEADING_LEVELS, Capture
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import FAILING_AFTER, PROVIDER_KEYS, Target, TargetStatus, as_shown
@@ -484,6 +485,18 @@ class PingOutcomeResponse(ResponseSchema):
     duration_ms = number("The duration in milliseconds; null if nothing was sent.", nullable=True)
 
 
+class ProjectResponse(ResponseSchema):
+    """A website of the account."""
+
+    id = number("The project.", minimum=1)
+    name = text("Its name.")
+    shop_domain = text("The storefront's domain, if it is a storefront.", nullable=True)
+    ticket_grouping = one_of(
+        TicketGrouping, "How new findings become tickets: one for all findings of a `rule`, or one for each `finding`."
+    )
+    created_at = moment("When it was created.")
+
+
 class RecoveryResponse(ResponseSchema):
     """A job that redelivers what failed at a target."""
 
@@ -818,6 +831,13 @@ class TargetListResponse(ResponseSchema):
     """A page of targets."""
 
     items = several(fields.Nested(TargetResponse), "The targets, newest first.")
+    next_cursor = text(_NEXT_CURSOR, nullable=True)
+
+
+class ProjectListResponse(ResponseSchema):
+    """A page of projects."""
+
+    items = several(fields.Nested(ProjectResponse), "The projects, newest first.")
     next_cursor = text(_NEXT_CURSOR, nullable=True)
 
 

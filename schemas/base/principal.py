@@ -21,6 +21,7 @@ class Ability(StrEnum):
     READ_EXPORTS = "ticket-exports:read"
     MANAGE_RULES = "approval-rules:manage"
     CONSOLE = "console"
+    MANAGE_ACCOUNT = "account:manage"
     UPLOAD_EVIDENCE = "browser-extension:evidence-upload"
     UPLOAD_CMS_DIAGNOSTICS = "cms-plugin:diagnostics-upload"
     UPLOAD_STOREFRONT_DIAGNOSTICS = "storefront-app:diagnostics-upload"
@@ -35,6 +36,7 @@ ABILITIES: Final = {
         Ability.READ_EXPORTS,
         Ability.MANAGE_RULES,
         Ability.CONSOLE,
+        Ability.MANAGE_ACCOUNT,
     ),
     TokenKind.PLATFORM: (
         Ability.UPLOAD_EVIDENCE,
@@ -43,9 +45,11 @@ ABILITIES: Final = {
     ),
 }
 
-#: The abilities of a token created without named ones: all of its kind except `console`, which must be named.
+#: Abilities that must be named when a token is created.
+NAMED_ABILITIES: Final = frozenset({Ability.CONSOLE, Ability.MANAGE_ACCOUNT})
+#: The abilities of a token created without named ones: all others of its kind.
 DEFAULT_ABILITIES: Final = {
-    kind: tuple(ability for ability in abilities if ability is not Ability.CONSOLE) for kind, abilities in ABILITIES.items()
+    kind: tuple(ability for ability in abilities if ability not in NAMED_ABILITIES) for kind, abilities in ABILITIES.items()
 }
 
 

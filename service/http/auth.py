@@ -39,9 +39,12 @@ class Authenticate(Protocol):
 
 
 class Bearer:
-    """Requires a token of one kind with one ability; `for_webhooks` also an account that may use webhook targets."""
+    """Requires a token of one kind with one ability; `for_webhooks` also an account that may use webhook targets.
 
-    def __init__(self, kind: TokenKind, ability: Ability, *, for_webhooks: bool = False) -> None:
+    Without an ability, any token of the kind will do.
+    """
+
+    def __init__(self, kind: TokenKind, ability: Ability | None = None, *, for_webhooks: bool = False) -> None:
         self.kind = kind
         self.ability = ability
         self._for_webhooks = for_webhooks
@@ -58,7 +61,7 @@ class Bearer:
         if principal.kind is not self.kind:
             _note(req, "Authorization", CredentialFault.WRONG_KIND)
             raise Forbidden(f"This route requires a token of kind {self.kind.value}.")
-        if self.ability not in principal.abilities:
+        if self.ability is not None and self.ability not in principal.abilities:
             _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
             raise Forbidden(f"This token lacks the ability {self.ability.value}.")
         if self._for_webhooks and not principal.may_use_webhooks:

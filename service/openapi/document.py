@@ -24,6 +24,7 @@ from service.openapi import (
     exports,
     health,
     intake,
+    projects,
     recoveries,
     sessions,
     targets,
@@ -39,6 +40,7 @@ _OPERATIONS: Final = {
     **targets.OPERATIONS,
     **recoveries.OPERATIONS,
     **approval_rules.OPERATIONS,
+    **projects.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
     **sessions.OPERATIONS,
@@ -50,6 +52,7 @@ _TAGS: Final[Mapping[str, str]] = {
     targets.TAG: "The receivers of tickets.",
     recoveries.TAG: "Jobs that redeliver failed exports of a target.",
     approval_rules.TAG: "Rules that approve, dismiss or label exports when they are prepared.",
+    projects.TAG: "Websites of the account.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",
     intake.EMAIL_TAG: "Inbound emails.",
     uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
@@ -78,6 +81,7 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "job_id": "BulkJobId",
     "rule_id": "RuleId",
     "session_id": "SessionId",
+    "project_id": "ProjectId",
     "file": "PageFile",
 }
 _AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
@@ -304,7 +308,7 @@ def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
         return []
     who = operation.authenticate
     if isinstance(who, Bearer):
-        return [{f"{who.kind.value}Token": [who.ability.value]}]
+        return [{f"{who.kind.value}Token": [] if who.ability is None else [who.ability.value]}]
     return [{_SCHEME_OF_HEADER[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]: []}]
 
 

@@ -113,6 +113,14 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404.", BULK_JOB_ID),
     "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404.", RULE_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
+    "ProjectId": {
+        "in": "path",
+        "name": "project_id",
+        "description": "The project. Another account's is a 404.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+        "example": 1,
+    },
     "RequestId": _header(
         "X-Request-Id",
         "Your id for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced.",

@@ -77,7 +77,9 @@ def get_project(project_id: int, account_id: int | None = None) -> Project:
     """Return a project, of one account where `account_id` is given. Raises NotFound."""
     found = read_first(Project, _projects(account_id).where(ProjectRow.id == project_id))
     if found is None:
-        raise NotFound(f"There is no project {project_id}.")
+        # A client learns nothing of other accounts' ids, not even from its own number.
+        of_whom = "such project" if account_id is not None else f"project {project_id}; see `bin/riskrelay project list`"
+        raise NotFound(f"There is no {of_whom}.")
     return found
 
 

@@ -73,6 +73,7 @@ STOREFRONT_HEADER: Final = "X-Platform-Hmac-Sha256"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 BULK_JOBS: Final = "/api/bulk-jobs"
+PROJECTS: Final = "/api/projects"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 RULE: Final = f"{RULES}/{{rule_id}}"
 
@@ -84,7 +85,7 @@ LET_THROUGH: Final = "let through"
 
 @dataclass(frozen=True, slots=True)
 class RequiredCredential:
-    """Whom a route takes: a token with one ability, or whoever holds one shared secret."""
+    """Whom a route takes: a token with one ability, or any API token, or whoever holds one shared secret."""
 
     ability: Ability | None = None
     #: Whether the account must be allowed generic_webhook targets.
@@ -94,6 +95,8 @@ class RequiredCredential:
     @property
     def kind(self) -> TokenKind:
         """The kind of token that can have the ability at all."""
+        if self.ability is None:
+            return TokenKind.API
         [kind] = (kind for kind, abilities in ABILITIES.items() if self.ability in abilities)
         return kind
 
@@ -153,6 +156,7 @@ READ = RequiredCredential(Ability.READ_EXPORTS)
 MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
 #: Needs no further ability.
 LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
+ANY_API_TOKEN = RequiredCredential()
 
 ROWS: Final = [
     RoutePermission("POST", RESULTS, RequiredCredential(header=SCANNER_HEADER), lambda _: postback()),
@@ -195,6 +199,16 @@ ROWS: Final = [
     RoutePermission("GET", f"{BULK_JOBS}/{{job_id}}", READ),
     RoutePermission("HEAD", f"{BULK_JOBS}/{{job_id}}", READ),
     RoutePermission("POST", f"{BULK_JOBS}/{{job_id}}/cancel", APPROVE),
+    RoutePermission("GET", PROJECTS, ANY_API_TOKEN),
+    RoutePermission("HEAD", PROJECTS, ANY_API_TOKEN),
+    RoutePermission("GET", f"{PROJECTS}/{{project_id}}", ANY_API_TOKEN),
+    RoutePermission("HEAD", f"{PROJECTS}/{{project_id}}", ANY_API_TOKEN),
+    RoutePermission(
+        "PATCH",
+        f"{PROJECTS}/{{project_id}}",
+        RequiredCredential(Ability.MANAGE_ACCOUNT),
+        lambda _: {"ticket_grouping": "finding"},
+    ),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),
     RoutePermission(
@@ -262,7 +276,7 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
         return LET_THROUGH if caller.header == door.header else 401
     if caller.kind is None or caller.of is None:
         return 401
-    if caller.kind is not door.kind or door.ability not in caller.abilities:
+    if caller.kind is not door.kind or door.ability not in {None, *caller.abilities}:
         return 403
     if door.for_webhooks and caller.of is scene.poor:
         return 403
@@ -462,6 +476,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
         other=make_customer(),
         ids={
             "target_id": target.id,
+            "project_id": str(customer.project_id),
             "export_id": make_exports(customer, 1)[0],
             "recovery_id": recovering.id,
             "job_id": make_bulk_job(customer),
@@ -518,7 +533,8 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermissio
 
 def nowhere(scene: PermissionScene) -> PermissionScene:
     """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
-    return replace(scene, ids={name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()})
+    ids = {name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()}
+    return replace(scene, ids={**ids, "project_id": "999999999"})
 
 
 def test_a_token_in_the_query_is_none(scene: PermissionScene) -> None:

@@ -67,12 +67,11 @@ def test_an_account_that_may_not_use_webhooks_says_so(database: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TokenKind)
-def test_without_named_abilities_a_token_has_all_of_its_kind_but_the_console(customer: Customer, kind: TokenKind) -> None:
+def test_without_named_abilities_a_token_has_all_but_console_and_account(customer: Customer, kind: TokenKind) -> None:
     principal = tokens.principal_for(tokens.create(customer.email, kind, NOW)[1], NOW)
     assert principal is not None
     assert principal.abilities == {ability.value for ability in DEFAULT_ABILITIES[kind]}
-    assert "console" not in principal.abilities
-    assert principal.abilities == {ability.value for ability in ABILITIES[kind]} - {"console"}
+    assert principal.abilities == {ability.value for ability in ABILITIES[kind]} - {"console", "account:manage"}
 
 
 @pytest.mark.parametrize(
