@@ -127,6 +127,17 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "recover": Summary("Redeliver all failed or blocked exports of a target, each with a new retry schedule."),
         },
     ),
+    "rule": Summary(
+        "Manage approval rules, which decide on exports when they are prepared.",
+        {
+            "add": Summary("Create a rule of a user's account; of several rules that match, the oldest decides."),
+            "list": Summary("List approval rules, newest first."),
+            "show": Summary("Show one approval rule."),
+            "set": Summary("Change an approval rule."),
+            "remove": Summary("Delete an approval rule; what it decided stays decided."),
+            "test": Summary("Show what a rule would have matched in the last 30 days; changes nothing."),
+        },
+    ),
     "sweep": Summary("Wake the workers if exports are due or leases have expired; only one sweep runs at a time."),
     "compliance": Summary(
         "Process compliance requests: data requests, customer erasures and shop erasures.",

@@ -164,6 +164,11 @@ class RuleChange:
     match: RuleMatch | None = None
     action: RuleAction | None = None
 
+    @property
+    def decides_anew(self) -> bool:
+        """Whether it changes what the rule does, or turns it on: its maker answers for the rule from then on."""
+        return self.match is not None or self.action is not None or self.enabled is True
+
 
 @dataclass(frozen=True, slots=True)
 class RuleTestResult:

@@ -54,7 +54,7 @@ class ApprovalRuleOperations:
             if isinstance(actor, TokenPrincipal):
                 _require(actor.abilities, rule.action)
                 _require(actor.abilities, action)
-                author_id = actor.user_id
+                author_id = actor.user_id if changes.decides_anew else None
             elif author is not None:
                 if author.account_id != rule.account_id:
                     raise Conflict(f"User {author.email} belongs to another account than rule {rule.id}.")

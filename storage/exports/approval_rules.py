@@ -148,7 +148,7 @@ def list_page(
 def change(
     rule_id: str, account_id: int | None, changes: RuleChange, author_id: int | None, now: datetime, actor: str
 ) -> ApprovalRule:
-    """Change a rule. Who decides anew what it does, or enables it, becomes its author; None keeps the author.
+    """Change a rule; it acts for `author_id` from now on, None keeps its author.
 
     Raises NotFound, ValidationFailed as `create` does.
     """
@@ -159,7 +159,6 @@ def change(
         is_checked = changes.action is not None or changes.enabled is True
         _require_known(rule.account_id, changes.match or RuleMatch(), action if is_checked else None)
         is_enabled = rule.enabled if changes.enabled is None else changes.enabled
-        is_decided = changes.match is not None or changes.action is not None or changes.enabled is True
         compare_and_swap(
             ApprovalRuleRow,
             rule_id,
@@ -167,7 +166,7 @@ def change(
             enabled=is_enabled,
             conditions=match.record(),
             action=action.record(),
-            author=author_id if is_decided and author_id is not None else rule.author_id,
+            author=author_id or rule.author_id,
             stopped_reason=None if is_enabled else rule.stopped_reason,
             updated_at=max(now, rule.updated_at + _TICK),
         )

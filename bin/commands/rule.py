@@ -1,0 +1,159 @@
+"""`rule`: create, change, test and delete approval rules, which decide on exports when they are prepared."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import LIMIT, ROW_ID
+from bin.cli.output import echo
+from bin.cli.records import json_option, print_record, print_records
+from bin.cli.value_lists import ValueList, several_of
+from schemas.api.responses import RuleTestResponse, dump, dump_rule
+from schemas.base.principal import OPERATOR
+from schemas.content_policy.checked_form import read_checked
+from schemas.exports.approval_rules import RuleChangeForm, RuleForm
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+from service.operations.wiring import build_operations
+from storage.accounts.accounts import user_by_email
+
+_COLUMNS: Final = ("id", "name", "enabled", "stopped_reason", "match", "action")
+#: The options that make a rule's match, and the members that they are.
+_MATCH: Final[Mapping[str, str]] = {
+    "project_id": "project_id",
+    "severity": "severity_at_least",
+    "sources": "sources",
+    "code": "rule",
+    "page_path": "page_path",
+}
+#: The options that make its action: the type, and the member of the value.
+_ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "target_id": ("approve", "target_id"),
+    "reason": ("dismiss", "reason"),
+    "labels": ("label", "labels"),
+}
+_OPTIONS: Final = (
+    click.option("--project", "project_id", type=ROW_ID, help="Match exports of this project."),
+    click.option("--severity", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."),
+    click.option("--source", "sources", type=several_of(SOURCE_TYPES), help="Match these sources, separated by commas."),
+    click.option("--rule-code", "code", metavar="PATTERN", help="Match the rule code; * and ? are special."),
+    click.option("--page-path", metavar="PATTERN", help="Match the path of every page; * and ? are special."),
+    click.option("--approve-for", "target_id", metavar="TARGET", help="Approve for this target."),
+    click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
+    click.option("--label", "labels", type=ValueList(click.STRING), help="Add these labels, separated by commas."),
+)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _rule_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group()
+def rule() -> None:
+    """Manage approval rules, which decide on exports when they are prepared."""
+
+
+@rule.command(
+    epilog="Example: riskrelay rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…\n\n"
+    "Exit codes: 0 created, 1 refused, 2 wrong usage."
+)
+@click.argument("name")
+@click.option("--user", "email", required=True, help="The user whom it acts for, with a token that may do what it does.")
+@click.option("--disabled", "is_disabled", is_flag=True, help="Create it turned off, to test it first.")
+@_rule_options
+@json_option
+def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
+    """Create a rule of a user's account; of several rules that match, the oldest decides."""
+    members = {"name": name, "enabled": not is_disabled, "match": {}, **_members(given)}
+    with opened() as settings:
+        request = read_checked(RuleForm(), members)
+        made = build_operations(settings).approval_rules.create_for(user_by_email(email), request, OPERATOR)
+        print_record(dump_rule(made), as_json)
+
+
+@rule.command("list", epilog="Example: riskrelay rule list --json\n\nExit codes: 0 listed, 2 wrong usage.")
+@click.option("--limit", type=LIMIT, help="Maximum number of rules; default: all.")
+@json_option
+def list_rules(limit: int | None, as_json: bool) -> None:
+    """List approval rules, newest first."""
+    with opened() as settings:
+        found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
+        print_records([dump_rule(each) for each in found], as_json, _COLUMNS, "There are no approval rules.")
+
+
+@rule.command(epilog="Example: riskrelay rule show rul_… --json\n\nExit codes: 0 shown, 1 no such rule, 2 wrong usage.")
+@click.argument("rule_id")
+@json_option
+def show(rule_id: str, as_json: bool) -> None:
+    """Show one approval rule."""
+    with opened() as settings:
+        print_record(dump_rule(build_operations(settings).approval_rules.get(rule_id, OPERATOR)), as_json)
+
+
+@rule.command(
+    "set",
+    epilog="Example: riskrelay rule set rul_… --page-path '/checkout/*' --enable\n\n"
+    "Exit codes: 0 changed, 1 refused or no such rule, 2 wrong usage.",
+)
+@click.argument("rule_id")
+@click.option("--name", help="The new name.")
+@click.option("--enable/--disable", "is_enabled", default=None, help="Turn it on or off.")
+@click.option("--user", "email", help="The user whom it acts for from now on.")
+@_rule_options
+@json_option
+def set_members(
+    rule_id: str, name: str | None, is_enabled: bool | None, email: str | None, as_json: bool, **given: Any
+) -> None:
+    """Change an approval rule.
+
+    Options that match replace all that it matched. --user makes another user its author, also of a rule that stopped.
+    """
+    members = {"name": name, "enabled": is_enabled, **_members(given)}
+    with opened() as settings:
+        changes = read_checked(RuleChangeForm(), {key: value for key, value in members.items() if value is not None})
+        author = None if email is None else user_by_email(email)
+        changed = build_operations(settings).approval_rules.change(rule_id, changes, OPERATOR, author)
+        print_record(dump_rule(changed), as_json)
+
+
+@rule.command(epilog="Example: riskrelay rule remove rul_…\n\nExit codes: 0 deleted, 1 no such rule, 2 wrong usage.")
+@click.argument("rule_id")
+def remove(rule_id: str) -> None:
+    """Delete an approval rule; what it decided stays decided."""
+    with opened() as settings:
+        build_operations(settings).approval_rules.delete(rule_id, OPERATOR)
+        echo(f"{rule_id} is deleted.")
+
+
+@rule.command(epilog="Example: riskrelay rule test rul_…\n\nExit codes: 0 tested, 1 no such rule, 2 wrong usage.")
+@click.argument("rule_id")
+@json_option
+def test(rule_id: str, as_json: bool) -> None:
+    """Show what a rule would have matched in the last 30 days; changes nothing."""
+    with opened() as settings:
+        result = build_operations(settings).approval_rules.test(rule_id, OPERATOR)
+        print_record(dump(RuleTestResponse, result), as_json)
+
+
+def _members(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `match` and the `action` that options make, each only if one of its options is given."""
+    match = {member: _plain(given[option]) for option, member in _MATCH.items() if given[option] is not None}
+    actions = [
+        {"type": kind, member: _plain(given[option])}
+        for option, (kind, member) in _ACTIONS.items()
+        if given[option] is not None
+    ]
+    if len(actions) > 1:
+        raise click.UsageError("Use one of --approve-for, --dismiss and --label.")
+    return {**({"match": match} if match else {}), **({"action": actions[0]} if actions else {})}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
