@@ -89,6 +89,15 @@ _ISSUES: Final = (
     ("color-contrast", "Text with too little contrast", "medium", "footer > p.small"),
     ("link-name", "Link without a name", "high", "header > a.cart"),
     ("html-lang", "Page without a language", "medium", "html"),
+    ("csp-missing", "No Content-Security-Policy header", "medium", ""),
+    ("jquery-old", "jQuery 1.12.4 has known vulnerabilities", "critical", "script[src*=jquery]"),
+    ("cookie-httponly", "Cookie without HttpOnly", "medium", ""),
+    ("server-version", "Server header reveals its version", "low", ""),
+    ("meta-description", "Meta description missing", "low", "head"),
+    ("heading-order", "Heading levels are skipped", "medium", "main > h4"),
+    ("hsts-missing", "No Strict-Transport-Security header", "high", ""),
+    ("tap-target", "Touch targets are too small", "low", "nav > a"),
+    ("title-long", "Title is longer than 60 characters", "info", "head > title"),
 )
 _PATHS: Final = ("", "cart", "checkout", "shipping")
 
@@ -270,7 +279,7 @@ def _scan(project_id: int) -> None:
         for number, place in enumerate(_PATHS):
             found: list[Mapping[str, Any]] = [
                 issue(code, title=title, severity=severity, location=location)
-                for code, title, severity, location in _ISSUES[: len(_ISSUES) - number]
+                for code, title, severity, location in _ISSUES[: len(_ISSUES) - 3 * number]
             ]
             url = f"https://shop.example/{place}"
             posted = postback(run, found)

@@ -59,7 +59,6 @@ class TargetsPage(ConsolePage):
             "days": delivery_hours.count_last_day([target.id for target in shown], now),
             "statuses": tuple(TargetStatus),
             "at": now,
-            "breaker_open": BREAKER_OPEN,
             "may_add": user.principal.may_use_webhooks,
         }
 

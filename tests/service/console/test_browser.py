@@ -389,13 +389,11 @@ def test_a_page_with_nothing_on_it_is_well_made_and_for_everybody(
         assert complaints(seen.page) == []
 
 
-@pytest.mark.parametrize("path", ["/exports/{attempted_id}", "/audit?subject={attempted_id}", "/audit"])
-def test_attempts_and_audit_entries_fit_a_desktop_with_a_scroll_bar(
-    path: str, furnished: Installed, at_furnished: BrowserContext
-) -> None:
+@pytest.mark.parametrize("path", [*PATHS, "/exports/{attempted_id}", "/audit?subject={attempted_id}"])
+def test_tables_fit_a_desktop_with_a_scroll_bar(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at(path)) as seen:
         seen.page.set_viewport_size({"width": DESKTOP["width"] - SCROLL_BAR, "height": DESKTOP["height"]})
-        assert WORKER in seen.page.locator("#attempts, table").first.inner_text() or path == "/audit"
+        assert "{attempted_id}" not in path or WORKER in seen.page.locator("#attempts, table").first.inner_text()
         widths = "(e) => [e.ariaLabel, e.scrollWidth, e.clientWidth]"
         for label, width, room in [each.evaluate(widths) for each in seen.page.locator(".scroll").all()]:
             assert width <= room, label
@@ -694,6 +692,50 @@ def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at
     made.page.get_by_label("Why").blur()
     expect(made.page.locator("#it p")).to_have_text("two")
     made.page.close()
+
+
+def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, at_furnished: BrowserContext) -> None:
+    menu = (
+        '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
+    )
+    made = MadeUp(at_furnished, furnished, f'<div data-live="{furnished.at("/counts-made-up")}">{menu.format(3)}</div>')
+    page = made.page
+    answers = [(5, "All systems ok", "good"), (4, "Redis not responding", "warn"), (4, "Redis not responding", "warn")]
+    tags: list[str | None] = []
+
+    def answer(route: Route, request: Request) -> None:
+        number, text, tone = answers.pop(0)
+        tags.append(request.headers.get("if-none-match"))
+        if tags[-1] == f'"{number}"':
+            route.fulfill(status=304)
+            return
+        body = {"counts": {"inbox": {"number": number, "text": str(number)}}, "health": {"text": text, "tone": tone}}
+        route.fulfill(json=body, headers={"ETag": f'"{number}"'})
+
+    page.route(furnished.at("/counts-made-up"), answer)
+    page.evaluate("renewCounts()")
+    expect(page.locator("[data-new]")).to_have_text("2 new")
+    expect(page.locator("[data-count]")).to_have_text("5")
+    page.evaluate("renewCounts()")
+    expect(page.locator("[data-new]")).to_have_text("1 new")
+    expect(page.locator("[data-health]")).to_have_class("status warn")
+    expect(page.locator("[data-health]")).to_have_text("Redis not responding")
+    page.evaluate("renewCounts()")
+    assert tags == [None, '"5"', '"4"']
+    # A tab that nobody sees asks for nothing.
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
+    page.evaluate("renewCounts()")
+    assert len(tags) == 3
+    page.close()
+
+
+def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
+    with visit(at_furnished, furnished.at("/sessions")) as seen:
+        signed_in_at = seen.page.locator("time.ago").first
+        expect(signed_in_at).to_have_text(re.compile(r"^(now|\d+ (min|h|days?) ago)$"))
+        shown = signed_in_at.get_attribute("title")
+        assert shown is not None
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", shown)
 
 
 def test_a_sample_is_copied(furnished: Installed, browser: Browser) -> None:

@@ -152,7 +152,7 @@ def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_pa
     sent = person.client.simulate_post("/api/scanner/results", headers={"X-Scanner-Secret": SCANNER_SECRET}, json=postback())
     assert sent.status_code == 202
     shown = sections(person.get("/integrations").text)
-    assert '<time datetime="2023-11-14T22:13:20Z"' in shown[InboundSource.BROWSER_EXTENSION]
+    assert '<time class="ago" datetime="2023-11-14T22:13:20Z"' in shown[InboundSource.BROWSER_EXTENSION]
     assert "<dt>Last accepted</dt><dd><time" in shown[InboundSource.SCANNER]
     assert ">connected<" in shown[InboundSource.SCANNER]
     assert ">unknown<" in shown[InboundSource.CMS_PLUGIN]
