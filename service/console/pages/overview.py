@@ -49,6 +49,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     RESTORED: "It was restored from a backup. Check which tickets the receiver already has, then resume it.",
     BREAKER_OPEN: "Too many attempts in a row failed. Fix the receiver, then ping it; RiskRelay retries automatically.",
 }
+#: The list of deliveries that failed or were blocked.
+_FAILED: Final = "/deliveries?view=failed"
 _WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
 _FAILING: Final = "Open one of its deliveries to see the receiver's answer. Fix the receiver, then ping the target."
 
@@ -182,7 +184,7 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     yield Number(bounded(on_their_way, MOST_OF_A_STATUS), "deliveries on their way", "/deliveries", (*late, *waits))
     failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
     tags = (("status bad", f"{bounded(blocked, MOST_OF_A_STATUS)} blocked"),) if blocked else ()
-    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), "deliveries failed", "/exports?status=failed", tags)
+    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), "deliveries failed", _FAILED, tags)
 
 
 def _week(findings: Sequence[Stack] | None) -> Iterator[tuple[str, str]]:
@@ -224,7 +226,7 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
         why += f" (HTTP {attempt.response_status})"
     what = f"{bounded(number, MOST_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
     to_do = help_for(code).fix if code else "Open the newest one to see the receiver's answer, then retry."
-    return Attention(what, "", status.value, "bad", f"{why}.", to_do, f"/exports?status={status.value}")
+    return Attention(what, "", status.value, "bad", f"{why}.", to_do, _FAILED)
 
 
 def _of_target(target: UnavailableTarget) -> Attention:

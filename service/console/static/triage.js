@@ -6,6 +6,8 @@ const ticketOf = (page) => page.getElementById("ticket");
 
 // --- the open ticket
 
+let openedAt = here();
+
 async function openTicket(href, isNew = true) {
   const page = await load(href);
   const fresh = typeof page === "string" ? null : ticketOf(page);
@@ -16,7 +18,7 @@ async function openTicket(href, isNew = true) {
   replace(ticketOf(document), fresh);
   fresh.scrollTop = 0;
   if (isNew) history.pushState(null, "", href);
-  shown = here();
+  shown = openedAt = here();
   document.querySelector(".panes").classList.add("opened");
   for (const row of all("[data-tickets] .row")) {
     const isOpen = page.querySelector(`.row[aria-current] [data-open="${row.querySelector("[data-open]").dataset.open}"]`);
@@ -41,7 +43,10 @@ document.addEventListener("click", (event) => {
   }
 });
 
-addEventListener("popstate", () => location.reload());
+addEventListener("popstate", () => {
+  // A link within the page, such as the skip link, leaves the ticket as it is.
+  if (here() !== openedAt) location.reload();
+});
 
 // --- the selection
 

@@ -230,7 +230,7 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
         ("/inbox", "2", "wait for a decision"),
         ("/findings", "0", "findings"),
         ("/deliveries", "1", "deliveries on their way"),
-        ("/exports?status=failed", "4", "deliveries failed"),
+        ("/deliveries?view=failed", "4", "deliveries failed"),
     ]
     assert '<span class="status bad">1 blocked</span>' in html
 
