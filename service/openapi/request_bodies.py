@@ -118,7 +118,9 @@ def with_a_part(edit: dict[str, Any]) -> dict[str, Any]:
 
 def with_target_or_targets(approval: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an approval, which names one target or several."""
-    return {**approval, "oneOf": [{"required": ["target_id"]}, {"required": ["target_ids"]}]}
+    target_ids = {**approval["properties"]["target_ids"], "uniqueItems": True}
+    named = [{"required": ["target_id"]}, {"required": ["target_ids"]}]
+    return {**approval, "properties": {**approval["properties"], "target_ids": target_ids}, "oneOf": named}
 
 
 def _one_of(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

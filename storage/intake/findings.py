@@ -13,6 +13,7 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
+from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
@@ -146,7 +147,8 @@ def record(
             changed = prepare(drafts, now, actor, limits, None)
         if run.has_snoozed:
             woken = groups_sql.end_snoozes(list(issues), run.project_id)
-            append_all([AuditEntry(to_ms(now), actor, "seen_again", export_id) for export_id in woken])
+            status = ExportStatus.PREPARED.value
+            append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
         rules.apply(run.account_id, changed, now)
         return PostbackResult(postback.scan_run_id, len(new), len(issues) - len(new), tuple(changed))
 

@@ -18,14 +18,17 @@ from tests.fuzz.crashing_worker import MAX_AGE, RETRIES_S, MortalWorker
 from tests.fuzz.erratic_receiver import Arrival, ErraticReceiver
 
 FINISHED: Final = frozenset({"exported", "failed", "blocked", "dismissed"})
-FINAL: Final = frozenset({"exported", "dismissed"})
 ON_ITS_WAY: Final = frozenset({"approved", "delivering", "retry_scheduled"})
 
 #: From where to where each action of the trail leads.
 LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "prepare": (frozenset({None}), "prepared"),
     "approve": (frozenset({"prepared"}), "approved"),
+    "edit": (frozenset({"prepared"}), "prepared"),
+    "snooze": (frozenset({"prepared"}), "prepared"),
+    "seen_again": (frozenset({"prepared"}), "prepared"),
     "dismiss": (frozenset({"prepared"}), "dismissed"),
+    "restore": (frozenset({"dismissed", "prepared"}), "prepared"),
     "claim": (ON_ITS_WAY, "delivering"),
     "deliver": (frozenset({"delivering"}), "exported"),
     "reschedule": (frozenset({"delivering"}), "retry_scheduled"),
@@ -61,6 +64,10 @@ class StoredExport(NamedTuple):
     finished_at: datetime | None
     redacted_at: datetime | None
     provider_ticket_id: str | None
+    dismissal_reason: str | None
+    snoozed_at: datetime | None
+    snoozed_until: datetime | None
+    siblings: str | None
 
 
 class ObservedTarget(NamedTuple):
@@ -124,6 +131,9 @@ class Model:
         self.worked = self.woke = False
         #: What was asked for since the last look, and must have happened exactly so.
         self.asked: Counter[tuple[str, str]] = Counter()
+        #: The targets at which exports were retried elsewhere, for good, and since the last look.
+        self.moved: dict[str, str] = {}
+        self._moving: set[str] = set()
         #: Whether somebody is being forgotten: from the acknowledged request until it is carried out.
         self.forgetting = False
         self._attempts: dict[str, ObservedAttempt] = {}
@@ -145,6 +155,12 @@ class Model:
         """Take note that something was asked for and acknowledged."""
         for export_id in export_ids:
             self.asked[export_id, action] += 1
+
+    def move(self, export_id: str, target_id: str) -> None:
+        """Take note that an export was retried at another target."""
+        self.ask("retry", [export_id])
+        self.moved[export_id] = target_id
+        self._moving.add(export_id)
 
     def resumed(self, target_id: str) -> None:
         """Take note that a target is to be tried now, whatever its receiver asked for."""
@@ -206,6 +222,7 @@ class Model:
         self.rows, self.targets = found, targets
         self.worked = self.woke = False
         self.asked.clear()
+        self._moving.clear()
         self._gone.clear()
         self.clock.shown = {self.clock.at}
 
@@ -288,6 +305,9 @@ class Model:
                 self._check_repeat(earlier, arrival, reported)
 
     def _check_repeat(self, earlier: Arrival, arrival: Arrival, reported: str) -> None:
+        if earlier.path != arrival.path:
+            assert arrival.export_id in self.moved, f"{reported}: at another place than before"
+            return
         assert earlier.id != arrival.id, f"{reported}: the same attempt twice"
         assert earlier.request.body == arrival.request.body, f"{reported}: other bytes than before"
         is_one_step = earlier not in self._arrivals
@@ -382,6 +402,8 @@ class Model:
         must, may = row.status in {"failed", "blocked"}, row.status in {"failed", "blocked", "dismissed"}
         assert bool(row.reason) or not must, f"{row.id} is {row.status} and does not say why"
         assert row.reason is None or may, f"{row.id} is {row.status} because {row.reason}"
+        assert row.snoozed_at is None or row.status == "prepared", f"{row.id} is {row.status} and snoozed"
+        assert row.dismissal_reason is None or row.status == "dismissed", f"{row.id} is {row.status} for a reason"
         if row.redacted_at is not None:
             assert known.mentions_person, f"{row.id} speaks of nobody and was redacted"
             assert row.body in {None, b""}, f"{row.id} was redacted and says something"
@@ -391,15 +413,21 @@ class Model:
     def _check_change(self, row: StoredExport, before: StoredExport) -> None:
         if row._replace(due_at=None) != before._replace(due_at=None):
             assert row.version > before.version, f"{row.id} changed under the same version: {before} {row}"
-        assert before.target_id in {None, row.target_id}, f"{row.id} changed its target"
+        if row.id in self._moving:
+            assert row.target_id == self.moved[row.id], f"{row.id} is at another target than was asked for"
+            assert row.target_id.encode() in (row.body or b""), f"{row.id} names another target"
+            assert row.provider_ticket_id is None, f"{row.id} names the ticket of its former target"
+        else:
+            assert before.target_id in {None, row.target_id}, f"{row.id} changed its target"
         assert before.redacted_at in {None, row.redacted_at}, f"{row.id} was redacted twice"
-        if before.status in FINAL:
+        if before.status == "exported" or before.status == row.status == "dismissed":
             assert (row.status, row.finished_at, row.attempts) == (before.status, before.finished_at, before.attempts), (
                 f"{row.id} left {before.status}: {row}"
             )
         if row.redacted_at is None:
-            assert row.digest == before.digest, f"{row.id} has another ticket than before"
-            assert before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
+            is_edited = (row.id, "edit") in self.asked
+            assert (row.digest == before.digest) != is_edited, f"{row.id} has another ticket than it should have"
+            assert row.id in self._moving or before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
             is_exported = before.status == "exported"
             assert not is_exported or row == before, f"{row.id} was exported and changed: {row}"
 
@@ -415,9 +443,10 @@ def _is_asked_for(action: str, reason: str | None) -> bool:
 def _exports() -> list[StoredExport]:
     asked = (
         "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
-        "approved_at, finished_at, redacted_at, provider_ticket_id FROM exports ORDER BY id"
+        "approved_at, finished_at, redacted_at, provider_ticket_id, dismissal_reason, snoozed_at, snoozed_until, siblings "
+        "FROM exports ORDER BY id"
     )
-    return [StoredExport(*_moments(row, {7, 10, 11, 12, 13}, blob=4)) for row in rows(asked)]
+    return [StoredExport(*_moments(row, {7, 10, 11, 12, 13, 16, 17}, blob=4)) for row in rows(asked)]
 
 
 def _targets() -> list[ObservedTarget]:

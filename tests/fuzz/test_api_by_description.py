@@ -57,6 +57,7 @@ MEANT: Final = frozenset(
         # A moment that there is, and that is over.
         "invalid_since",
         "still_to_come",
+        "in_the_past",
         *rules.MESSAGES,
         *(reason.value for reason in RefusalReason),
         *(reason.value for reason in DnsFailure),

@@ -265,6 +265,9 @@ class Machine(RuleBasedStateMachine):
         assert len(answer.json["ticket_exports"]) == len(new), answer.text
         for export_id in answer.json["ticket_exports"]:
             self.model.prepared(export_id)
+        named = {f"code-{code}" for code in codes}
+        seen = {export_id for code, export_id in rows("SELECT code, export_id FROM findings") if code in named}
+        self.model.ask("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
 
     @rule(mentions=st.booleans(), death=deaths)
     def by_hand(self, mentions: bool, death: str | int) -> None:
@@ -296,6 +299,11 @@ class Machine(RuleBasedStateMachine):
         assert answer.status_code == 201, answer.text
         self.model.prepared(answer.json["handoff"]["ticket_export_id"], mentions_person=mentions)
 
+    def is_snoozed_until_seen(self, export_id: str) -> bool:
+        """Return whether an export waits until one of its findings is seen again."""
+        row = self.model.rows.get(export_id)
+        return row is not None and row.snoozed_at is not None and row.snoozed_until is None
+
     # --- what people decide
 
     @rule(number=anything, at=anything, digest=st.sampled_from(["none", "none", "right", "wrong"]), death=deaths)
@@ -323,14 +331,100 @@ class Machine(RuleBasedStateMachine):
             self.is_notified()
 
     @rule(number=anything, death=deaths)
-    def dismiss(self, number: int, death: str | int) -> None:
+    def approve_for_all(self, number: int, death: str | int) -> None:
+        """Approve an export for every target, or ask for it again."""
         export_id = self.pick(number, "prepared")
         if export_id is None:
             return
-        is_prepared = self.model.rows[export_id].status == "prepared"
-        answer = self.post(f"{EXPORTS}/{export_id}/dismiss", {}, self.customer.bearer, death=death)
-        assert answer.status_code == (200 if is_prepared else 409), answer.text
-        self.model.ask("dismiss", [export_id] if is_prepared else [])
+        row = self.model.rows[export_id]
+        siblings = json.loads(row.siblings or "[]")
+        stands = {self.model.rows[each].target_id for each in siblings if each in self.model.rows} == {*self.target_ids}
+        is_prepared = row.status == "prepared"
+        are_open = all(self.model.targets[each].status == "active" for each in self.target_ids)
+        expected = 202 if stands or (is_prepared and are_open) else 422 if is_prepared else 409
+        body = {"target_ids": self.target_ids}
+        answer = self.post(f"{EXPORTS}/{export_id}/approve", body, self.customer.bearer, death=death)
+        assert answer.status_code == expected, f"{answer.text}; {row}"
+        if expected != 202:
+            return
+        ids = [item["id"] for item in answer.json["items"]]
+        assert [item["target_id"] for item in answer.json["items"]] == self.target_ids
+        if stands:
+            assert {*ids} == {*siblings}
+            return
+        assert ids[0] == export_id
+        for each in ids[1:]:
+            self.model.prepared(each, mentions_person=self.model.known[export_id].mentions_person)
+        self.model.ask("approve", ids)
+        self.is_notified()
+
+    @rule(number=anything, reason=st.sampled_from([None, "test", "wont_fix"]), death=deaths)
+    def dismiss(self, number: int, reason: str | None, death: str | int) -> None:
+        export_id = self.pick(number, "prepared", "dismissed")
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        is_same = row.status == "dismissed" and row.dismissal_reason == reason
+        answer = self.post(f"{EXPORTS}/{export_id}/dismiss", {"reason": reason}, self.customer.bearer, death=death)
+        assert answer.status_code == (200 if is_same or row.status == "prepared" else 409), answer.text
+        self.model.ask("dismiss", [export_id] if row.status == "prepared" else [])
+
+    @rule(number=anything, death=deaths)
+    def restore(self, number: int, death: str | int) -> None:
+        export_id = self.pick(number, "prepared", "dismissed", "dismissed")
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        may = row.status == "prepared" or (row.status == "dismissed" and row.redacted_at is None)
+        answer = self.post(f"{EXPORTS}/{export_id}/restore", {}, self.customer.bearer, death=death)
+        assert answer.status_code == (200 if may else 409), f"{answer.text}; {row}"
+        changes = may and (row.status == "dismissed" or row.snoozed_at is not None)
+        self.model.ask("restore", [export_id] if changes else [])
+
+    @rule(number=anything, seconds=st.sampled_from([None, -1.0, 60.0, 1e6]), death=deaths)
+    def snooze(self, number: int, seconds: float | None, death: str | int) -> None:
+        export_id = self.pick(number, "prepared")
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        until = None if seconds is None else self.clock.at + timedelta(seconds=seconds)
+        body = {"until": rfc3339_or_none(until)}
+        answer = self.post(f"{EXPORTS}/{export_id}/snooze", body, self.customer.bearer, death=death)
+        is_past = seconds is not None and seconds < 0
+        expected = 422 if is_past else 200 if row.status == "prepared" else 409
+        assert answer.status_code == expected, f"{answer.text}; {row}"
+        is_same = row.snoozed_at is not None and row.snoozed_until == until
+        self.model.ask("snooze", [export_id] if expected == 200 and not is_same else [])
+
+    @rule(number=anything, digest=st.sampled_from(["none", "right", "wrong"]))
+    def edit(self, number: int, digest: str) -> None:
+        export_id = self.pick(number, "prepared")
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        reported = {"right": row.digest, "wrong": "sha256:" + "0" * 64}.get(digest)
+        body = {"title": f"Edited {next(self.numbers)}", **({"ticket_digest": reported} if reported else {})}
+        headers = {**self.customer.bearer, "Content-Type": "application/json"}
+        answer = self.client.simulate_patch(f"{EXPORTS}/{export_id}", body=json.dumps(body), headers=headers)
+        may = row.status == "prepared" and digest != "wrong"
+        assert answer.status_code == (200 if may else 409), f"{answer.text}; {row}"
+        self.model.ask("edit", [export_id] if may else [])
+
+    @rule(number=anything, at=anything, death=deaths)
+    def retry_elsewhere(self, number: int, at: int, death: str | int) -> None:
+        """Retry an export at a target that it was not approved for."""
+        export_id, target_id = self.pick(number, "failed", "blocked"), self.target(at)
+        if export_id is None or self.model.rows[export_id].target_id == target_id:
+            return
+        row = self.model.rows[export_id]
+        is_undelivered = row.status in {"failed", "blocked"} and row.redacted_at is None
+        is_open = self.model.targets[target_id].status == "active"
+        answer = self.post(f"{EXPORTS}/{export_id}/retry", {"target_id": target_id}, self.customer.bearer, death=death)
+        expected = 409 if not is_undelivered else 202 if is_open else 422
+        assert answer.status_code == expected, f"{answer.text}; {row}"
+        if expected == 202:
+            self.model.move(export_id, target_id)
+            self.is_notified()
 
     @rule(number=anything, death=deaths)
     def retry(self, number: int, death: str | int) -> None:
@@ -470,10 +564,10 @@ class Machine(RuleBasedStateMachine):
     def _check_reported_before(self, before: Polled, record: dict[str, Any], tag: str) -> None:
         if tag == before.tag:
             assert record == before.record, f"the same tag, another record: {before.record} {record}"
-        if before.record["status"] in {"exported", "dismissed"}:
+        if before.record["status"] == "exported":
             assert record["status"] == before.record["status"]
             assert record["finished_at"] == before.record["finished_at"]
-        assert before.record["target_id"] in {None, record["target_id"]}
+        assert before.record["target_id"] in {None, record["target_id"]} or record["id"] in self.model.moved
         assert before.record["approved_at"] in {None, record["approved_at"]}
         assert before.record["created_at"] == record["created_at"]
 
