@@ -122,7 +122,8 @@ def test_a_target_is_removed_once_no_export_waits_and_its_exports_name_it(
     assert "Idle one" in page
     assert "(removed)" in page
     assert f"/console/targets/{idle.id}" not in page
-    assert f"/exports/{failed}/retry" not in page
+    assert "The target of this export was removed: retry it at another target." in page
+    assert f'<option value="{busy.id}" selected>Busy one' in page
 
 
 def test_an_account_without_webhooks_removes_its_targets_and_adds_none(
