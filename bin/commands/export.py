@@ -6,6 +6,7 @@ worker; when killed, a worker takes over once the lease expires.
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -16,7 +17,7 @@ from bin.cli.interruption import Interruption
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
-from bin.cli.request_bodies import given, parse_strictly, read_limited
+from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
 from bin.commands.export_bulk import bulk
 from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
@@ -24,10 +25,11 @@ from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
-from schemas.exports.export_filter import ExportQuery
+from schemas.exports.export_filter import ExportFilterForm, ExportQuery, ExportSort
 from schemas.exports.record import export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
 from service.operations.exports import read_preparation
@@ -48,6 +50,10 @@ def _either(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
+#: Filters that are read as those of the API are.
+_READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
+
+
 @click.group()
 def export() -> None:
     """Manage ticket exports."""
@@ -63,29 +69,56 @@ def export() -> None:
 @click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
 @click.option("--project", "project_ids", type=ValueList(ROW_ID), default=(), help="Only exports of these projects.")
 @click.option("--target", "target_ids", type=ValueList(click.STRING), default=(), help="Only exports for these targets.")
+@click.option("--source", help=f"Only exports from {_either(SOURCE_TYPES)}.")
+@click.option("--rule", help="Only exports of these rule codes.")
+@click.option("--host", help="Only exports with a page on these hosts.")
+@click.option("--search", "q", help="Only exports with all these words in title, description or URL.")
+@click.option("--created-after", help="Only exports prepared at this time (RFC 3339) or later.")
+@click.option("--created-before", help="Only exports prepared before this time (RFC 3339).")
+@click.option("--sort", type=click.Choice([*map(str, ExportSort)]), default="-created_at", help="Default: -created_at.")
+@click.option("--facets", "has_facets", is_flag=True, help="Print how many exports there are with each value instead.")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
 @click.option("--all", "is_all", is_flag=True, help="List every export in the table, too.")
 @json_option
-def list_exports(limit: int | None, is_all: bool, as_json: bool, **filters: Any) -> None:
-    """List exports, newest first.
+def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_facets: bool, **filters: Any) -> None:
+    """List exports, newest first, or in the order --sort.
 
-    --status, --severity, --project and --target take several values, separated by commas.
+    All filters but --account, --search and the times take several values, separated by commas. --facets counts the newest
+    5,000 that match; each count ignores the filter by its own value.
     """
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
-    query = ExportQuery(**filters)
+    texts = {name: filters.pop(name) for name in _READ_FILTERS}
+    read: ExportQuery = checked(ExportFilterForm(), {name: text for name, text in texts.items() if text is not None})
+    query = replace(read, **filters)
     with opened():
+        if has_facets:
+            _print_facets(query, as_json)
+            return
         now = utc_now()
         shown = limit or (None if as_json or is_all else SHOWN)
-        records = [export_record(each, now) for each in export_list.list_page(query, limit=shown)]
+        records = [export_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
         if as_json:
             print_records(records, as_json, (), "")
             return
         rows = [{**record, **{name: record["ticket"][name] for name in ("severity", "title")}} for record in records]
         columns = ("id", "status", "status_reason", "attempts", "severity", "title")
-        print_records(rows, as_json, columns, "No exports match." if any(filters.values()) else "There are no exports.")
+        print_records(rows, as_json, columns, "No exports match." if query != ExportQuery() else "There are no exports.")
         if shown is not None and len(rows) == shown:
             _print_rest(query, shown)
+
+
+def _print_facets(query: ExportQuery, as_json: bool) -> None:
+    found = export_list.facets(query)
+    if as_json:
+        print_record(found, as_json)
+        return
+    rows = [
+        {"filter": name, "value": value, "exports": counts[value]}
+        for name, counts in found.items()
+        for value in sorted(counts, key=lambda each: (-counts[each], each))
+    ]
+    print_records(rows, as_json, ("filter", "value", "exports"), "No exports match.")
 
 
 def _print_rest(query: ExportQuery, shown: int) -> None:
@@ -93,7 +126,7 @@ def _print_rest(query: ExportQuery, shown: int) -> None:
     total = export_list.count(query)
     if total is None or total > shown:
         number = f"more than {MOST_COUNTED:,}" if total is None else f"{total:,}"
-        echo(f"Showing the newest {shown:,} of {number}. To list more: --limit N or --all.")
+        echo(f"Showing the first {shown:,} of {number}. To list more: --limit N or --all.")
 
 
 @export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")

@@ -807,11 +807,27 @@ class ConsoleSessionResponse(ResponseSchema):
 _NEXT_CURSOR: Final = "The `cursor` of the next page; null on the last page."
 
 
+def _counts(of: str) -> fields.Dict:
+    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(f"How many exports each {of} has.", False))
+
+
+class ExportFacetsResponse(ResponseSchema):
+    """How many exports there are with each value, by all filters but its own: of the newest 5,000 that match."""
+
+    status = _counts("status")
+    severity = _counts("severity")
+    project_id = _counts("project")
+    source = _counts("source")
+    rule = _counts("rule code")
+
+
 class ExportListResponse(ResponseSchema):
     """A page of exports."""
 
-    items = several(fields.Nested(ExportResponse), "The exports, newest first.")
+    items = several(fields.Nested(ExportResponse), "The exports, in the order of `sort`.")
     next_cursor = text(_NEXT_CURSOR, nullable=True)
+    total = number("How many exports match on all pages; null if more than 10,000 do.", nullable=True)
+    facets = part(ExportFacetsResponse, "Present with `facets=true`.", optional=True)
 
 
 class SiblingExportsResponse(ResponseSchema):

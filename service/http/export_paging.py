@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import falcon
@@ -24,7 +25,10 @@ from schemas.exports.export_filter import (
 )
 from schemas.exports.record import Export, listed_record
 from service.http.paging import read_limit, read_text
+from storage.exports import export_list
 from storage.exports.export_list import position_of
+
+_BOOLEANS: Final = ("true", "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class ExportPageRequest:
     limit: int
     after: ListPosition | None
     parameters: Mapping[str, str]
+    has_facets: bool = False
 
     @property
     def fetch_limit(self) -> int:
@@ -67,22 +72,32 @@ def read_export_page(req: falcon.Request, account_id: int | None) -> ExportPageR
         sort = ExportSort(given.get("sort", sort))
     else:
         problems.append(problem("/sort", "not_allowed", ", ".join(ExportSort)))
+    asked = read_text(req, "facets")
+    if asked not in {None, *_BOOLEANS}:
+        problems.append(problem("/facets", "not_allowed", ", ".join(_BOOLEANS)))
     cursor = read_text(req, "cursor")
     after = None if cursor is None else decode_cursor(query, sort, cursor)
     if cursor is not None and after is None:
         problems.append(problem("/cursor", "invalid_cursor"))
     if problems:
         raise ValidationFailed(*problems)
-    return ExportPageRequest(query, sort, limit, after, given)
+    return ExportPageRequest(query, sort, limit, after, given, asked == "true")
 
 
 def send_export_page(
-    resp: falcon.Response, url: str, page: ExportPageRequest, found: Sequence[Export], now: datetime
+    resp: falcon.Response,
+    url: str,
+    page: ExportPageRequest,
+    found: Sequence[Export],
+    now: datetime,
 ) -> None:
-    """Send a page of the list at `url`; `found` are up to `page.fetch_limit` exports."""
+    """Send a page of the list at `url` with the total and the facets; `found` are up to `page.fetch_limit` exports."""
     query = page.next_page(found)
     if query is not None:
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
     resp.content_type = falcon.MEDIA_JSON
     items = [listed_record(each, now) for each in found[: page.limit]]
-    resp.data = json.dumps({"items": items, "next_cursor": page.next_cursor(found)}, ensure_ascii=False).encode()
+    body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor(found), "total": export_list.count(page.query)}
+    if page.has_facets:
+        body["facets"] = export_list.facets(page.query)
+    resp.data = json.dumps(body, ensure_ascii=False).encode()

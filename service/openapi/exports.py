@@ -103,6 +103,23 @@ _NEXT: Final = (
     "listTicketExportAttempts",
 )
 
+_LIST: Final = {
+    "items": [WAITING],
+    "next_cursor": None,
+    "total": 1,
+    "facets": {
+        "status": {"retry_scheduled": 1},
+        "severity": {"high": 1},
+        "project_id": {},
+        "source": {"manual": 1},
+        "rule": {},
+    },
+}
+_LIST_PARAMETERS: Final = (
+    *("ExportStatuses", "Severities", "ProjectIds", "SourceTypes", "Rules", "TargetIds", "Hosts", "SearchWords"),
+    *("CreatedAfter", "CreatedBefore", "ExportSort", "Facets", *PAGING),
+)
+
 OPERATIONS: Final[Operations] = {
     ("POST", TicketExportsResource.path): OperationDescription(
         id="prepareTicketExport",
@@ -120,9 +137,11 @@ OPERATIONS: Final[Operations] = {
         id="listTicketExports",
         tag=TAG,
         summary="List exports",
-        description="The exports of the token's account, newest first.",
-        responses=(listed("exports", ExportListResponse, WAITING),),
-        parameters=("ExportStatuses", "SourceTypes", "Severities", "ProjectIds", "TargetIds", *PAGING),
+        description="The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
+        "filters and its order: with others the response is a 422. In an order by time, an export that exists throughout a "
+        "walk over all pages is met exactly once.",
+        responses=(SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),),
+        parameters=_LIST_PARAMETERS,
     ),
     ("GET", TicketExportResource.path): OperationDescription(
         id="readTicketExport",

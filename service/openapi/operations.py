@@ -10,7 +10,7 @@ from typing import Any, Final
 from marshmallow import Schema
 
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
-from schemas.exports.export_filter import MAX_PROJECT_ID, MAX_VALUES
+from schemas.exports.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -182,6 +182,40 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": _id("tgt")},
         style="form",
         explode=False,
+    ),
+    "Rules": _query(
+        "rule",
+        "Only exports of these rule codes, exactly as they are, separated by commas.",
+        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": {"type": "string"}},
+        style="form",
+        explode=False,
+    ),
+    "Hosts": _query(
+        "host",
+        "Only exports with a page on one of these hosts, any page of a group, separated by commas.",
+        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": {"type": "string"}},
+        style="form",
+        explode=False,
+    ),
+    "SearchWords": _query(
+        "q",
+        "Only exports with all these words in the title, the description or a URL, in any case. Words are whole words of "
+        "letters and digits; other characters separate them.",
+        {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH},
+    ),
+    "CreatedAfter": _query(
+        "created_after", "Only exports prepared at this time or later.", {"type": "string", "format": "date-time"}
+    ),
+    "CreatedBefore": _query(
+        "created_before", "Only exports prepared before this time.", {"type": "string", "format": "date-time"}
+    ),
+    "ExportSort": _query(
+        "sort",
+        "The order: newest, oldest, highest severity or most findings first; equal ones are the newest first.",
+        {"type": "string", "enum": _words(ExportSort), "default": ExportSort.NEWEST.value},
+    ),
+    "Facets": _query(
+        "facets", "`true` adds how many exports there are with each value.", {"type": "string", "enum": ["true", "false"]}
     ),
     "SourceTypes": _query(
         "source",

@@ -7,6 +7,7 @@ index, which ends with the page.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 from peewee import SQL, Select, Tuple, fn
@@ -17,11 +18,13 @@ from schemas.intake.scanner import SEVERITIES
 from storage.db.engine import database
 from storage.db.models import ExportRow
 from storage.db.queries import tuples
-from storage.exports.export_sets import FINDINGS, ExportSet, IndexPart, ranked_parts, smallest, union
+from storage.exports.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
 from storage.exports.queries import list_by_ids
 
-#: A total, and what the counts beside filters are of, ends here.
+#: A total ends here.
 MOST_COUNTED: Final = 10_000
+#: The counts beside filters are of so many exports: each is read.
+MOST_FACETED: Final = 5_000
 
 #: The counts beside filters: the parameter, the member of the query, the column.
 _FACETS: Final = (
@@ -74,7 +77,7 @@ def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
 def facets(query: ExportQuery) -> dict[str, dict[str, int]]:
     """Return how many exports there are for each value of each facet, with all filters of the query but the facet's own.
 
-    Counts the newest MOST_COUNTED exports.
+    Counts the newest MOST_FACETED exports.
     """
     counts: dict[str, dict[str, int]] = {}
     # Most facets have no filter of their own: they are counted at once.
@@ -99,17 +102,13 @@ def _without(query: ExportQuery, member: str) -> ExportQuery:
 
 
 def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dict[str, dict[str, int]]:
-    of, _ = smallest(query, is_listed=True)
-    selected = [column.alias(name) for name, column in columns]
-    parts = [
-        part.select(query, [part.id.alias("id"), *selected], has_rows=True).order_by(part.id.desc()) for part in of.parts
-    ]
-    found = union(parts, MOST_COUNTED, is_distinct=of.overlaps).order_by(SQL("id DESC")).limit(MOST_COUNTED)
+    newest = _ids(query, ExportSort.NEWEST, MOST_FACETED, None)
+    names = [column for _, column in columns]
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
-    # One pass over the newest; few combinations of values are left to add up.
-    newest, names = found.alias("newest"), [SQL(f'"{name}"') for name, _ in columns]
-    combinations = Select([newest], [*names, fn.COUNT(SQL("1"))]).group_by(*names).bind(database)
-    for *values, number in combinations.tuples():
+    # Few combinations of values are left to add up.
+    combinations = ExportRow.select(*names, fn.COUNT(SQL("1"))).where(ExportRow.id.in_(newest)).group_by(*names)
+    for row in tuples(combinations):
+        *values, number = row
         for (name, _), value in zip(columns, values, strict=True):
             if value is not None:
                 shown = SEVERITIES[value] if name == "severity" else str(value)
@@ -118,16 +117,31 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
 
 
 def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> Any:
-    """Return the query of the ids of a page."""
+    """Return the ids of a page, or the query that finds them."""
     rank = _RANKS.get(sort)
     of, is_small = smallest(query, is_listed=rank is None)
-    if rank is None or is_small:
-        selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
-    else:
-        of = ExportSet(())
-        ranked = [(part, each) for part, each in ranked_parts(query, sort) if not _is_before(each, after)]
-        selects = [_page_of(part, each, query, sort, after) for part, each in ranked]
-    found = union(selects, limit, is_distinct=of.overlaps).order_by(SQL(_ORDERS[sort][0])).limit(limit)
+    if rank is not None and not is_small:
+        return _ranked_ids(query, sort, limit, after)
+    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
+    return _first_ids(selects, sort, limit, is_distinct=of.overlaps)
+
+
+def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> list[str]:
+    """Return the ids of a page that is read rank by rank: five queries at most, and most pages end in the first."""
+    found: list[str] = []
+    ranked = [(part, rank) for part, rank in ranked_parts(query, sort) if not _is_before(rank, after)]
+    for _, parts in groupby(ranked, key=lambda each: each[1] if isinstance(each[1], int) else None):
+        rest = None if limit is None else limit - len(found)
+        if rest == 0:
+            break
+        selects = [_page_of(part, rank, query, sort, after) for part, rank in parts]
+        found += [row[0] for row in _first_ids(selects, sort, rest).bind(database).tuples()]
+    return found
+
+
+def _first_ids(selects: Sequence[Any], sort: ExportSort, limit: int | None, *, is_distinct: bool = False) -> Any:
+    """Return the query of the first ids of some parts."""
+    found = union(selects, limit, is_distinct=is_distinct).order_by(SQL(_ORDERS[sort][0])).limit(limit)
     return Select([found.alias("page")], [SQL("id")])
 
 

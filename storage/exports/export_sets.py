@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import product
 from typing import Any, Final
 
-from peewee import SQL, Expression, Select, Table, Value, fn
+from peewee import JOIN, SQL, Expression, Select, Table, Value, fn
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.export_filter import ExportQuery, ExportSort
@@ -51,6 +51,10 @@ class IndexPart:
         checks = [check for member, check in _checks(query) if member not in self.implied]
         wanted = [*self.where, *_bounds(query, self.id), *checks, *conditions]
         found = self.model.select(*columns)
+        if self.model is ExportSearchRow and is_sqlite():
+            # As a join, the matches are read one by one and no further than the limit.
+            is_match = _TEXT_INDEX.c.rowid == ExportSearchRow.id
+            found = found.join(_TEXT_INDEX, JOIN.INNER, on=is_match).switch(ExportSearchRow)
         is_joined = self.model is not ExportRow and (checks or has_rows)
         return (found.join(ExportRow) if is_joined else found).where(*wanted)
 
@@ -147,8 +151,7 @@ def _of_words(query: ExportQuery) -> IndexPart:
     words = [*account, *query.words]
     if is_sqlite():
         text = " AND ".join(f'"{word}"' for word in words)
-        found = _TEXT_INDEX.select(_TEXT_INDEX.c.rowid).where(Expression(SQL("export_words"), "MATCH", Value(text)))
-        where = ExportSearchRow.id.in_(found)
+        where = Expression(_TEXT_INDEX.c.export_words, "MATCH", Value(text))
     else:
         text = " & ".join(f"'{word}'" for word in words)
         # Word by word the expression of the index.
@@ -165,9 +168,10 @@ def _of_target(target_id: str) -> IndexPart:
 
 
 def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
-    """Yield a part for each status and severity, with the severity."""
+    """Yield a part for each status and severity, with the severity; the highest first."""
     statuses = query.statuses or tuple(map(str, ExportStatus))
-    for severity, status in product(query.severities or SEVERITIES, statuses):
+    severities = sorted(query.severities or SEVERITIES, key=SEVERITIES.index, reverse=True)
+    for severity, status in product(severities, statuses):
         where = (*_of(query, ExportRow.status, status), ExportRow.severity_rank == SEVERITIES.index(severity))
         yield _part(where, "statuses", "severities"), severity
 

@@ -407,7 +407,7 @@ def test_a_list_of_exports_says_how_many_there_are_and_how_to_list_the_rest(
     with shell.database():
         ids = make_exports(customer_id, SHOWN)
     shown = shell.type("export", "list").stdout.splitlines()
-    assert (len(shown), shown[-1]) == (SHOWN + 2, "Showing the newest 50 of 51. To list more: --limit N or --all.")
+    assert (len(shown), shown[-1]) == (SHOWN + 2, "Showing the first 50 of 51. To list more: --limit N or --all.")
     assert len(shell.type("export", "list", "--all").stdout.splitlines()) == SHOWN + 2
     assert len(shell.type("export", "list", "--limit", "51").stdout.splitlines()) == SHOWN + 2
     assert shell.type("export", "list", "--limit", "2", "--status", "prepared").stdout.endswith(
@@ -432,6 +432,14 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
         ("--severity", "low"),
     ):
         assert listed(*every, *options) == 0
+    word = record["ticket"]["title"].split()[0].upper()
+    assert listed("--search", word, "--created-after", "2020-01-01T00:00:00Z", "--sort", "-severity") == 1
+    for options in (("--search", "nowhere"), ("--host", "other.example"), ("--rule", "x"), ("--source", "inbound_email")):
+        assert listed(*options) == 0
+    for options in (("--search", "!"), ("--created-before", "soon"), ("--source", "x"), ("--sort", "x")):
+        assert shell.type("export", "list", *options).exit_code != 0
+    assert shell.json("export", "list", "--facets")["severity"] == {severity: 1}
+    assert severity in shell.type("export", "list", "--facets", "--severity", "info").stdout
     assert shell.type("export", "list", "--status", "failed").stdout == "No exports match.\n"
     wrong = shell.type("export", "list", "--status", "failed,lost")
     assert (wrong.exit_code, "'lost' is not one of 'prepared', 'approved'" in wrong.stderr) == (2, True)

@@ -91,7 +91,7 @@ def every_page(client: TestClient, customer: Customer, query: str = "", path: st
         answer = listed(customer, query, path).send(client)
         assert answer.status_code == 200, answer.text
         assert_is_polite(answer)
-        assert set(answer.json) == {"items", "next_cursor"}
+        assert set(answer.json) - {"total"} == {"items", "next_cursor"}
         items += answer.json["items"]
         if answer.json["next_cursor"] is None:
             assert "link" not in answer.headers
@@ -278,7 +278,33 @@ def test_an_entry_of_a_list_is_the_record(client: TestClient, customer: Customer
 
 def test_an_empty_list_is_a_list(client: TestClient, customer: Customer) -> None:
     answer = listed(customer).send(client)
-    assert (answer.status_code, answer.json) == (200, {"items": [], "next_cursor": None})
+    assert (answer.status_code, answer.json) == (200, {"items": [], "next_cursor": None, "total": 0})
+
+
+def test_a_list_has_its_total_and_the_counts_of_each_filter(client: TestClient, customer: Customer) -> None:
+    in_every_state(customer)
+    every = len(ExportStatus)
+    answer = listed(customer, "status=failed,blocked&facets=true&limit=1&sort=created_at").send(client).json
+    assert (answer["total"], len(answer["items"])) == (2, 1)
+    assert answer["facets"] == {
+        "status": {status.value: 1 for status in ExportStatus},
+        "severity": {"high": 2},
+        "project_id": {str(customer.project_id): 2},
+        "source": {"manual": 2},
+        "rule": {},
+    }
+    assert listed(customer, "q=MISSING+name&host=shop.example").send(client).json["total"] == every
+    found = listed(customer, "q=missing+nothing&facets=false").send(client).json
+    assert found == {"items": [], "next_cursor": None, "total": 0}
+
+
+def test_a_cursor_is_refused_with_other_filters_and_in_another_order(client: TestClient, customer: Customer) -> None:
+    make_exports(customer, 3)
+    cursor = listed(customer, "limit=1&sort=-severity").send(client).json["next_cursor"]
+    assert listed(customer, f"limit=2&sort=-severity&cursor={cursor}").send(client).status_code == 200
+    for query in ("", "sort=-findings", "sort=-severity&status=prepared"):
+        answer = listed(customer, f"{query}&cursor={cursor}").send(client)
+        assert [each["path"] for each in answer.json["error"]["details"]["fields"]] == ["/cursor"]
 
 
 @pytest.mark.parametrize(
@@ -341,6 +367,8 @@ BAD_QUERIES: Final = [
     ("created_after=CANARY", ("/created_after", "invalid_timestamp")),
     ("created_before=2026-03-01", ("/created_before", "invalid_timestamp")),
     ("sort=CANARY", ("/sort", "not_allowed")),
+    ("facets=yes", ("/facets", "not_allowed")),
+    ("q=", ("/q", "too_short")),
     ("sort=created_at&sort=created_at", ("/sort", "not_allowed")),
     ("limit=0", ("/limit", "out_of_range")),
     ("limit=201", ("/limit", "out_of_range")),
