@@ -5,6 +5,7 @@ may form together what none of them is alone; such a ticket cannot be approved.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -67,8 +68,7 @@ def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int, screen
 
 def finding_title(text: str, page_url: str, location: str) -> str:
     """Add host, path and element, so that the same issue in two places has two titles."""
-    parts = urlsplit(page_url)
-    where, element = f"{parts.hostname or ''}{parts.path or '/'}", shortened(_element(location), MAX_ELEMENT)
+    where, element = _host_and_path(page_url), shortened(_element(location), MAX_ELEMENT)
     end = f" ({element})" if element else ""
     room = max(MAX_TITLE - len(f" on {where}{end}"), MAX_TITLE // 2)
     title = f"{shortened(text, room)} on "
@@ -175,6 +175,13 @@ def preview_problems(
 ) -> list[tuple[FieldProblem, ...]]:
     """Return the problems that prevent approval of each ticket: forbidden content that its parts form together."""
     return rules.find_each(tickets, _NAMES, checkpoint)
+
+
+@lru_cache(maxsize=1024)
+def _host_and_path(url: str) -> str:
+    # All findings of a postback are on its page.
+    parts = urlsplit(url)
+    return f"{parts.hostname or ''}{parts.path or '/'}"
 
 
 def _element(location: str) -> str:

@@ -1,14 +1,17 @@
 """In a project that groups by rule, findings of one rule share a ticket while its group is open, however postbacks race."""
 
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from schemas.base.errors import Conflict
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult
@@ -16,7 +19,7 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
-from storage.exports import queries, transitions
+from storage.exports import decisions, queries, splits, transitions
 from storage.intake import findings
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -238,3 +241,45 @@ def test_postbacks_that_race_make_one_group_and_lose_no_place(customer: Customer
         known = rows("SELECT page_url, location FROM findings WHERE export_id = ?", (export_id,))
         assert {(place["url"], place["location"]) for place in export.ticket["evidence"]["places"]} <= set(known)
         assert len(export.ticket["evidence"]["places"]) == min(50, total)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_each_finding_has_one_export_and_no_rule_two_open_groups(customer: Customer, seed: int) -> None:
+    chance, seen = random.Random(seed), dict[str, tuple[str, dict[str, Any]]]()
+    for step in range(40):
+        ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id")]
+        action = chance.choice(["post"] * 4 + ["approve", "dismiss", "restore", "split", "switch"]) if ids else "post"
+        with suppress(Conflict):
+            act(action, customer, chance, step, chance.choice(ids) if ids else "")
+        for export_id, total in rows("SELECT id, findings_total FROM exports"):
+            export = queries.get(export_id)
+            before = seen.get(export_id, (export.ticket_digest, export.ticket))
+            assert (export.ticket_digest == before[0]) == (export.ticket == before[1])
+            seen[export_id] = (export.ticket_digest, export.ticket)
+            assert rows("SELECT COUNT(*) FROM findings WHERE export_id = ?", (export_id,)) == [(total,)], action
+        orphans = "SELECT COUNT(*) FROM findings WHERE export_id IS NULL OR export_id NOT IN (SELECT id FROM exports)"
+        assert rows(orphans) == [(0,)]
+        assert rows("SELECT open_group FROM exports WHERE open_group IS NOT NULL GROUP BY 1 HAVING COUNT(*) > 1") == []
+
+
+def act(action: str, customer: Customer, chance: random.Random, step: int, export_id: str) -> None:
+    """Do one thing that a scanner or a person may do."""
+    account_id, at = customer.account_id, NOW + timedelta(hours=step)
+    if action == "post":
+        several = [
+            issue(code, location=str(chance.randrange(3)), severity=chance.choice(["low", "high"]))
+            for code in chance.sample(["csp", "img-alt", "label"], 2)
+            for _ in range(chance.randrange(1, 5))
+        ]
+        post(customer, str(chance.randrange(4)), *several, run=1 + step, hours=step)
+    elif action == "approve":
+        approve(queries.get(export_id), customer)
+    elif action == "dismiss":
+        decisions.dismiss(export_id, account_id, at, "user:1", chance.choice([None, *DismissalReason]))
+    elif action == "restore":
+        decisions.restore(export_id, account_id, at, "user:1")
+    elif action == "split":
+        splits.split(export_id, account_id, at, "user:1")
+    else:
+        grouping = chance.choice([TicketGrouping.RULE, TicketGrouping.RULE, TicketGrouping.FINDING])
+        projects.set_ticket_grouping(customer.project_id, None, grouping, at, "test")
