@@ -13,7 +13,7 @@ from soak.clients import Shared, SoakClient
 
 #: Every page of the menu, and filtered lists.
 PAGES: Final = (
-    "",
+    "/overview",
     "/exports",
     "/exports?status=failed",
     "/exports?status=retry_scheduled",

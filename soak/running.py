@@ -26,6 +26,7 @@ from soak.receiver_behaviors import is_honest
 from soak.receivers import SHUT_ADDRESS
 from soak.reporting import SoakReport, read_logs
 from soak.samples import Sampler
+from soak.triage_client import TriageClient
 from soak.verification import FinalExport, Findings, Recorded, verify
 from storage.accounts import tokens
 from storage.db.engine import connection, execute, open_database, rows, transaction
@@ -162,6 +163,7 @@ def _clients(shared: Shared, installation: SoakInstallation, console_token: str)
     return [
         operator,
         console_client,
+        TriageClient(shared, installation.port),
         *(SoakClient(shared, number, installation.port) for number in range(shared.plan.clients)),
     ]
 

@@ -36,7 +36,7 @@ from storage.exports.bulk_decisions import decide
 
 #: Exports of a job: one statement of a second finds and stores so many.
 MAX_MATCHES: Final = 10_000
-#: Some 40 ms of work: other writers wait no longer, and a kill loses no more.
+#: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
 BATCH_SIZE: Final = 200
 #: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
 LEASE_S: Final = 6.0
