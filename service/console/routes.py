@@ -39,6 +39,7 @@ from service.console.triage.bulk import BulkJobPage, CancelBulkJob, DecideSelect
 from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore, Retry, Shortcuts, SnoozeTicket, Split
 from service.console.triage.deliveries import DELIVERIES, DeliveriesPage
 from service.console.triage.inbox import INBOX, InboxPage
+from service.console.triage.rules import NewRulePage, RemoveRule, RulePage, RulesPage, RuleTestPage, SwitchRule
 from service.http.rate_limits import RateLimits
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
@@ -69,11 +70,17 @@ class Console:
             DeliveriesPage(layout),
             *(ReviewSelection(path, layout) for path in (INBOX, DELIVERIES)),
             *(DecideSelection(path, layout, exports, operations.bulk) for path in (INBOX, DELIVERIES)),
+            RulesPage(layout, operations.approval_rules),
+            NewRulePage(layout, operations.approval_rules),
+            RulePage(layout, operations.approval_rules),
+            RuleTestPage(layout, operations.approval_rules),
+            SwitchRule("enable", layout, operations.approval_rules),
+            SwitchRule("disable", layout, operations.approval_rules),
+            RemoveRule(layout, operations.approval_rules),
             BulkJobPage(layout, operations.bulk),
             CancelBulkJob(layout, operations.bulk),
             Shortcuts("on", layout),
             Shortcuts("off", layout),
-            Moved("/rules", "/exports", layout),
             LiveCounts(layout.gate, navigation),
             SessionsPage(layout),
             SessionRevocation(layout),

@@ -49,6 +49,12 @@ def list_by_ids(ids: Any, order: str) -> list[Export]:
     return [export_from(PolledExport._make(row)) for row in found.fetchall()]
 
 
+def list_named(ids: Sequence[str], account_id: int) -> list[Export]:
+    """Return the exports of an account among these ids, the newest first."""
+    found = list_by_ids(list(ids), "e.id DESC") if ids else []
+    return [export for export in found if export.account_id == account_id]
+
+
 def list_undelivered(
     target_id: str,
     account_id: int,

@@ -28,6 +28,7 @@ _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":nul
 FORMS: Final[dict[tuple[str, str], str]] = {
     ("approval_rules", "action"): '{"type":"dismiss","reason":"wont_fix"}',
     ("approval_rules", "conditions"): '{"severity_at_least":"high"}',
+    ("approval_rules", "stopped_reason"): "target_removed",
     ("approval_rules", "id"): f"rul_01J{'0' * 19}%",
     ("bulk_jobs", "action"): "dismiss",
     ("bulk_jobs", "errors"): "{}",

@@ -16,13 +16,14 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch, RuleRequest
 from schemas.exports.bulk_decisions import BulkAction, BulkDecision
 from schemas.exports.export_filter import ExportQuery
 from service.app import create_app
 from storage.accounts import tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute
-from storage.exports import bulk_jobs, recoveries
+from storage.exports import approval_rules, bulk_jobs, recoveries
 from storage.exports.bulk_jobs import NewBulkJob
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
@@ -44,9 +45,11 @@ OPEN: Final = {
     ("POST", "/sign-out"),
     ("GET", ""),
     ("GET", "/"),
-    ("GET", "/rules"),
     ("GET", "/static/{file}"),
 }
+
+
+LABELS: Final = RuleAction(RuleActionType.LABEL, labels=("team",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,15 @@ ROWS: Final = [
         for verb in ("review", "decide")
     ),
     AccessRow("POST", "/exports/{export_id}/split"),
+    AccessRow("GET", "/rules"),
+    AccessRow("GET", "/rules/new"),
+    AccessRow("POST", "/rules/new", status=422),
+    AccessRow("GET", "/rules/{rule_id}"),
+    AccessRow("POST", "/rules/{rule_id}", fields={"name": "N", "type": "label", "labels": "a", "rule": "zap:*"}),
+    AccessRow("GET", "/rules/{rule_id}/test"),
+    AccessRow("POST", "/rules/{rule_id}/disable"),
+    AccessRow("POST", "/rules/{rule_id}/enable"),
+    AccessRow("POST", "/rules/{rule_id}/remove"),
     AccessRow("GET", "/bulk-jobs/{job_id}"),
     AccessRow("POST", "/bulk-jobs/{job_id}/cancel"),
     AccessRow("POST", "/shortcuts/on", status=303),
@@ -144,6 +156,12 @@ def make_job(customer: Customer) -> str:
     return bulk_jobs.request(new, utc_now(), LOOPBACK_POLICY).id
 
 
+def make_rule(customer: Customer) -> str:
+    """Store a rule of the customer's account that labels; return its id."""
+    request = RuleRequest("A rule", enabled=True, match=RuleMatch(rule="zap:*"), action=LABELS)
+    return approval_rules.create(customer.account_id, request, customer.user_id, utc_now(), "user:test").id
+
+
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
@@ -155,6 +173,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "recovery_id": recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test").id,
         "session_id": make_session(customer),
         "job_id": make_job(customer),
+        "rule_id": make_rule(customer),
     }
     return AccessScene(client, customer, make_customer(), ids)
 
@@ -214,7 +233,7 @@ STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
 
 def signed_in(scene: AccessScene, customer: Customer) -> ConsoleBrowser:
     person = ConsoleBrowser(scene.client)
-    assert person.sign_in(make_console_token(customer)).status_code == 303
+    assert person.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES)).status_code == 303
     return person
 
 

@@ -68,6 +68,7 @@ IDS: Final = {
     "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",
     "recovery_id": "SELECT id FROM recoveries ORDER BY id DESC LIMIT 1",
     "job_id": "SELECT id FROM bulk_jobs ORDER BY id DESC LIMIT 1",
+    "rule_id": "SELECT id FROM approval_rules ORDER BY id DESC LIMIT 1",
     "session_id": "SELECT id FROM console_sessions ORDER BY id DESC LIMIT 1",
     "attempted_id": "SELECT export_id FROM attempts ORDER BY started_at DESC LIMIT 1",
 }
@@ -186,7 +187,7 @@ def _furnish(*, is_furnished: bool) -> tuple[str, int]:
         make_exports(customer, 60)
         make_failed(customer, target.id, 3)
         _attempt(make_approved(customer, target.id, utc_now()))
-        for table in ("projects", "targets", "exports"):
+        for table in ("projects", "targets", "exports", "bulk_jobs", "approval_rules"):
             execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     return tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1], customer.account_id
 
@@ -696,9 +697,7 @@ def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at
 
 
 def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, at_furnished: BrowserContext) -> None:
-    menu = (
-        '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
-    )
+    menu = '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
     made = MadeUp(at_furnished, furnished, f'<div data-live="{furnished.at("/counts-made-up")}">{menu.format(3)}</div>')
     page = made.page
     answers = [(5, "All systems ok", "good"), (4, "Redis not responding", "warn"), (4, "Redis not responding", "warn")]

@@ -16,6 +16,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 EXPORT: Final = "/api/ticket-exports/{export_id}"
 TARGET: Final = "/api/ticket-export-targets/{target_id}"
+RULE: Final = "/api/approval-rules/{rule_id}"
 RECOVERIES: Final = "/api/ticket-export-recoveries"
 
 DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
@@ -41,6 +42,9 @@ BUTTONS: Final = {
     "/exports/{export_id}/edit": Ways(EXPORT, None),
     "/exports/{export_id}/split": Ways(f"{EXPORT}/split", None),
     "/bulk-jobs/{job_id}/cancel": Ways("/api/bulk-jobs/{job_id}/cancel", None),
+    "/rules/new": Ways("/api/approval-rules", "rule add"),
+    **{f"/rules/{{rule_id}}{verb}": Ways(RULE, "rule set") for verb in ("", "/enable", "/disable")},
+    "/rules/{rule_id}/remove": Ways(RULE, "rule remove"),
     "/inbox/decide": Ways("/api/ticket-exports/bulk", "export approve --yes"),
     "/deliveries/decide": Ways("/api/ticket-exports/bulk", "export approve --yes"),
     "/targets/{target_id}/validate": Ways(f"{TARGET}/validate", "target validate"),

@@ -105,6 +105,14 @@ def test_projects_and_rules_are_named_in_their_menus(person: ConsoleBrowser, cus
     assert len(listed(person.get("/inbox", link(page, "zap:1")))) == 1
 
 
+def test_words_and_a_host_find_tickets(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    wanted = prepare("The checkout is slow", page_url="https://shop.example/checkout")
+    prepare("The cart is empty", page_url="https://blog.example/")
+    assert listed(person.get("/inbox", "q=slow+CHECKOUT")) == [wanted]
+    assert listed(person.get("/inbox", "host=shop.example")) == [wanted]
+    assert 'data-state="filtered"' in person.get("/inbox", "q=nowhere").text
+
+
 def test_the_search_for_an_id_opens_its_export(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     wanted = prepare()
     went = person.get("/inbox", f"q={wanted}")

@@ -1,0 +1,253 @@
+"""`/console/rules`: approval rules: what they match, what they do, who made them, and why one stopped."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import falcon
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.content_policy.checked_form import read_checked
+from schemas.exports.approval_rules import (
+    ApprovalRule,
+    RuleAction,
+    RuleActionType,
+    RuleChange,
+    RuleChangeForm,
+    RuleForm,
+    RuleMatch,
+    RuleRequest,
+    StoppedReason,
+)
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect
+from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_view import MOST_TARGETS, REASONS
+from service.operations.approval_rules import ApprovalRuleOperations
+from storage.exports import queries
+from storage.intake import findings
+from storage.targets import summaries
+
+RULES: Final = f"{CONSOLE}/rules"
+RULE: Final = f"{RULES}/{{rule_id}}"
+#: Check boxes of the form: this and the source.
+_SOURCE: Final = "source-"
+_TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
+#: Fields whose problem stands beside them.
+_SHOWN: Final = ("name", "project_id", "rule", "page_path", "match", "target_id", "labels", "type")
+#: Why a rule stopped, and what to do.
+_STOPS: Final[Mapping[str, str]] = {
+    StoppedReason.AUTHOR_LOST_ABILITY.value: "Its author may no longer do this. Turn it on to become its author.",
+    StoppedReason.AUTHOR_DISABLED.value: "Its author is disabled. Turn it on to become its author.",
+    StoppedReason.TARGET_REMOVED.value: "Its target was removed. Edit it and choose another target.",
+}
+
+
+class RulesPage(ConsolePage):
+    """Lists the account's rules, the oldest first, which is the order in which they decide."""
+
+    path = RULES
+    template = "rules.html"
+
+    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+        super().__init__(layout)
+        self._rules = rules
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return the rules in words."""
+        rules = sorted(self._rules.list_page(user.principal), key=lambda rule: rule.id)
+        projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
+        named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
+        targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
+        return {
+            "rules": rules,
+            "stops": _STOPS,
+            "matches": {rule.id: list(_match_words(rule.match, projects)) for rule in rules},
+            "actions": {rule.id: _action_words(rule.action, targets) for rule in rules},
+        }
+
+
+class RuleTestPage(ConsolePage):
+    """Shows which tickets of the last 30 days a rule would have matched."""
+
+    path = f"{RULE}/test"
+    template = "rule_test.html"
+
+    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+        super().__init__(layout)
+        self._rules = rules
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the result. Raises NotFound."""
+        result = self._rules.test(ids["rule_id"], user.principal)
+        return {
+            "rule": self._rules.get(ids["rule_id"], user.principal),
+            "result": result,
+            "examples": queries.list_named(result.examples, user.account_id),
+        }
+
+
+class _RuleFormPage(ConsolePage):
+    """The form of a rule; a refused form keeps what was typed."""
+
+    template = "rule.html"
+
+    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+        super().__init__(layout)
+        self._rules = rules
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Save the rule, or show the form again with the reasons."""
+        gate = self._layout.gate
+        user = gate.authenticate(req, resp)
+        form = gate.read_form(req, user)
+        gate.require_one_account(req, user)
+        user = req.context.user
+        try:
+            self.save(user, _body(form), ids.get("rule_id"))
+        except ValidationFailed as failed:
+            resp.status = falcon.HTTP_422
+            content = _form_content(user, form, failed.problems, ids.get("rule_id"))
+            self._layout.render(req, resp, self.template, content, user)
+            return
+        self._layout.redirect(resp, "/rules", done="rule_saved")
+
+    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
+        """Store what the form says."""
+        raise NotImplementedError
+
+
+class NewRulePage(_RuleFormPage):
+    """Adds a rule; `?rule=` and `?project_id=` fill the form for a ticket."""
+
+    path = f"{RULES}/new"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return an empty form."""
+        typed = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
+        return _form_content(user, {**typed, "type": "approve"}, (), None)
+
+    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
+        """Add the rule."""
+        request: RuleRequest = read_checked(RuleForm(), body)
+        self._rules.create(request, user.principal)
+
+
+class RulePage(_RuleFormPage):
+    """Changes a rule."""
+
+    path = RULE
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the rule as the form has it. Raises NotFound."""
+        rule = self._rules.get(ids["rule_id"], user.principal)
+        return _form_content(user, _typed(rule), (), rule.id)
+
+    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
+        """Change the rule. Raises NotFound."""
+        change: RuleChange = read_checked(RuleChangeForm(), body)
+        self._rules.change(str(rule_id), change, user.principal)
+
+
+class SwitchRule(Action):
+    """Turns a rule on or off."""
+
+    def __init__(self, verb: str, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+        super().__init__(layout)
+        self.path = f"{RULE}/{verb}"
+        self._is_on = verb == "enable"
+        self._rules = rules
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Change the rule. Raises NotFound, Forbidden."""
+        self._rules.change(ids["rule_id"], RuleChange(enabled=self._is_on), user.principal)
+        return Redirect("/rules", "rule_on" if self._is_on else "rule_off")
+
+
+class RemoveRule(Action):
+    """Removes a rule."""
+
+    path = f"{RULE}/remove"
+
+    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+        super().__init__(layout)
+        self._rules = rules
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Remove the rule. Raises NotFound."""
+        self._rules.delete(ids["rule_id"], user.principal)
+        return Redirect("/rules", "rule_removed")
+
+
+def _match_words(match: RuleMatch, projects: Mapping[int, str]) -> Iterator[str]:
+    if match.project_id is not None:
+        yield f"project {projects.get(match.project_id, match.project_id)}"
+    if match.severity_at_least is not None:
+        is_highest = match.severity_at_least == SEVERITIES[-1]
+        yield match.severity_at_least if is_highest else f"{match.severity_at_least} or higher"
+    if match.sources is not None:
+        yield " or ".join(each.replace("_", " ") for each in match.sources)
+    if match.rule is not None:
+        yield f"rule {match.rule}"
+    if match.page_path is not None:
+        yield f"pages {match.page_path}"
+
+
+def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
+    if action.type is RuleActionType.APPROVE:
+        return f"Approve for {targets.get(str(action.target_id), action.target_id)}"
+    if action.type is RuleActionType.DISMISS:
+        return f"Dismiss as {REASONS[str(action.reason)].lower()}"
+    return f"Label {', '.join(action.labels or ())}"
+
+
+def _body(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return a form as the body of the API; a target id may be missing from an account without targets."""
+    match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
+    if match.get("project_id", "").isdecimal():
+        match["project_id"] = int(match["project_id"])
+    sources = [name.removeprefix(_SOURCE) for name in form if name.startswith(_SOURCE)]
+    kind = form.get("type", "")
+    members: dict[str, dict[str, Any]] = {
+        "approve": {"target_id": form.get("target_id", "")},
+        "dismiss": {"reason": form.get("reason", "")},
+        "label": {"labels": [each.strip() for each in form.get("labels", "").split(",") if each.strip()]},
+    }
+    return {
+        "name": form.get("name", ""),
+        "match": {**match, **({"sources": sources} if sources else {})},
+        "action": {"type": kind, **members.get(kind, {})},
+    }
+
+
+def _typed(rule: ApprovalRule) -> dict[str, str]:
+    """Return a rule as fields of the form."""
+    match, action = rule.match.record(), rule.action
+    return {
+        "name": rule.name,
+        **{name: str(match[name]) for name in _TEXTS if name in match},
+        **{f"{_SOURCE}{each}": "yes" for each in match.get("sources", ())},
+        "type": action.type.value,
+        "target_id": action.target_id or "",
+        "reason": action.reason or "",
+        "labels": ", ".join(action.labels or ()),
+    }
+
+
+def _form_content(
+    user: ConsoleUser, typed: Mapping[str, str], problems: Sequence[FieldProblem], rule_id: str | None
+) -> dict[str, Any]:
+    # A problem of one label is at its number.
+    by_field = {"labels" if "/labels" in each.path else each.path.rpartition("/")[2]: each for each in problems}
+    return {
+        "rule_id": rule_id,
+        "typed": typed,
+        "problems": by_field,
+        "shown_problems": _SHOWN,
+        "projects": findings.scanned_projects(user.account_id, MOST_PROJECTS),
+        "severities": tuple(reversed(SEVERITIES)),
+        "sources": SOURCE_TYPES,
+        "targets": summaries.list_page(user.account_id, MOST_TARGETS),
+        "reasons": REASONS,
+    }

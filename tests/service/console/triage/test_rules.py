@@ -1,0 +1,107 @@
+"""Approval rules at the console: made, changed, tested, turned off, removed, and why one stopped."""
+
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability
+from schemas.exports.approval_rules import ApprovalRule, RuleActionType
+from storage.exports import approval_rules, queries
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.factories import Customer, make_target
+
+LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team, shop"}
+
+
+@pytest.fixture
+def decider(person: ConsoleBrowser, customer: Customer) -> ConsoleBrowser:
+    """A person whose token may make rules."""
+    made = ConsoleBrowser(person.client)
+    made.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES, Ability.APPROVE_EXPORTS))
+    return made
+
+
+def stored(customer: Customer) -> list[ApprovalRule]:
+    return list(approval_rules.list_page(customer.account_id, utc_now()))
+
+
+def test_a_rule_is_made_shown_in_words_changed_and_removed(
+    decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    target = make_target(customer, name="Tracker <b>")
+    assert "every ticket waits for a person" in decider.get("/rules").text
+    form = decider.get("/rules/new", "rule=zap%3A10038")
+    assert 'name="rule" value="zap:10038"' in form.text
+    fields = {
+        "name": "High ones",
+        "severity_at_least": "high",
+        "source-manual": "yes",
+        "page_path": "/checkout/*",
+        "project_id": str(customer.project_id),
+        "type": "approve",
+        "target_id": target.id,
+    }
+    assert decider.post("/rules/new", **fields).headers["location"] == "/console/rules?done=rule_saved"
+    page = unescape(decider.get("/rules").text)
+    for words in ("High ones", "high or higher", "manual", "pages /checkout/*", "Approve for Tracker <b> (", ">on<"):
+        assert words in page
+    [rule] = stored(customer)
+    assert (rule.action.type, rule.action.target_id) == (RuleActionType.APPROVE, target.id)
+    edited = decider.get(f"/rules/{rule.id}")
+    assert 'name="source-manual" value="yes" checked' in edited.text
+    assert decider.post(f"/rules/{rule.id}", **LABELS).status_code == 303
+    [rule] = stored(customer)
+    assert (rule.name, rule.action.labels, rule.match.rule) == ("Team", ("team", "shop"), "zap:*")
+    assert rule.match.severity_at_least is None
+    for verb, enabled in (("disable", False), ("enable", True)):
+        assert decider.post(f"/rules/{rule.id}/{verb}").status_code == 303
+        assert stored(customer)[0].enabled is enabled
+    assert decider.post(f"/rules/{rule.id}/remove").status_code == 303
+    assert stored(customer) == []
+
+
+@on_sqlite
+def test_a_test_shows_what_a_rule_would_have_matched(
+    decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    wanted, other = prepare("A high one", severity="high"), prepare("A low one", severity="low")
+    fields = {"name": "Noise", "severity_at_least": "high", "type": "dismiss", "reason": "test"}
+    assert decider.post("/rules/new", **fields).status_code == 303
+    [rule] = stored(customer)
+    page = decider.get(f"/rules/{rule.id}/test")
+    assert "<b>1</b> ticket of the last 30 days" in page.text
+    assert f"/exports/{wanted}" in page.text
+    assert "A low one" not in page.text
+    assert {queries.get(each).status.value for each in (wanted, other)} == {"prepared"}
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"rule": ""}, "match"),
+        ({"page_path": "checkout"}, "page_path"),
+        ({"labels": ""}, "labels"),
+        ({"labels": "x" * 200}, "labels"),
+        ({"type": "approve", "target_id": "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"}, "target_id"),
+        ({"type": "explode"}, "type"),
+        ({"project_id": "999999"}, "project_id"),
+    ],
+)
+def test_a_refused_rule_keeps_what_was_typed(
+    changes: dict[str, str], field: str, decider: ConsoleBrowser, customer: Customer
+) -> None:
+    page = decider.post("/rules/new", **{**LABELS, "name": "Typed <name>", **changes})
+    assert (page.status_code, f'id="problem-{field}"' in page.text) == (422, True)
+    assert ("Typed &lt;name&gt;" in page.text) == ("name" not in changes)
+    assert stored(customer) == []
+
+
+@on_sqlite
+def test_a_token_without_the_ability_makes_no_rule(person: ConsoleBrowser, customer: Customer) -> None:
+    page = person.post("/rules/new", **LABELS)
+    assert (page.status_code, "approval-rules:manage" in page.text) == (403, True)
+    assert stored(customer) == []
