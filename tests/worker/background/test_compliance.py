@@ -14,6 +14,7 @@ from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
+from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
@@ -35,6 +36,7 @@ from tests.support.factories import (
     completed_attempt,
     make_approved,
     make_customer,
+    make_exports,
     make_platform_token,
     make_project,
     make_report,
@@ -191,6 +193,21 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
     assert {bytes(row[0]) for row in rows("SELECT body FROM exports WHERE body IS NOT NULL")} == {b""}
     assert {row[0] for row in rows("SELECT source_id FROM exports WHERE source_type = 'manual'")} == {"redacted"}
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+
+
+def test_a_person_who_is_named_only_by_a_note_or_by_the_original_of_an_edit_is_erased(
+    shop: Customer, task: ComplianceTask
+) -> None:
+    noted, edited, other = make_exports(shop, 3)
+    decisions.dismiss(noted, None, utc_now(), "user:1", DismissalReason.OTHER, f"{ADA.email} reported it twice.")
+    decisions.edit(edited, None, utc_now(), "user:1", Edit(title="Reported by a customer"))
+    # As if the ticket that was edited had named the person.
+    execute("UPDATE exports SET original_ticket = replace(original_ticket, 'Missing name', ?)", (ADA.email,))
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    kept = rows("SELECT id FROM exports WHERE redacted_at IS NULL")
+    assert kept == [(other,)]
+    assert rows("SELECT COUNT(*) FROM exports WHERE dismissal_note IS NOT NULL OR original_ticket IS NOT NULL") == [(0,)]
 
 
 @pytest.mark.parametrize(("status", "left"), [("prepared", 0), ("dismissed", 1)])
