@@ -77,8 +77,8 @@ def show(target_id: str, as_json: bool) -> None:
 def add(name: str, url: str, account_id: int, limit_members: dict[str, int | None], as_json: bool) -> None:
     """Create a generic_webhook target.
 
-    The settings of this command check its address; a worker validates it afterwards. WEBHOOK_SECRET signs for it; to set a
-    secret of its own: riskrelay secret set target ID.
+    The settings of this command check its address; a worker validates it afterwards. WEBHOOK_SECRET signs for it, unless it
+    gets a secret of its own with `secret set target`.
     """
     members = {"provider_key": PROVIDER_KEYS[0], "base_url": url, "name": name, **limit_members}
     with opened() as settings:
