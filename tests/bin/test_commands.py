@@ -411,7 +411,7 @@ def test_a_list_of_exports_says_how_many_there_are_and_how_to_list_the_rest(
     assert len(shell.type("export", "list", "--all").stdout.splitlines()) == SHOWN + 2
     assert len(shell.type("export", "list", "--limit", "51").stdout.splitlines()) == SHOWN + 2
     assert shell.type("export", "list", "--limit", "2", "--status", "prepared").stdout.endswith(
-        "Showing the newest 2 of 51. To list more: --limit N or --all.\n"
+        "Showing the first 2 of 51. To list more: --limit N or --all.\n"
     )
     assert [record["id"] for record in shell.json("export", "list")] == [*reversed(ids), export_id]
     assert shell.type("export", "list", "--all", "--limit", "1").exit_code == 2
