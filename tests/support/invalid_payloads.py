@@ -169,7 +169,7 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
         number = next(numbers)
         query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
         yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
-    for step in re.findall(r"(?:exp|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
+    for step in re.findall(r"(?:blk|exp|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
         number = next(numbers)
         for known in (step[:4], ""):
             path = base.path.replace(step, f"{known}{numbered(number)}")
@@ -299,7 +299,8 @@ class _Open:
 
 def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
-    ids["rule_id"] = world.rule_id
+    ids["rule_id"], ids["job_id"] = world.rule_id, world.job_id
+    ids["project_id"] = str(world.customer.project_id)
     return route.format(**ids, session_id=world.session_id, file="index.css")
 
 
@@ -345,7 +346,9 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
         RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],
-        f"{RULES}/{{rule_id}}": [{"name": "A rule", "enabled": False, "match": _RULE_MATCH, "action": actions[0]}],
+        f"{RULES}/{{rule_id}}": [
+            {"name": "A rule", "enabled": False, "match": _RULE_MATCH, "action": each} for each in actions
+        ],
         RECOVERIES: [{"target_id": world.target_id, "since": "24h"}],
         CAPTURES: [{**capture(project_id), **report}],
         CMS: [{**cms_diagnostics(project_id), **report}],

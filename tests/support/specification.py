@@ -21,6 +21,7 @@ from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
     Customer,
+    make_bulk_job,
     make_customer,
     make_rule,
     make_session,
@@ -60,6 +61,7 @@ class CloudInstallation:
     target_id: str
     recovery_id: str
     rule_id: str
+    job_id: str
     session_id: str
 
     def call(self, endpoint: int) -> Call:
@@ -118,6 +120,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         export_id=prepared(client, 1),
         target_id=target.id,
         recovery_id=recovering.id,
+        job_id=make_bulk_job(customer),
         rule_id=make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id), RuleMatch(rule="none")).id,
         session_id=make_session(customer),
     )

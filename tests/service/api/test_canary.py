@@ -31,6 +31,7 @@ from tests.support.raw_http import (
     EXPORTS,
     JSON,
     RESULTS,
+    RULES,
     SCANNER,
     TARGETS,
     Call,
@@ -150,6 +151,11 @@ _FROM: Final = ("exports.ticket", "inbound_emails.sender")
 _ENCLOSED: Final = ("exports.ticket", "inbound_emails.attachments")
 _REPORTED: Final = ("answer", "diagnostics.diagnostics", "exports.ticket")
 _CAPTURED: Final = ("answer", "exports.ticket")
+_OF_RULES: Final[dict[str, tuple[str, ...]]] = {
+    "/name": ("answer", "approval_rules.name"),
+    "/match/rule": ("answer", "approval_rules.conditions"),
+    "/action/labels/*": ("answer", "approval_rules.action"),
+}
 
 #: Where a member may come out again: in the answer to its request, and in columns.
 KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
@@ -207,6 +213,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/ticket/evidence/?": _CAPTURED,
         "/source/id": ("answer", "exports.source_id"),
     },
+    f"POST {RULES}": _OF_RULES,
     f"POST {CAPTURES}": {
         "/page_url": (*_CAPTURED, "evidence_captures.page_url"),
         "/page_title": (*_CAPTURED, "evidence_captures.page_title"),
