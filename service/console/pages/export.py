@@ -62,6 +62,7 @@ class ExportPage(ConsolePage):
             "details": finding_details(export, self._artifacts_base_url),
             "in_list": False,
             "is_in_inbox": export.status in _INBOX_STATUSES,
+            "here": "",
             "then": "",
             "position": None,
             "project_name": None,

@@ -240,6 +240,7 @@ def _beside(
     return {
         "previous_href": before.href if before else None,
         "next_ticket_href": after.href if after else None,
+        "here": found.address.href(export=export.id),
         "then": found.address.href(export=following.export.id if following else None),
         "position": f"{at + 1} of {_counted(total)}" if at is not None and "cursor" not in found.address.params else None,
         "project_name": names.get(str(export.project_id)),

@@ -1,0 +1,213 @@
+"""A morning at the inbox: hundreds of findings decided in a few interactions, by mouse, by keys, without JavaScript."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from runtime.clock import utc_now
+from schemas.intake.scanner import PostbackForm
+from storage.db.engine import execute, rows
+from tests.support.browsers import watch
+from tests.support.console_user import make_console_token
+from tests.support.factories import LOOPBACK, Customer, environment, issue, make_target, postback, record_postback
+from tests.support.gunicorn_process import Service
+from tests.support.scan_reports import FILES, imported
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess
+
+#: As in three real scans: findings, and the rules that group them.
+FINDINGS: Final = 392
+RULES: Final = 51
+MOST_INTERACTIONS: Final = 15
+SEVERITIES: Final = ("critical", "high", "medium", "low", "info")
+WITHIN_S: Final = 30.0
+PHONE: Final = {"width": 390, "height": 844}
+
+
+class Hands:
+    """Somebody at the inbox; counts each click, key and choice."""
+
+    def __init__(self, page: Page, home: str, token: str) -> None:
+        self.page = page
+        self.home = home
+        self.interactions = 0
+        page.goto(f"{home}/console/sign-in")
+        page.get_by_label("API token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/console/inbox")
+
+    def click(self, found: Any) -> None:
+        """Click what was found."""
+        self.interactions += 1
+        found.click()
+
+    def button(self, name: str) -> None:
+        """Press the button with a name."""
+        self.click(self.page.locator("main").get_by_role("button", name=name, exact=True))
+
+    def choose(self, name: str, text: str) -> None:
+        """Choose from a drop-down."""
+        self.interactions += 1
+        self.page.locator(f"main select[name={name}]").select_option(label=text)
+
+    def key(self, key: str) -> None:
+        """Press a key."""
+        self.interactions += 1
+        self.page.keyboard.press(key)
+
+    def select_all(self) -> None:
+        """Select every ticket that matches the filters."""
+        self.click(self.page.locator(".row input[type=checkbox]").first)
+        self.click(self.page.locator("#selection input[name=all]"))
+
+    def wait_for_job(self) -> None:
+        """Wait until the page of the job says that it is done."""
+        until = time.monotonic() + WITHIN_S
+        while "done" not in self.page.locator("#job .status").inner_text():
+            assert time.monotonic() < until, self.page.locator("#job").inner_text()
+            self.page.wait_for_timeout(300)
+            self.page.reload()
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """The pages are the same on both databases."""
+    return sqlite_url
+
+
+@pytest.fixture
+def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
+    """The service, over the database and the Redis that the worker has."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+    with Service(environment(folder, **settings)) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(start: Callable[..., Any]) -> Iterator[WorkerProcess]:
+    with start() as running:
+        yield running
+
+
+def group_by_rule() -> None:
+    execute("UPDATE projects SET ticket_grouping = 'rule'")
+
+
+def record_findings(customer: Customer) -> None:
+    """Store FINDINGS findings of RULES rules."""
+    group_by_rule()
+    issues: list[Mapping[str, Any]] = [
+        issue(f"rule-{n % RULES}", title=f"Problem {n % RULES}", severity=SEVERITIES[n % RULES % 5], location=f"#n{n}")
+        for n in range(FINDINGS)
+    ]
+    record_postback(PostbackForm().read(postback(issues=issues)), customer.project_id, utc_now())
+
+
+@pytest.mark.timeout(180)
+def test_hundreds_of_findings_are_decided_in_a_few_interactions(
+    browser: Browser, customer: Customer, service: Service, worker: WorkerProcess
+) -> None:
+    record_findings(customer)
+    target = make_target(customer)
+    assert rows("SELECT COUNT(*), SUM(findings_total) FROM exports")[0] == (RULES, FINDINGS)
+    home = f"http://127.0.0.1:{service.port}"
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    seen = watch(context)
+    hands = Hands(context.new_page(), home, make_console_token(customer))
+    # The severe ones go to the tracker.
+    hands.click(hands.page.locator("summary", has_text="Severity:"))
+    hands.click(hands.page.get_by_role("link", name=re.compile("^Critical")))
+    hands.page.wait_for_url("**severity=critical*")
+    hands.select_all()
+    hands.button("Approve…")
+    hands.button("Approve 11 tickets")
+    hands.wait_for_job()
+    # The others are not fixed.
+    hands.click(hands.page.get_by_role("link", name="Back to the inbox"))
+    hands.select_all()
+    hands.button("Dismiss…")
+    hands.choose("reason", "Won't fix")
+    hands.button("Dismiss 40 tickets")
+    hands.wait_for_job()
+    assert hands.interactions <= MOST_INTERACTIONS
+    found = dict(rows("SELECT CASE WHEN target_id IS NULL THEN status ELSE 'sent' END, COUNT(*) FROM exports GROUP BY 1"))
+    assert found == {"sent": 11, "dismissed": 40}
+    assert {target_id for (target_id,) in rows("SELECT target_id FROM exports WHERE target_id IS NOT NULL")} == {target.id}
+    assert seen.complaints(home) == []
+    context.close()
+
+
+@pytest.mark.timeout(180)
+def test_reports_are_decided_by_keys(browser: Browser, customer: Customer, service: Service) -> None:
+    group_by_rule()
+    for name in FILES:
+        for each in imported(name).postbacks:
+            record_postback(PostbackForm().read(each.body), customer.project_id, utc_now())
+    make_target(customer)
+    home = f"http://127.0.0.1:{service.port}"
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    seen = watch(context)
+    hands = Hands(context.new_page(), home, make_console_token(customer))
+    title = hands.page.locator("#ticket-title")
+    first = title.inner_text()
+    hands.key("j")
+    expect(title).not_to_have_text(first)
+    hands.key("k")
+    expect(title).to_have_text(first)
+    # A letter that is typed into the search decides nothing.
+    hands.key("/")
+    hands.page.keyboard.type("adj")
+    expect(hands.page.get_by_role("searchbox")).to_have_value("adj")
+    expect(title).to_have_text(first)
+    hands.page.locator("h1").click()
+    hands.key("a")
+    hands.page.wait_for_url("**done=approved*", wait_until="commit")
+    expect(hands.page.get_by_role("status").filter(has_text="Ticket approved.")).to_be_visible()
+    second = title.inner_text()
+    assert second != first
+    hands.key("d")
+    hands.page.locator(".pop[open]").get_by_label("Note").fill("Seen before.")
+    hands.button("Dismiss")
+    expect(title).not_to_have_text(second)
+    assert sorted(rows("SELECT status, COUNT(*) FROM exports WHERE status <> 'prepared' GROUP BY status")) == [
+        ("approved", 1),
+        ("dismissed", 1),
+    ]
+    hands.page.goto(f"{home}/console/inbox?view=dismissed")
+    hands.button("Restore")
+    expect(hands.page.get_by_role("status").filter(has_text="Ticket restored.")).to_be_visible()
+    assert seen.complaints(home) == []
+    context.close()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "how", [{"java_script_enabled": False}, {"viewport": {"width": 390, "height": 844}, "is_mobile": True}]
+)
+def test_a_ticket_is_edited_and_a_selection_dismissed_on_a_phone_and_without_javascript(
+    how: dict[str, Any], browser: Browser, customer: Customer, service: Service
+) -> None:
+    record_findings(customer)
+    make_target(customer)
+    home = f"http://127.0.0.1:{service.port}"
+    context = browser.new_context(**how)
+    hands = Hands(context.new_page(), home, make_console_token(customer))
+    hands.click(hands.page.locator("a.row-title").first)
+    hands.click(hands.page.locator("#ticket").get_by_role("link", name="edit"))
+    hands.page.get_by_label("Title").fill("A better title")
+    hands.button("Save")
+    expect(hands.page.locator("#ticket-title")).to_have_text("A better title")
+    hands.page.goto(f"{home}/console/inbox?severity=low")
+    for box in hands.page.locator(".row input[type=checkbox]").all()[:2]:
+        box.check()
+    hands.button("Dismiss…")
+    hands.button("Dismiss 2 tickets")
+    expect(hands.page.get_by_role("status").filter(has_text="2 tickets dismissed.")).to_be_visible()
+    context.close()
