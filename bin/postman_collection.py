@@ -27,8 +27,9 @@ Every operation of the API, generated from its OpenAPI description. First set th
 (`bin/riskrelay token create`), the shared secrets, `project_id`, and `target_url`: the URL of a receiver that the target \
 policy allows.
 
-A run from top to bottom creates a target, prepares an export and approves it for that target; each request tests the \
-status of the response. Scanner results, Email, Uploads and Compliance require a `DEPLOYMENT_MODE` that enables them; \
+A run from top to bottom creates and removes a target, creates another one, prepares an export and approves it for that \
+target; each request tests the status of the response. Scanner results, Email, Uploads and Compliance require a \
+`DEPLOYMENT_MODE` that enables them; \
 otherwise they return 404.
 """
 
@@ -56,6 +57,10 @@ _STEPS: Final = (
     ("readReadiness", ""),
     ("readMetrics", ""),
     ("readDescription", ""),
+    # Only a target that no export waits for can be removed.
+    ("createTicketExportTarget", "With a rate limit"),
+    ("editTicketExportTarget", "No rate limit"),
+    ("removeTicketExportTarget", ""),
     ("createTicketExportTarget", "A target"),
     ("listTicketExportTargets", ""),
     ("readTicketExportTarget", ""),

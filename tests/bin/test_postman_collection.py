@@ -25,7 +25,7 @@ _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
 _SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.(\w+) \|\| ""\);')
 #: Variables that a run sets.
-_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id"}
+_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 
@@ -70,7 +70,8 @@ class Runner:
         )
         self.statuses[item["name"]] = answer.status_code
         for name, member in _SET.findall(script(item, "test")):
-            self.values[name] = answer.json()[member]
+            # A script sets an empty value if the response has none.
+            self.values[name] = (answer.json() if answer.status_code < 300 else {}).get(member) or ""
         return answer
 
     def filled(self, text: str) -> str:
