@@ -138,7 +138,7 @@ class BenchInstallation:
 
 def prepare(customer: Customer, count: int, start: int) -> list[str]:
     """Store `count` prepared exports, numbered from `start`."""
-    ticket = Ticket("Image without alternative text", "x" * (BODY_BYTES - _FRAME_BYTES), "serious", None, ("bench",), {})
+    ticket = Ticket("Image without alternative text", "x" * (BODY_BYTES - _FRAME_BYTES), "high", None, ("bench",), {})
     drafts = [
         Draft(customer.account_id, customer.project_id, Source("finding", f"fnd_{number:026d}", 42), ticket)
         for number in range(start, start + count)
