@@ -110,7 +110,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "export": Summary(
         "Manage ticket exports.",
         {
-            "list": Summary("List exports, newest first."),
+            "list": Summary("List exports, newest first, or in the order --sort."),
             "show": Summary("Show one export."),
             "attempts": Summary("List the delivery attempts of an export, newest first, with address and response."),
             "prepare": Summary("Prepare a ticket by hand, from options or JSON, with the checks that the API makes."),

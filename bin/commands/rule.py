@@ -7,7 +7,6 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.number_types import LIMIT, ROW_ID
-from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.value_lists import ValueList, several_of
 from schemas.api.responses import RuleTestResponse, dump, dump_rule
@@ -125,11 +124,12 @@ def set_members(
 
 @rule.command(epilog="Example: riskrelay rule remove rul_…\n\nExit codes: 0 deleted, 1 no such rule, 2 wrong usage.")
 @click.argument("rule_id")
-def remove(rule_id: str) -> None:
+@json_option
+def remove(rule_id: str, as_json: bool) -> None:
     """Delete an approval rule; what it decided stays decided."""
     with opened() as settings:
         build_operations(settings).approval_rules.delete(rule_id, OPERATOR)
-        echo(f"{rule_id} is deleted.")
+        print_record({"id": rule_id, "removed": True}, as_json)
 
 
 @rule.command(epilog="Example: riskrelay rule test rul_…\n\nExit codes: 0 tested, 1 no such rule, 2 wrong usage.")

@@ -26,6 +26,8 @@ from schemas.intake.email import InboundEmail, attachment_records, first_web_add
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
 from schemas.intake.scanner import Issue, ScannedPage
 
+#: Pages whose host and path are cached: all findings of a postback are on one.
+_MOST_PAGES: Final = 1024
 #: A path in a title leaves most of the title to the subject.
 MAX_PLACE: Final = 100
 #: The last part of a selector is shorter.
@@ -177,9 +179,8 @@ def preview_problems(
     return rules.find_each(tickets, _NAMES, checkpoint)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_MOST_PAGES)
 def _host_and_path(url: str) -> str:
-    # All findings of a postback are on its page.
     parts = urlsplit(url)
     return f"{parts.hostname or ''}{parts.path or '/'}"
 

@@ -17,6 +17,8 @@ from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, 
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
+#: Help links of rules are few, and each postback has them again.
+_MOST_HELP_URLS: Final = 1024
 #: Enough for a snippet, a selector and some measurements; a page dump does not fit.
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
 
@@ -257,7 +259,7 @@ def _is_web_url(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_URL and _is_web_address(value)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_MOST_HELP_URLS)
 def _is_web_address(text: str) -> bool:
     """Return whether a text is an http or https URL with a host, without a user and without white space."""
     try:

@@ -58,7 +58,7 @@ def test_a_rule_is_added_shown_changed_tested_and_removed(shell: RuleShell) -> N
         ids = make_exports(customer, 3, utc_now())
     tested = shell.json("test", added["id"])
     assert tested == {"matched": 3, "examined": 3, "examples": sorted(ids, reverse=True)}
-    assert shell.type("remove", added["id"]).stdout == f"{added['id']} is deleted.\n"
+    assert shell.json("remove", added["id"]) == {"id": added["id"], "removed": True}
     assert shell.type("list").stdout == "There are no approval rules.\n"
     assert "no such approval rule" in shell.refused("show", added["id"])
 
