@@ -20,7 +20,9 @@ LEFT: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
         kind: (
             ("page_results", 1),
             ("findings", issues),
+            ("finding_sightings", issues),
             ("exports WHERE source_type = 'finding'", issues),
+            ("export_search", issues),
             ("audit_entries WHERE action = 'prepare' AND actor = 'scanner'", issues),
             _KEYS,
         )
@@ -32,6 +34,7 @@ LEFT: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
         ("evidence_captures", 1),
         ("handoffs", 1),
         ("exports WHERE source_type = 'evidence_capture'", 1),
+        ("export_search", 1),
         ("audit_entries WHERE action = 'hand_off'", 1),
         _KEYS,
     ),

@@ -47,9 +47,10 @@ WITH RECURSIVE numbers (n) AS (
     SELECT CAST(? AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < CAST(? AS BIGINT)
 )
 INSERT INTO exports (id, account_id, project_id, source_type, source_id, status, ticket, ticket_digest, preview_problems,
-    attempts, attempts_before, version, created_at)
+    attempts, attempts_before, version, created_at, severity_rank)
 SELECT '{APPROVABLE[:-1]}' || ({10**APPROVABLE_DIGITS} + n), e.account_id, e.project_id, e.source_type, 'note-' || n,
-    e.status, e.ticket, e.ticket_digest, e.preview_problems, e.attempts, e.attempts_before, e.version, e.created_at
+    e.status, e.ticket, e.ticket_digest, e.preview_problems, e.attempts, e.attempts_before, e.version, e.created_at,
+    e.severity_rank
 FROM numbers CROSS JOIN exports e WHERE e.id = CAST(? AS TEXT)"""  # noqa: S608 - our own names and numbers
 
 

@@ -1,8 +1,9 @@
 """The product's hot routes written by hand: raw SQL in Falcon responders, with plain sqlite3 and psycopg.
 
 The same rows from the same transactions on the same tables, with the same durability and the same responses; tokens are
-looked up for each request, and a key is used once. It omits what the product adds: validation, address policy, forbidden
-content, rate limits, request ids, logs, a common error body. Anything unexpected is a 500. `bench.handwritten.comparison`
+looked up for each request, and a key is used once. Each finding has a ticket of its own. It omits what the product adds:
+validation, groups of findings, approval rules, address policy, forbidden content, limits, request ids, logs, a common error
+body. Anything unexpected is a 500. `bench.handwritten.comparison`
 compares its rows with the product's.
 """
 

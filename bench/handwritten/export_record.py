@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import falcon
 
-from bench.handwritten.rows import holder_of, now_ms, time_text
+from bench.handwritten.rows import SEVERITIES, holder_of, now_ms, time_text
 from bench.handwritten.stores import Row, SqlStore
 
 #: A target that waits moves the next attempt, and a finding tells when it was seen: the record says both.
@@ -18,10 +18,15 @@ SELECT e.id, e.status, e.status_reason, e.target_id, e.source_type, e.source_id,
     f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id,
     t.status,
     CASE WHEN t.max_per_minute <= 61 AND t.paced_until > COALESCE(t.held_until, 0) * 1000
-        THEN (t.paced_until + 999) / 1000 ELSE t.held_until END
+        THEN (t.paced_until + 999) / 1000 ELSE t.held_until END,
+    e.project_id, e.severity_rank, e.rule, e.findings_total, e.findings_fixed, e.original_ticket, e.dismissal_reason,
+    e.dismissal_note, e.snoozed_at, e.snoozed_until, e.approved_by_user_id, e.approved_by_rule_id, COALESCE(r.name, u.email),
+    e.siblings
 FROM exports e
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
     LEFT JOIN targets t ON t.id = e.target_id
+    LEFT JOIN users u ON u.id = e.approved_by_user_id
+    LEFT JOIN approval_rules r ON r.id = e.approved_by_rule_id
 WHERE e.id = ? AND e.account_id = ?"""
 
 
@@ -36,7 +41,8 @@ class HandWrittenExport:
         row = self._store.row(EXPORT, (export_id, holder.account_id))
         if row is None:
             raise falcon.HTTPNotFound
-        etag = f'"v{row[12]}"' if row[22] is None else f'"v{row[12]}-{row[25]}-{row[24]}"'
+        etag = f'"v{row[12]}-snoozed' if _is_snoozed(row) else f'"v{row[12]}'
+        etag += '"' if row[22] is None else f'-{row[25]}-{row[24]}"'
         next_at, stopped_by, seconds = _next_attempt(row)
         if next_at != row[11]:
             etag = f'{etag[:-1]}-{stopped_by or next_at}"'
@@ -82,7 +88,30 @@ def record_of(row: Row) -> dict[str, Any]:
         record["provider_ticket"] = {"id": ticket_id, "url": ticket_url}
     if row[22] is not None:
         record["finding"] = _sighting(row[22:28])
-    return record
+    return record | _triage(row)
+
+
+def _triage(row: Row) -> dict[str, Any]:
+    """Return what it is sorted and grouped by, and what people and rules decided."""
+    (project_id, rank, rule, total, fixed, original, reason, note, _, until, user_id, rule_id, approver, siblings) = row[30:]
+    findings = None if total is None else {"total": total, "fixed": fixed}
+    known = {"project_id": project_id, "severity": SEVERITIES[rank], "rule": rule, "findings": findings}
+    known["edited"] = original is not None
+    if row[1] == "dismissed":
+        known["dismissal"] = {"reason": reason, "note": note, "at": time_text(row[21])}
+    if _is_snoozed(row):
+        known["snoozed_until"] = time_text(until)
+    if row[20] is not None and (rule_id or user_id):
+        known["approved_by"] = {"kind": "rule" if rule_id else "user", "id": rule_id or user_id, "name": approver}
+    if siblings is not None:
+        known["siblings"] = json.loads(siblings)
+    if original is not None:
+        known["original_ticket"] = json.loads(original)
+    return known
+
+
+def _is_snoozed(row: Row) -> bool:
+    return row[38] is not None and (row[39] is None or row[39] > now_ms())
 
 
 def _sighting(row: Row) -> dict[str, Any]:

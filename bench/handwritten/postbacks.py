@@ -30,14 +30,16 @@ ON CONFLICT (scan_run_id, url) DO UPDATE SET
     received_at = excluded.received_at"""
 _FINDINGS: Final = """
 INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id,
-    last_scan_run_id, first_seen_at, last_seen_at, times_seen)
+    last_scan_run_id, first_seen_at, last_seen_at, times_seen, export_id, help_url)
 VALUES {} ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint"""
-_FINDING: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+_FINDING: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL)"
 _SEEN: Final = """
 UPDATE findings SET
     times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
     last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
-WHERE project_id = ? AND fingerprint IN ({})"""
+WHERE project_id = ? AND fingerprint IN ({}) RETURNING id"""
+_SIGHTINGS: Final = "INSERT INTO finding_sightings (finding_id, scan_run_id, seen_at) VALUES "
+_NO_REPEAT: Final = " ON CONFLICT (finding_id, scan_run_id) DO NOTHING"
 
 _Issues = dict[str, dict[str, Any]]
 
@@ -63,17 +65,29 @@ class ScannerResults:
         project_id, account_id = self._run(execute, run_id, postback["status"], at_ms)
         execute(_PAGE, _page_row(postback, at_ms))
         issues = {_fingerprint(page, issue): issue for issue in postback["issues"]}
-        new = _insert_new(execute, issues, page, run_id, project_id, at_ms)
+        export_ids = {mark: new_id("exp", at_ms) for mark in issues}
+        new = _insert_new(execute, issues, export_ids, page, run_id, project_id, at_ms)
         seen = [mark for mark in issues if mark not in new]
+        found = [*new.values()]
         if seen:
             values = (run_id, run_id, run_id, at_ms, project_id, *seen)
-            execute(_SEEN.format(", ".join("?" * len(seen))), values)
+            found += [row[0] for row in execute(_SEEN.format(", ".join("?" * len(seen))), values).fetchall()]
+        sightings = ", ".join(["(?, ?, ?)"] * len(found))
+        execute(_SIGHTINGS + sightings + _NO_REPEAT, [value for each in found for value in (each, run_id, at_ms)])
+        screenshot = postback["artifacts"]["screenshotPath"]
         drafts = [
-            DraftExport("finding", finding_id, run_id, _ticket(page, issues[mark], run_id))
+            DraftExport(
+                export_ids[mark],
+                "finding",
+                finding_id,
+                run_id,
+                _ticket(page, issues[mark], run_id, screenshot),
+                issues[mark]["code"],
+            )
             for mark, finding_id in new.items()
         ]
-        exports = prepare(execute, account_id, project_id, drafts, at_ms, "scanner")
-        counts = {"new": len(new), "seen": len(seen)}
+        prepare(execute, account_id, project_id, drafts, at_ms, "scanner")
+        counts, exports = {"new": len(new), "seen": len(seen)}, [export_ids[mark] for mark in new]
         return {"scan_run_id": run_id, "status": "accepted", "findings": counts, "ticket_exports": exports}, {}
 
     def _run(self, execute: Execute, run_id: int, status: str, at_ms: int) -> Row:
@@ -86,14 +100,20 @@ class ScannerResults:
 
 
 def _insert_new(
-    execute: Execute, issues: _Issues, page: dict[str, Any], run_id: int, project_id: int, at_ms: int
+    execute: Execute,
+    issues: _Issues,
+    export_ids: dict[str, str],
+    page: dict[str, Any],
+    run_id: int,
+    project_id: int,
+    at_ms: int,
 ) -> dict[str, str]:
     """Insert what is not there; return fingerprint → id of that."""
     ids = {mark: new_id("fnd", at_ms) for mark in issues}
     parameters: list[Any] = []
     for mark, issue in sorted(issues.items()):
         text = (issue["code"], issue["title"], _SEVERITIES[issue["severity"]], page["url"], issue["location"])
-        parameters += (ids[mark], project_id, mark, *text, run_id, run_id, at_ms, at_ms)
+        parameters += (ids[mark], project_id, mark, *text, run_id, run_id, at_ms, at_ms, export_ids[mark])
     inserted = execute(_FINDINGS.format(", ".join([_FINDING] * len(issues))), parameters).fetchall()
     new = {row[0] for row in inserted}
     return {mark: ids[mark] for mark in issues if mark in new}
@@ -111,17 +131,18 @@ def _fingerprint(page: dict[str, Any], issue: dict[str, Any]) -> str:
     return hashlib.sha256("\0".join((page["normalizedUrl"], issue["code"], issue["location"])).encode()).hexdigest()
 
 
-def _ticket(page: dict[str, Any], issue: dict[str, Any], run_id: int) -> dict[str, Any]:
-    severity = _SEVERITIES[issue["severity"]]
+def _ticket(page: dict[str, Any], issue: dict[str, Any], run_id: int, screenshot: str) -> dict[str, Any]:
+    severity, where = _SEVERITIES[issue["severity"]], urlsplit(page["url"])
+    element = issue["location"].rpartition(">")[2].strip()
     facts = (
         f"Page: {page['url']}\nWhere: {issue['location']}\nSeverity: {severity}\nRule: {issue['code']}\n"
         f"Found by: scan run {run_id}"
     )
     return {
-        "title": f"{issue['title']} on {urlsplit(page['url']).path}",
+        "title": f"{issue['title']} on {where.hostname}{where.path} ({element})",
         "description": f"{issue['description']}\n\n{facts}",
         "severity": severity,
         "page_url": page["url"],
         "labels": ["website-risk", f"severity:{severity}", f"page:{page['pageType']}"],
-        "evidence": {"rule": issue["code"], "location": issue["location"]},
+        "evidence": {"rule": issue["code"], "location": issue["location"], "screenshot": screenshot},
     }

@@ -5,10 +5,13 @@ Several rows are written in one statement; `bench.handwritten.stores` runs the s
 
 import hashlib
 import json
+import re
 import secrets
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import falcon
 
@@ -21,7 +24,7 @@ Answered = tuple[dict[str, Any], dict[str, str]]
 _KEYS_LAST_MS: Final = 24 * 3600 * 1000
 
 _HOLDER: Final = """
-SELECT t.user_id, u.account_id, a.may_use_webhooks, t.kind, t.abilities
+SELECT t.user_id, u.account_id, a.may_use_webhooks, u.email, t.kind, t.abilities
 FROM tokens t JOIN users u ON u.id = t.user_id JOIN accounts a ON a.id = u.account_id
 WHERE t.token_sha256 = ? AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?)"""
 _CLAIM_KEY: Final = """
@@ -38,11 +41,17 @@ UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_
 WHERE principal = ? AND method = 'POST' AND route = ? AND key = ?"""
 _PREPARE: Final = """
 INSERT INTO exports (id, account_id, project_id, source_type, source_id, scan_run_id, status, ticket, ticket_digest,
-    preview_problems, attempts, attempts_before, version, created_at)
+    preview_problems, attempts, attempts_before, version, created_at, severity_rank, rule, findings_total, findings_fixed)
 VALUES """
-_PREPARED: Final = "(?, ?, ?, ?, ?, ?, 'prepared', ?, ?, '[]', 0, 0, 1, ?)"
+_PREPARED: Final = "(?, ?, ?, ?, ?, ?, 'prepared', ?, ?, '[]', 0, 0, 1, ?, ?, ?, ?, ?)"
+_TERMS: Final = "INSERT INTO export_terms (account_id, kind, value, export_id) VALUES "
+_WORDS: Final = "INSERT INTO export_search (export_id, words) VALUES "
 _AUDIT: Final = "INSERT INTO audit_entries (at, actor, action, subject_id, status_before, status_after, reason) VALUES "
 _ENTRY: Final = "(?, ?, ?, ?, ?, ?, NULL)"
+
+#: By their place in this order exports are sorted.
+SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Holder(NamedTuple):
@@ -51,6 +60,7 @@ class Holder(NamedTuple):
     user_id: int
     account_id: int
     may_use_webhooks: bool
+    email: str
 
     @property
     def key(self) -> str:
@@ -59,12 +69,14 @@ class Holder(NamedTuple):
 
 
 class DraftExport(NamedTuple):
-    """An export to be."""
+    """An export to be; the rule code of its finding, if it has one."""
 
+    id: str
     source_type: str
     source_id: str
     scan_run_id: int | None
     ticket: dict[str, Any]
+    rule: str | None = None
 
 
 def holder_of(store: SqlStore, req: falcon.Request, kind: str, ability: str) -> Holder:
@@ -73,9 +85,9 @@ def holder_of(store: SqlStore, req: falcon.Request, kind: str, ability: str) -> 
     found = store.row(_HOLDER, (hashlib.sha256(token.encode()).hexdigest(), now_ms()))
     if found is None:
         raise falcon.HTTPUnauthorized
-    if found[3] != kind or ability not in json.loads(found[4]):
+    if found[4] != kind or ability not in json.loads(found[5]):
         raise falcon.HTTPForbidden
-    return Holder(*found[:3])
+    return Holder(*found[:4])
 
 
 def once(
@@ -107,22 +119,34 @@ def once(
 
 def prepare(
     execute: Execute, account_id: int, project_id: int, drafts: Sequence[DraftExport], at_ms: int, actor: str
-) -> list[str]:
-    """Store exports and their entries in the audit trail; return the ids."""
-    ids = [new_id("exp", at_ms) for _ in drafts]
-    parameters: list[Any] = []
-    for export_id, draft in zip(ids, drafts, strict=True):
+) -> None:
+    """Store exports, what they are found by, and their entries in the audit trail."""
+    if not drafts:
+        return
+    exports: list[Row] = []
+    terms: list[Row] = []
+    for draft in drafts:
         digest = f"sha256:{hashlib.sha256(canonical(draft.ticket)).hexdigest()}"
-        parameters += (export_id, account_id, project_id, *draft[:3], compact(draft.ticket), digest, at_ms)
-    if ids:
-        execute(_PREPARE + ", ".join([_PREPARED] * len(ids)), parameters)
-        audit(execute, [(at_ms, actor, "prepare", export_id, None, "prepared") for export_id in ids])
-    return ids
+        counts = (None, None) if draft.rule is None else (1, 0)
+        about = (compact(draft.ticket), digest, at_ms, SEVERITIES.index(draft.ticket["severity"]), draft.rule, *counts)
+        exports.append((draft.id, account_id, project_id, draft.source_type, draft.source_id, draft.scan_run_id, *about))
+        terms.append((account_id, "host", urlsplit(draft.ticket["page_url"]).hostname, draft.id))
+        if draft.rule is not None:
+            terms.append((account_id, "rule", draft.rule, draft.id))
+    insert(execute, _PREPARE, _PREPARED, exports)
+    insert(execute, _TERMS, "(?, ?, ?, ?)", terms)
+    insert(execute, _WORDS, "(?, ?)", [(draft.id, f"@{account_id} {_words(draft.ticket)}") for draft in drafts])
+    audit(execute, [(at_ms, actor, "prepare", draft.id, None, "prepared") for draft in drafts])
+
+
+def insert(execute: Execute, statement: str, row: str, rows: Sequence[Row]) -> None:
+    """Write several rows, each in the form `row`, by a statement that ends where they begin."""
+    execute(statement + ", ".join([row] * len(rows)), [value for each in rows for value in each])
 
 
 def audit(execute: Execute, entries: Sequence[Row]) -> None:
     """Write entries: when, who, what, of which row, its status before and after."""
-    execute(_AUDIT + ", ".join([_ENTRY] * len(entries)), [value for entry in entries for value in entry])
+    insert(execute, _AUDIT, _ENTRY, entries)
 
 
 def canonical(value: dict[str, Any]) -> bytes:
@@ -148,3 +172,9 @@ def now_ms() -> int:
 def new_id(prefix: str, at_ms: int) -> str:
     """Return an id that sorts by time."""
     return f"{prefix}_{at_ms:012x}{secrets.token_hex(7)}"
+
+
+def _words(ticket: dict[str, Any]) -> str:
+    """Return the different words that a ticket is found by, in their order."""
+    text = unicodedata.normalize("NFKC", f"{ticket['title']} {ticket['page_url']} {ticket['description']}").casefold()
+    return " ".join(dict.fromkeys(_WORD.findall(text)))

@@ -36,7 +36,7 @@ _LOCK: Final = "SELECT 1 FROM exports WHERE id = ? FOR UPDATE"
 _TARGET_STATUS: Final = "SELECT status FROM targets WHERE id = ? AND account_id = ?"
 _APPROVE: Final = """
 UPDATE exports SET status = 'approved', target_id = ?, body = ?, approved_at = ?, due_at = ?, schedule_began_at = ?,
-    version = version + 1
+    version = version + 1, approved_by_user_id = ?
 WHERE id = ? AND version = ? AND status = 'prepared'"""
 _MANAGEABLE: Final = """
 SELECT EXISTS (SELECT 1 FROM grants g WHERE g.user_id = ? AND g.project_id = p.id)
@@ -105,6 +105,7 @@ class Targets:
             "secret": {"configured": True, "fingerprint": self._fingerprint},
             "connected": {"status": "unknown", "last_success_at": None},
             "last_validation": {"status": "passed", "reason": None, "checked_at": at},
+            "max_per_minute": None,
             "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
             "created_at": at,
         }
@@ -147,11 +148,12 @@ class ApprovalRoute:
         at, export_id = time_text(at_ms), record["id"]
         frozen = {"id": export_id, "type": "ticket.export", "version": 1, "created_at": at, "ticket": record["ticket"]}
         frozen["export"] = {"id": export_id, "target_id": target_id, "source": record["source"]}
-        changed = (target_id, canonical(frozen), at_ms, at_ms, at_ms, export_id, row[12])
+        changed = (target_id, canonical(frozen), at_ms, at_ms, at_ms, holder.user_id, export_id, row[12])
         if not execute(_APPROVE, changed).rowcount:
             raise falcon.HTTPConflict
         audit(execute, [(at_ms, holder.key, "approve", export_id, "prepared", "approved")])
         record |= {"status": "approved", "target_id": target_id, "next_attempt_at": at, "approved_at": at}
+        record["approved_by"] = {"kind": "user", "id": holder.user_id, "name": holder.email}
 
 
 class Captures:
@@ -175,10 +177,10 @@ def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -
     captured_at = datetime.fromisoformat(capture["captured_at"]).astimezone(UTC)
     captured_ms = round(captured_at.timestamp() * 1000)
     facts = {**{name: capture[name] for name in _CAPTURED}, "captured_at": time_text(captured_ms)}
-    capture_id, handoff_id = new_id("evc", at_ms), new_id("hof", at_ms)
+    capture_id, handoff_id, export_id = new_id("evc", at_ms), new_id("hof", at_ms), new_id("exp", at_ms)
     execute(_CAPTURE, _capture_row(capture_id, capture, captured_ms, at_ms))
-    draft = DraftExport("evidence_capture", capture_id, None, _capture_ticket(facts))
-    [export_id] = prepare(execute, holder.account_id, project_id, [draft], at_ms, holder.key)
+    draft = DraftExport(export_id, "evidence_capture", capture_id, None, _capture_ticket(facts))
+    prepare(execute, holder.account_id, project_id, [draft], at_ms, holder.key)
     execute(_HANDOFF, (handoff_id, capture_id, project_id, holder.user_id, export_id, at_ms))
     audit(execute, [(at_ms, holder.key, "hand_off", handoff_id, None, "received")])
     belongs = {"project_id": project_id, "report_id": None}
