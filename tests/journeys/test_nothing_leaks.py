@@ -78,7 +78,7 @@ BELONGS: Final = {
         *("attempts.answer", "exports.provider_ticket_id", "exports.provider_ticket_url"),
         *("answer list 200", "command attempts", "command export", "page export 200", COPIES),
     },
-    ADDRESS: {"answer target 201", "command targets", "page target 200", "targets.base_url", COPIES},
+    ADDRESS: {"answer target 201", "command targets", "page target 200", "page targets 200", "targets.base_url", COPIES},
 }
 
 

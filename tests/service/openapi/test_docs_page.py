@@ -274,7 +274,7 @@ def test_somebody_reads_the_page_and_tries_the_api_with_it(
         expect(answer).to_contain_text("next_cursor")
         # What came in from outside is shown, and not done: the image would be asked for, and the script complained of.
         expect(answer).to_contain_text(HOSTILE)
-        assert f"{url}/api/ticket-exports?limit=50" in seen.asked
+        assert f"{url}/api/ticket-exports?sort=-created_at&limit=50" in seen.asked
         assert {f"{url}/openapi.json", *(f"{url}/docs/{name}" for name in FILES)} <= {*seen.asked}
         assert not [asked for asked in (*seen.asked, seen.page.url) if installation.customer.token in asked]
         assert installation.customer.token not in service.log.read_text()
