@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from bench import backlog, delivery_figures, growth, hostile_bodies, peers, requests, slow_clients, starting
+from bench import backlog, delivery_figures, growth, hostile_bodies, peers, postbacks, requests, slow_clients, starting
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
 Measure = Callable[[Extent], list[Figure]]
@@ -51,6 +51,7 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     ),
     "peers": (_part(peers.measure, peers.PROMISED, 90, 600),),
     "requests": (_part(requests.measure, requests.PROMISED, 120, 900),),
+    "postbacks": (_part(postbacks.measure, (), 30, 60),),
     "growth": (
         _part(growth.by_rows, growth.PROMISED, 90, 900),
         _part(backlog.measure, backlog.PROMISED, 60, 400),
@@ -77,7 +78,7 @@ def _named(_context: click.Context, _option: click.Parameter, names_given: str) 
 @click.option("--only", "names", default=",".join(SECTIONS), callback=_named, help="Sections, with commas between them.")
 @click.option("--into", default=LATEST, type=click.Path(path_type=Path), help="Instead of bench/latest.json.")
 def bench(is_quick: bool, names: list[str], into: Path) -> None:
-    """Measure this machine: deliveries, requests, growth, start and stop, slow and hostile clients."""
+    """Measure this machine: deliveries, requests, postbacks, growth, start and stop, slow and hostile clients."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     extent = Extent.QUICK if is_quick else Extent.FULL
     raise SystemExit(run(SECTIONS, names, extent, into, IN_ALL_S[extent]))

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from bench import __main__ as bench
+from bench import postbacks
 from bench.figures import Extent, Figure, flat, ratio, tell
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -88,6 +89,13 @@ def test_every_promised_name_is_declared_once_by_a_section() -> None:
     declared = [name for parts in bench.SECTIONS.values() for part in parts for name in part.promised]
     assert set(declared) >= PROMISED
     assert len(declared) == len(set(declared))
+
+
+def test_postbacks_are_measured_in_both_groupings() -> None:
+    figures = {figure.name: figure for figure in postbacks.measure(Extent.QUICK)}
+    cases = ("500_new", "500_seen", "site")
+    assert figures.keys() == {f"postback_{case}_{grouping}_cpu_ms" for case in cases for grouping in ("finding", "rule")}
+    assert all(figure.is_cost and min(figure.values) > 0 for figure in figures.values())
 
 
 def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
