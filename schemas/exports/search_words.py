@@ -7,6 +7,7 @@ found by its parts.
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,7 +22,10 @@ _WORD: Final = re.compile(r"[^\W_]+")
 def words_in(text: str) -> list[str]:
     """Return the different words of a text, in their order."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return list(dict.fromkeys(word[:MAX_WORD] for word in _WORD.findall(folded)))
+    words = dict.fromkeys(_WORD.findall(folded))
+    # To cut every word would take longer than to find it, and hardly any is too long.
+    is_short = max(map(len, words), default=0) <= MAX_WORD
+    return list(words if is_short else dict.fromkeys(word[:MAX_WORD] for word in words))
 
 
 def words_of(ticket: Mapping[str, Any]) -> str:
@@ -46,7 +50,9 @@ def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:
             yield url
 
 
+@lru_cache(maxsize=1024)
 def _host(url: str) -> str | None:
+    # All findings of a postback are on its page.
     try:
         return urlsplit(url).hostname
     except ValueError:

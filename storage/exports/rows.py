@@ -20,6 +20,7 @@ from storage.db.columns import JsonField, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
 
 _json: Final = JsonField()
+_NO_PROBLEMS: Final = "[]"
 
 
 class DueExport(NamedTuple):
@@ -103,7 +104,7 @@ def written_records(records: Sequence[dict[str, Any]], checkpoint: Checkpoint = 
     """Write tickets that are JSON already, as `written` does."""
     made: list[WrittenTicket] = []
     for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
-        found = _json.text([asdict(each) for each in problems])
+        found = _json.text([asdict(each) for each in problems]) if problems else _NO_PROBLEMS
         rank, words, hosts = SEVERITIES.index(record["severity"]), words_of(record), hosts_of(record)
         made.append(WrittenTicket(_json.text(record), digest(record), found, rank, words, hosts))
         checkpoint()
