@@ -39,6 +39,7 @@ from storage.db import engine
 from storage.exports import attempts, export_list, queries, recoveries
 from storage.exports.export_list import MOST_COUNTED
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
+from storage.targets import summaries
 from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
@@ -133,9 +134,14 @@ def _print_rest(query: ExportQuery, shown: int) -> None:
 @click.argument("export_id")
 @json_option
 def show(export_id: str, as_json: bool) -> None:
-    """Show one export."""
+    """Show one export, and whether its target was removed."""
     with opened():
-        print_record(export_record(queries.get(export_id), utc_now()), as_json)
+        shown = queries.get(export_id)
+        print_record(export_record(shown, utc_now()), as_json)
+        if shown.target_id is None or as_json:
+            return
+        if summaries.by_id([shown.target_id], shown.account_id)[shown.target_id].is_removed:
+            echo(f"Target {shown.target_id} was removed.")
 
 
 @export.command(

@@ -14,7 +14,7 @@ from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage
 from service.console.pages.exports import ExportsPage
-from service.console.pages.findings import FindingsPage
+from service.console.pages.findings import FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
 from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
@@ -66,8 +66,8 @@ class Console:
             SignOut(layout),
             Moved("", "/inbox", layout),
             Moved("/", "/inbox", layout),
-            InboxPage(layout),
-            DeliveriesPage(layout),
+            InboxPage(layout, settings.artifacts_base_url),
+            DeliveriesPage(layout, settings.artifacts_base_url),
             *(ReviewSelection(path, layout) for path in (INBOX, DELIVERIES)),
             *(DecideSelection(path, layout, exports, operations.bulk) for path in (INBOX, DELIVERIES)),
             RulesPage(layout, operations.approval_rules),
@@ -95,6 +95,7 @@ class Console:
             Split(layout, exports),
             EditPage(layout, exports),
             FindingsPage(layout),
+            SetTicketGrouping(layout),
             TargetsPage(layout, targets),
             TargetPage(layout, targets),
             ValidateTarget(layout, targets),

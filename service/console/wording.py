@@ -43,6 +43,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "target_removed": "Target removed, and its secret erased. Its exports stay readable.",
     "recovery_begun": "Recovery started. A worker retries the exports.",
     "recovery_cancelled": "Recovery cancelled. Exports that it has already retried are still delivered.",
+    "grouping_set": "Tickets of new findings are set. Tickets that exist stay as they are.",
     "session_revoked": "Session revoked.",
 }
 
@@ -90,7 +91,7 @@ _CACHED_STATUSES: Final = 128
 def moment(at: datetime | None) -> Markup:
     """Return a `time` element in UTC; the script converts it to the reader's time zone and keeps UTC on hover."""
     if at is None:
-        return Markup('<span class="none">Never</span>')
+        return Markup()
     day, time = at.isoformat()[:19].split("T")
     # Nothing here needs escaping, which would take most of a list's rendering time.
     return Markup(f'<time datetime="{day}T{time}Z" title="{day} {time} UTC">{day} {time} UTC</time>')  # noqa: S704 - digits only

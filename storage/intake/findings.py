@@ -59,6 +59,7 @@ class ScannedProject:
 
     id: int
     name: str
+    ticket_grouping: TicketGrouping
     newest_finding_id: str | None
 
 

@@ -99,6 +99,8 @@ OURS: Final = {
     "inbound_refusals.source",
     "integration_secrets.name",
 }
+#: Tables of nouns in paths that are not plurals of those.
+TABLES: Final = {"recovery": "recoveries", "rule": "approval_rules", "job": "bulk_jobs"}
 #: Beneath which path a stored address has its text: it was checked before it was stored.
 ADDRESSES: Final = {"targets.base_url": "https://tracker.example/hook/"}
 
@@ -255,7 +257,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
 
 def let_the_operator_see_it(customer: Customer) -> None:
     """Make everything the customer's and of today, as far as pages ask for that."""
-    for table in ("users", "projects", "targets", "exports"):
+    for table in ("users", "projects", "targets", "exports", "approval_rules", "bulk_jobs"):
         execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     now = to_ms(utc_now())
     execute("UPDATE tokens SET user_id = ?, expires_at = NULL, revoked_at = NULL", (customer.user_id,))
@@ -263,6 +265,7 @@ def let_the_operator_see_it(customer: Customer) -> None:
         "UPDATE console_sessions SET token_id = 1, created_at = ?, seen_at = ?, ended_at = NULL, ended_reason = NULL",
         (now, now),
     )
+    execute("UPDATE targets SET deleted_at = NULL")
     execute("UPDATE workers SET seen_at = ?", (now,))
     execute("UPDATE delivery_hours SET hour_at = ?", (now - now % 3_600_000,))
     execute("UPDATE attempts SET export_id = (SELECT MIN(id) FROM exports WHERE attempts.id IS NOT NULL)")
@@ -282,8 +285,10 @@ def pages_of(folder: Path) -> list[str]:
         # What only the script fetches is no page.
         if path.startswith(CONSOLE) and "/static/" not in path and path != LiveCounts.path:
             noun = re.search(r"\{([a-z]+)_id\}", path)
-            table = {"recovery": "recoveries"}.get(noun[1], f"{noun[1]}s") if noun else None
-            ids = [one for (one,) in rows(f"SELECT id FROM {table} ORDER BY id")] if table else [""]  # noqa: S608 - our own names
+            table = TABLES.get(noun[1], f"{noun[1]}s") if noun else None
+            # Only a prepared ticket is edited.
+            which = "WHERE status = 'prepared'" if path.endswith("/edit") else ""
+            ids = [one for (one,) in rows(f"SELECT id FROM {table} {which} ORDER BY id")] if table else [""]  # noqa: S608 - our own names
             found += [re.sub(r"\{.*?\}", one, path) for one in ids]
     return sorted(found)
 

@@ -1,6 +1,8 @@
 """A person at the console, as far as HTTP goes: keeps the cookie, sends forms with what their page carries."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import unescape
 from typing import Final
 from urllib.parse import urlencode
@@ -11,7 +13,12 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
+from storage.db import schema_version
+from storage.exports import worker_heartbeats
+from storage.reporting import menu_counts
+from storage.secrets import key_check
 from tests.support.factories import Customer
+from tests.support.query_plans import SqlStatement, statements
 
 #: What PUBLIC_BASE_URL comes to in tests, unless one says otherwise.
 ORIGIN: Final = "http://127.0.0.1:8000"
@@ -78,3 +85,17 @@ class ConsoleBrowser:
         cookies = {**({self.cookie_name: self.cookie} if self.cookie else {}), **self.preferences}
         sent = "; ".join(f"{name}={value}" for name, value in cookies.items())
         return {"User-Agent": self.browser, **({"Cookie": sent} if sent else {})}
+
+
+@contextmanager
+def page_statements() -> Iterator[list[SqlStatement]]:
+    """Collect the statements of pages, without those of the menu, which are left out while its cache is fresh."""
+    with statements() as found:
+        yield found
+    with statements() as of_menu:
+        menu_counts.count(0, utc_now())
+        schema_version.is_current()
+        key_check.canary()
+        worker_heartbeats.count_alive(utc_now())
+    left_out = {each.sql for each in of_menu}
+    found[:] = [each for each in found if each.sql not in left_out]

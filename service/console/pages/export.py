@@ -13,7 +13,6 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
 from schemas.exports.record import as_shown
 from schemas.exports.state_machine import ExportStatus
-from service.console.finding_details import finding_details
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
@@ -58,8 +57,7 @@ class ExportPage(ConsolePage):
         found = shown_attempts(export.id, user, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
-            **ticket_content(export, user, last_target_id(req), now),
-            "details": finding_details(export, self._artifacts_base_url),
+            **ticket_content(export, user, last_target_id(req), self._artifacts_base_url, now),
             "in_list": False,
             "is_in_inbox": export.status in _INBOX_STATUSES,
             "here": "",

@@ -1,4 +1,4 @@
-"""`/console/findings`: scanner findings on the account's websites, with their exports."""
+"""`/console/findings`: scanner findings on the account's websites, with their exports, and how they become tickets."""
 
 import re
 from collections.abc import Mapping
@@ -7,16 +7,27 @@ from typing import Any, Final
 
 import falcon
 
+from schemas.base.errors import Forbidden
+from schemas.base.principal import Ability
+from schemas.content_policy.checked_form import read_checked
+from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
-from service.console.layout import CONSOLE, ConsolePage, list_content
+from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
+from service.operations import projects
 from storage.db import identifiers
 from storage.intake import findings
 from storage.intake.findings import ScannedProject
 
 #: Entries of the drop-down; the page of any other project is reachable by its number in the URL.
 MOST_PROJECTS: Final = 200
+
+#: What tickets are, by the grouping of their project.
+GROUPINGS: Final[Mapping[str, str]] = {
+    TicketGrouping.RULE.value: "one for each rule",
+    TicketGrouping.FINDING.value: "one for each finding",
+}
 
 #: Whole numbers that fit a database's integer column.
 _PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -54,7 +65,24 @@ class FindingsPage(ConsolePage):
             "projects": known if project is None or project in known else [*known, project],
             "severity": severity,
             "severities": SEVERITIES,
+            "groupings": GROUPINGS,
+            "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities,
         }
+
+
+class SetTicketGrouping(Action):
+    """Sets how the new findings of a project become tickets."""
+
+    path = f"{CONSOLE}/projects/{{project_id}}/grouping"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Set the grouping. Raises Forbidden without the ability `account:manage`, NotFound, ValidationFailed."""
+        if Ability.MANAGE_ACCOUNT not in user.principal.abilities:
+            raise Forbidden(f"This needs the ability {Ability.MANAGE_ACCOUNT}, which the token of this session lacks.")
+        project = projects.get(ids["project_id"], user.principal)
+        grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
+        projects.set_ticket_grouping(project.id, grouping, user.principal)
+        return Redirect(f"/findings?project={project.id}", "grouping_set")
 
 
 def _choose(project_id: str | None, known: list[ScannedProject], account_id: int) -> ScannedProject | None:

@@ -13,7 +13,7 @@ from schemas.base.fields import problem
 from schemas.exports.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
 from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
-from service.console.layout import ConsolePage
+from service.console.layout import ConsolePage, PageLayout
 from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
 from service.console.triage.list_address import ListAddress
@@ -104,6 +104,10 @@ class TicketListPage(ConsolePage):
     views: tuple[ListView, ...]
     page_title: str
 
+    def __init__(self, layout: PageLayout, artifacts_base_url: str) -> None:
+        super().__init__(layout)
+        self._artifacts_base_url = artifacts_base_url
+
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Show the list, or redirect to the export whose id was searched for."""
         sought = str(req.params.get("q", "")).strip()
@@ -148,7 +152,7 @@ class TicketListPage(ConsolePage):
 
     def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
         """Return the variables of the open ticket."""
-        return ticket_content(export, user, last_target_id(req), now)
+        return ticket_content(export, user, last_target_id(req), self._artifacts_base_url, now)
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
         """Return the row of an export."""

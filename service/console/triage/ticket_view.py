@@ -10,6 +10,7 @@ from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, delivery_body
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
+from service.console.finding_details import finding_details
 from service.console.sessions import ConsoleUser
 from service.console.triage.places import places_of
 from service.console.untrusted_text import pretty, pretty_body, safe_link
@@ -55,13 +56,16 @@ _TARGET_PLACEHOLDER: Final = "(the selected target)"
 _TIME_PLACEHOLDER: Final = "(the approval time)"
 
 
-def ticket_content(export: Export, user: ConsoleUser, last_target_id: str | None, now: datetime) -> dict[str, Any]:
+def ticket_content(
+    export: Export, user: ConsoleUser, last_target_id: str | None, artifacts_base_url: str, now: datetime
+) -> dict[str, Any]:
     """Return the variables of `ticket.html` for an export of the user's account, as it is shown."""
     frozen = queries.get_frozen_body(export.id, user.account_id)
     return {
         "export": export,
         "refresh_s": REFRESH_S.get(export.status),
         "redacted_at": frozen.redacted_at,
+        "details": finding_details(export, artifacts_base_url),
         "places": places_of(export),
         "few_places": FEW_PLACES,
         "sources": SOURCES,

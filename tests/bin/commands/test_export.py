@@ -13,7 +13,7 @@ from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from storage.db.engine import close_database, execute, rows
 from storage.exports import claims_sql, queries, recoveries
-from storage.targets import targets
+from storage.targets import changes, targets
 from tests.support.factories import (
     LOOPBACK,
     NOW,
@@ -266,6 +266,15 @@ def test_what_is_said_twice_or_not_at_all_is_wrong_usage(
 
 
 # --- attempts
+
+
+def test_a_removed_target_is_named(shell: ExportShell) -> None:
+    [export_id] = shell.failed()
+    assert "removed" not in shell.type("show", export_id).stdout
+    with shell.database():
+        changes.remove(shell.target_id, NOW, "operator")
+    assert f"Target {shell.target_id} was removed." in shell.type("show", export_id).stdout
+    assert shell.json("show", export_id)["target_id"] == shell.target_id
 
 
 def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell) -> None:

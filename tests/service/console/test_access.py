@@ -31,6 +31,7 @@ from tests.support.factories import (
     Customer,
     make_customer,
     make_exports,
+    make_project,
     make_session,
     make_settings,
     make_target,
@@ -48,6 +49,11 @@ OPEN: Final = {
     ("GET", "/static/{file}"),
 }
 
+
+#: Those that forms ask for.
+ABILITIES: Final = (Ability.CONSOLE, Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT)
+#: No other number of a page.
+PROJECT_ID: Final = 987_654_321
 
 LABELS: Final = RuleAction(RuleActionType.LABEL, labels=("team",))
 
@@ -77,6 +83,7 @@ ROWS: Final = [
     AccessRow("GET", "/recoveries"),
     AccessRow("GET", "/recoveries/{recovery_id}"),
     AccessRow("GET", "/findings"),
+    AccessRow("POST", "/projects/{project_id}/grouping", fields={"ticket_grouping": "finding"}),
     AccessRow("GET", "/sessions"),
     AccessRow("GET", "/integrations", is_for_operator=True),
     AccessRow("GET", "/compliance", is_for_operator=True),
@@ -167,6 +174,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), resolver))
+    execute("UPDATE projects SET id = ? WHERE id = ?", (PROJECT_ID, make_project(customer, is_granted=False)))
     ids = {
         "export_id": make_exports(customer, 1)[0],
         "target_id": make_target(customer).id,
@@ -174,6 +182,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "session_id": make_session(customer),
         "job_id": make_job(customer),
         "rule_id": make_rule(customer),
+        "project_id": str(PROJECT_ID),
     }
     return AccessScene(client, customer, make_customer(), ids)
 
@@ -233,7 +242,7 @@ STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
 
 def signed_in(scene: AccessScene, customer: Customer) -> ConsoleBrowser:
     person = ConsoleBrowser(scene.client)
-    assert person.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES)).status_code == 303
+    assert person.sign_in(make_console_token(customer, *ABILITIES)).status_code == 303
     return person
 
 

@@ -729,6 +729,28 @@ def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, a
     page.close()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_inbox_names_new_tickets_without_moving_the_list(
+    width: int, furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    page = at_furnished.new_page()
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(furnished.at("/inbox"))
+    number = page.evaluate("counted.inbox")
+    body = {"counts": {"inbox": {"number": number + 3, "text": str(number + 3)}}, "health": None}
+    page.route(furnished.at("/counts"), lambda route: route.fulfill(json=body))
+    fresh, ticket = page.locator("main [data-new=inbox]"), page.locator(".pane-list .row").first
+    expect(fresh).to_be_hidden()
+    before = ticket.bounding_box()
+    page.evaluate("renewCounts()")
+    expect(fresh).to_have_text("3 new")
+    expect(fresh).to_be_visible()
+    assert ticket.bounding_box() == before
+    fresh.click()
+    expect(fresh).to_be_hidden()
+    page.close()
+
+
 def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/sessions")) as seen:
         signed_in_at = seen.page.locator("time.ago").first

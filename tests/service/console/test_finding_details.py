@@ -93,6 +93,18 @@ def test_the_page_lists_the_scan_runs_and_the_other_findings_of_the_page(custome
 
 
 @on_sqlite
+def test_the_inbox_shows_the_details_beside_the_list(customer: Customer, tmp_path: Path) -> None:
+    client = make_client(customer, tmp_path, BASE)
+    help_url = "https://rules.example.com/label"
+    [first, _] = scan(client, 7, "7/home.png", issue("label", helpUrl=help_url), issue("alt", severity="low"))
+    person = ConsoleBrowser(client)
+    person.sign_in(make_console_token(customer))
+    page = person.get("/inbox", f"export={first}").text
+    shown = (f'href="{BASE}/7/home.png"', f'href="{help_url}"', "Reported by 1 scan run<", "1 other finding on this page")
+    assert [each for each in shown if each not in page] == []
+
+
+@on_sqlite
 def test_lists_are_bounded_and_read_from_an_index(customer: Customer, tmp_path: Path) -> None:
     client = make_client(customer, tmp_path, "")
     exports = scan(client, 7, "x.png", *(issue(f"rule-{number}") for number in range(MOST_LISTED + 3)))

@@ -38,10 +38,10 @@ BUTTONS: Final = {
     "/targets/{target_id}/edit": Ways(TARGET, "target set"),
     "/targets/{target_id}/remove": Ways(TARGET, "target remove"),
     "/exports/{export_id}/restore": Ways(f"{EXPORT}/restore", "export restore"),
-    "/exports/{export_id}/snooze": Ways(f"{EXPORT}/snooze", None),
-    "/exports/{export_id}/edit": Ways(EXPORT, None),
-    "/exports/{export_id}/split": Ways(f"{EXPORT}/split", None),
-    "/bulk-jobs/{job_id}/cancel": Ways("/api/bulk-jobs/{job_id}/cancel", None),
+    "/exports/{export_id}/snooze": Ways(f"{EXPORT}/snooze", "export snooze"),
+    "/exports/{export_id}/edit": Ways(EXPORT, "export edit"),
+    "/exports/{export_id}/split": Ways(f"{EXPORT}/split", "export split"),
+    "/bulk-jobs/{job_id}/cancel": Ways("/api/bulk-jobs/{job_id}/cancel", "export bulk --cancel"),
     "/rules/new": Ways("/api/approval-rules", "rule add"),
     **{f"/rules/{{rule_id}}{verb}": Ways(RULE, "rule set") for verb in ("", "/enable", "/disable")},
     "/rules/{rule_id}/remove": Ways(RULE, "rule remove"),
@@ -56,6 +56,7 @@ BUTTONS: Final = {
     "/targets/{target_id}/secret": Ways(None, "secret set target"),
     "/targets/{target_id}/recover": Ways(RECOVERIES, "export recover --since"),
     "/recoveries/{recovery_id}/cancel": Ways(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
+    "/projects/{project_id}/grouping": Ways("/api/projects/{project_id}", "project set"),
     "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
 }
 #: A browser's session and preferences, and summaries before a decision: a caller of the API needs none of them.

@@ -17,6 +17,7 @@ from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult, fingerprint
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
@@ -321,7 +322,7 @@ def test_projects_are_reported_with_their_newest_finding(customer: Customer) -> 
     quiet = projects.add_project("Quiet", customer.account_id, NOW)
     [second, first] = findings.scanned_projects(customer.account_id, 10)
     assert (first.id, first.newest_finding_id) == (customer.project_id, newest.id)
-    assert second == findings.ScannedProject(quiet.id, "Quiet", None)
+    assert second == findings.ScannedProject(quiet.id, "Quiet", TicketGrouping.RULE, None)
     assert findings.scanned_projects(customer.account_id, 1) == [second]
     assert findings.scanned_project(customer.project_id, customer.account_id) == first
     with pytest.raises(NotFound):

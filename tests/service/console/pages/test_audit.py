@@ -11,10 +11,10 @@ from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import execute, rows, transaction
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
 from tests.support.corpora import naughty_strings
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
-from tests.support.query_plans import read_whole, statements
+from tests.support.query_plans import read_whole
 
 #: Nobody's cursor of this list: of another one, of no version, not a row's number, beyond a database's, other digits.
 CURSORS: Final = (
@@ -136,7 +136,7 @@ def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: C
     made = make_exports(customer, 60)
     append(*(line(f"user:{customer.user_id}", "approve", export_id) for export_id in made))
     for query in ("", "subject=nobody", f"subject={made[0]}"):
-        with statements() as ran:
+        with page_statements() as ran:
             assert person.get("/audit", query).status_code == 200
         assert len(ran) <= MOST_STATEMENTS, [each.sql for each in ran]
     asked = [each for each in ran if "audit_entries" in each.sql]

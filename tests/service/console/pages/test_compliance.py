@@ -9,9 +9,8 @@ from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.secrets.vault import Vault
-from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.console_user import ConsoleBrowser, on_sqlite, page_statements
 from tests.support.corpora import naughty_strings
-from tests.support.query_plans import statements
 from tests.support.storefront import ADA, BOB, receive, traces_of
 
 VAULT: Final = Vault([b"A" * 32])
@@ -105,7 +104,7 @@ def test_nothing_in_a_request_is_markup_and_a_page_is_one_question(person: Conso
             "UPDATE compliance_requests SET shop_domain = ?, last_error = ?, subject_pseudonym = ?, counts = ? WHERE id = ?",
             (text, text, text, counts, made),
         )
-    with statements() as ran:
+    with page_statements() as ran:
         answer = person.get("/compliance", "limit=200")
     assert answer.status_code == 200
     assert len([each for each in ran if "compliance_requests" in each.sql]) == 1

@@ -27,7 +27,7 @@ from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -44,7 +44,6 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import many_targets
-from tests.support.query_plans import statements
 from tests.support.raw_http import base64url
 
 NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -236,7 +235,7 @@ def test_an_empty_list_says_why(person: ConsoleBrowser, customer: Customer) -> N
 @on_sqlite
 def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
     def asked(query: str = "limit=200") -> int:
-        with statements() as ran:
+        with page_statements() as ran:
             assert person.get("/exports", query).status_code == 200
         return len(ran)
 
@@ -536,7 +535,7 @@ def test_without_a_target_the_page_says_how_to_make_one(person: ConsoleBrowser, 
 @on_sqlite
 def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: ConsoleBrowser, customer: Customer) -> None:
     def asked(export_id: str) -> int:
-        with statements() as ran:
+        with page_statements() as ran:
             assert person.get(f"/exports/{export_id}").status_code == 200
         return len(ran)
 

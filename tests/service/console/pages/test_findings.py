@@ -7,12 +7,14 @@ from typing import Any
 
 from falcon.testing import Result
 
+from schemas.base.principal import Ability
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
+from storage.accounts import projects
 from storage.db.engine import execute, rows
-from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
-from tests.support.query_plans import statements
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -91,7 +93,7 @@ def test_an_empty_list_says_what_to_do(person: ConsoleBrowser, customer: Custome
     assert 'data-state="filtered"' in person.get("/findings", "severity=low").text
     assert 'data-state="unused"' in person.get("/findings", f"project={make_project(customer)}").text
     execute("DELETE FROM grants")
-    for table in ("exports", "findings", "page_results", "scan_runs", "projects"):
+    for table in ("exports", "finding_sightings", "findings", "page_results", "scan_runs", "projects"):
         execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
     assert "No project yet" in person.get("/findings").text
 
@@ -152,9 +154,37 @@ def test_what_a_scanner_wrote_is_text(person: ConsoleBrowser, customer: Customer
 
 
 @on_sqlite
+def test_the_grouping_of_a_project_is_set(person: ConsoleBrowser, customer: Customer) -> None:
+    manager = ConsoleBrowser(person.client)
+    manager.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_ACCOUNT))
+    path, query = f"/projects/{customer.project_id}/grouping", f"project={customer.project_id}"
+    page = manager.get("/findings", query).text
+    assert f'action="/console{path}"' in page
+    assert '<option value="finding" selected>one for each finding</option>' in page
+    answer = manager.post(path, ticket_grouping="rule")
+    assert answer.headers["location"] == f"/console/findings?{query}&done=grouping_set"
+    assert '<option value="rule" selected>one for each rule</option>' in manager.get("/findings", query).text
+    assert rows("SELECT actor, reason FROM audit_entries WHERE action = 'set_ticket_grouping'") == [
+        (f"user:{customer.user_id}", "rule")
+    ]
+    assert manager.post(path, ticket_grouping="page").status_code == 422
+    assert projects.get_project(customer.project_id).ticket_grouping == TicketGrouping.RULE
+
+
+@on_sqlite
+def test_without_the_ability_the_grouping_is_only_shown(person: ConsoleBrowser, customer: Customer) -> None:
+    page = person.get("/findings").text
+    assert "Tickets of new findings: one for each finding. A token with the ability <code>account:manage</code>" in page
+    assert "/grouping" not in page
+    refused = person.post(f"/projects/{customer.project_id}/grouping", ticket_grouping="rule")
+    assert (refused.status_code, "account:manage" in refused.text) == (403, True)
+    assert projects.get_project(customer.project_id).ticket_grouping == TicketGrouping.FINDING
+
+
+@on_sqlite
 def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
     def asked() -> int:
-        with statements() as ran:
+        with page_statements() as ran:
             assert person.get("/findings", "limit=200").status_code == 200
         return len(ran)
 

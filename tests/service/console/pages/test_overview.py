@@ -21,7 +21,7 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
 from tests.support.factories import (
     Customer,
     issue,
@@ -36,7 +36,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import read_whole, statements
+from tests.support.query_plans import read_whole
 
 WORKER = "worker:test"
 #: However much there is: who looks, whether that is the operator, the checks, the page.
@@ -383,7 +383,7 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
 
     person = newcomer()
     make_target(customer)
-    with statements() as of_one:
+    with page_statements() as of_one:
         assert person.get("/overview").status_code == 200
     now = datetime.now(UTC)
     many_targets(customer, 0, 1000, "https://tracker.example.com/hook")
@@ -391,7 +391,7 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     many_waiting(customer, 20_000, 5_000, (0, 1000), now - timedelta(hours=1))
     learn()
     person = newcomer()
-    with statements() as ran:
+    with page_statements() as ran:
         page = person.get("/overview")
     assert page.status_code == 200
     assert len(ran) == len(of_one) <= STATEMENTS

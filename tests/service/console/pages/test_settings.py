@@ -15,10 +15,9 @@ from storage.db import engine
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault, key_fingerprint
 from tests.support.canaries import traces
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
 from tests.support.factories import Customer, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
 
 WORD = "canaryword{}forthesettings"
 KEYS = (b"K" * 31 + b"1", b"K" * 31 + b"2")
@@ -199,6 +198,6 @@ def test_nobody_but_the_operator_reads_the_settings(person: ConsoleBrowser) -> N
 
 
 def test_the_page_asks_few_questions(person: ConsoleBrowser) -> None:
-    with statements() as ran:
+    with page_statements() as ran:
         assert person.get("/settings").status_code == 200
     assert len(ran) <= 7

@@ -12,9 +12,8 @@ from schemas.intake.scanner import PostbackForm
 from service.console.triage.ticket_list import PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
-from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.console_user import ConsoleBrowser, on_sqlite, page_statements
 from tests.support.factories import Customer, issue, make_customer, make_exports, make_target, postback, record_postback
-from tests.support.query_plans import statements
 
 MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
 
@@ -188,7 +187,7 @@ def test_letters_that_cannot_be_seen_are_shown_in_a_row(person: ConsoleBrowser, 
 @on_sqlite
 def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
     def asked() -> int:
-        with statements() as ran:
+        with page_statements() as ran:
             assert person.get("/inbox").status_code == 200
         return len(ran)
 
