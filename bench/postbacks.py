@@ -63,8 +63,9 @@ def _measured(repetitions: int) -> list[Figure]:
 
 def _repetition(project_id: int, number: int) -> dict[str, float]:
     first_run = _FIRST_RUN + 10 * number + 1_000_000 * project_id
-    new, seen = (_page(run_id, f"/page-{number}", RULES, PLACES) for run_id in (first_run, first_run + 1))
-    # A rule of its own, or the second site would extend the groups of the first.
+    # Rules of their own, or the second repetition would extend the groups of the first.
+    rule = f"page-{number}-rule"
+    new, seen = (_page(run_id, f"/page-{number}", RULES, PLACES, rule) for run_id in (first_run, first_run + 1))
     site = [_page(first_run + 2, f"/{number}/{page}", SITE_RULES, 1, f"site-{number}-rule") for page in range(SITE_PAGES)]
     return {
         "postback_500_new": _cpu_ms(lambda: _post([new], project_id)),
@@ -73,7 +74,7 @@ def _repetition(project_id: int, number: int) -> dict[str, float]:
     }
 
 
-def _page(run_id: int, path: str, rules: int, places: int, rule: str = "rule") -> ScanPostback:
+def _page(run_id: int, path: str, rules: int, places: int, rule: str) -> ScanPostback:
     url = f"https://shop.example{path}"
     issues: list[Mapping[str, Any]] = [
         issue(f"{rule}-{number}", location=f"main > section.{chr(ord('a') + place)} > img.hero")
