@@ -21,15 +21,18 @@ from runtime.clock import utc_now
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.exports.approval_rules import RuleAction, RuleActionType
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from service.app import App, create_app
-from storage.accounts import sessions, tokens
+from storage.accounts import projects, sessions, tokens
 from storage.exports import recoveries
 from storage.targets import pings, validations
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
+    issue,
     make_bulk_job,
     make_customer,
     make_exports,
@@ -38,6 +41,8 @@ from tests.support.factories import (
     make_rule,
     make_settings,
     make_target,
+    postback,
+    record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import is_of_the_console
@@ -60,7 +65,8 @@ class DescribedApi:
         self.customer: Customer = make_customer()
         self._platform_token = make_platform_token(self.customer)
         target = make_target(self.customer)
-        self._failed = make_failed(self.customer, target.id, 40)
+        # A retry needs an export that failed, a split one of several findings.
+        self._needed = {"retry": make_failed(self.customer, target.id, 40), "split": self._groups(40)}
         self._token = tokens.create(self.customer.email, TokenKind.API, utc_now(), ABILITIES[TokenKind.API])[1]
         self._ids = {
             "exp": make_exports(self.customer, 40),
@@ -81,6 +87,17 @@ class DescribedApi:
             if not (method.internal or method.method == "HEAD" or is_of_the_console(route.path))
         }
         self._app = _Signing(app)
+
+    def _groups(self, count: int) -> list[str]:
+        """Store groups of two findings each."""
+        project_id, now = self.customer.project_id, utc_now()
+        projects.set_ticket_grouping(project_id, None, TicketGrouping.RULE, now, "test")
+        places: list[Mapping[str, Any]] = [
+            issue(f"group-{number}", location=place) for number in range(count) for place in ("main", "nav")
+        ]
+        groups = record_postback(PostbackForm().read(postback(1, places)), project_id, now).ticket_exports
+        projects.set_ticket_grouping(project_id, None, TicketGrouping.FINDING, now, "test")
+        return list(groups)
 
     def _recoveries(self, count: int) -> list[str]:
         """Begin recoveries, each of a target of its own, since one at a time is what a target has."""
@@ -124,15 +141,14 @@ class DescribedApi:
         What does not fit stays as it is: it has to be refused.
         """
         chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
-        # Only what has failed is tried again, which is rare enough to be left to no chance.
-        is_retry = path.endswith("/retry")
-        if chance % 4 == 0 and not is_retry:
+        verb = path.rpartition("/")[2]
+        # What these need is rare enough to be left to no chance.
+        if chance % 4 == 0 and verb not in self._needed:
             return value
         if isinstance(value, str) and (found := _ID.fullmatch(value)):
-            verb = path.rpartition("/")[2]
             if found[1] == "tgt" and verb in self._turned:
                 return self._turned[verb]
-            there_are = self._failed if is_retry else self._ids[found[1]]
+            there_are = self._needed.get(verb, self._ids["exp"]) if found[1] == "exp" else self._ids[found[1]]
             return there_are[chance % len(there_are)]
         if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:
             return self.customer.project_id

@@ -16,6 +16,7 @@ from falcon.testing import Result, TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition, encode_cursor
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from service.app import create_app
@@ -83,12 +84,17 @@ def words(two: Two) -> st.SearchStrategy[str]:
     """Return what may stand wherever a client writes something."""
     known = st.sampled_from([*two.own, *two.others, *ExportStatus, *SOURCE_TYPES, "1", "200", ""])
     injected = st.sampled_from(INJECTED)
-    cursors = (known | injected | st.text(max_size=30)).map(cursor)
+    cursors = (known | injected | st.text(max_size=30)).map(cursor) | known.map(cursor_of_exports)
     return known | injected | st.text(max_size=40) | cursors | st.tuples(known, injected).map("".join)
 
 
 def cursor(text: str) -> str:
     return base64.urlsafe_b64encode(f"1:{text}".encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def cursor_of_exports(text: str) -> str:
+    """Return a cursor of the unfiltered list of exports, newest first."""
+    return encode_cursor(ExportQuery(), ExportSort.NEWEST, ListPosition(text))
 
 
 def asked(two: Two, method: str, path: str, query: Mapping[str, str] | None = None) -> Result:
@@ -145,9 +151,9 @@ def try_to_open(two: Two, each: str) -> None:
 
 
 def test_a_cursor_that_was_made_for_others_shows_ones_own(two: Two) -> None:
-    """It is a place in time: whoever made it, what follows there is of who asks."""
-    for path, places in ((EXPORTS, two.others[:6]), (TARGETS, two.others[6:])):
+    """It is a place in time: the page that follows there has only rows of the account that asks."""
+    for path, places, made in ((EXPORTS, two.others[:6], cursor_of_exports), (TARGETS, two.others[6:], cursor)):
         for place in places:
-            shown = asked(two, "GET", path, {"cursor": cursor(place)}).text
+            shown = asked(two, "GET", path, {"cursor": made(place)}).text
             expected = [each for each in two.own if each[:3] == place[:3] and each < place]
             assert sum(each in shown for each in expected) == len(expected) > 0

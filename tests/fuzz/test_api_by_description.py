@@ -7,6 +7,7 @@ say.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,14 +59,35 @@ MEANT: Final = frozenset(
         "invalid_since",
         "still_to_come",
         "in_the_past",
+        # Which members belong together, and what a comma separates in one text.
+        "not_of_this_action",
+        "ids_or_filter",
+        "no_members",
+        "empty_match",
+        "not_a_path",
         *rules.MESSAGES,
         *(reason.value for reason in RefusalReason),
         *(reason.value for reason in DnsFailure),
     }
 )
 
-#: The same of one member: whether a webhook needs a customer is said by its topic.
-MEANT_OF: Final = frozenset({("/customer", "required")})
+#: Filters whose values are separated by commas, each with a form of its own.
+_SEPARATED: Final = ("status", "severity", "project_id", "source", "rule", "target_id", "host")
+#: The same of one member: whether a webhook needs a customer is said by its topic, what an action needs by its type.
+MEANT_OF: Final = frozenset(
+    {
+        ("/customer", "required"),
+        ("/target_id", "required"),
+        ("/expected_count", "required"),
+        *((f"/action/{name}", "required") for name in ("target_id", "reason", "labels")),
+        *((f"{parent}/{name}", "not_allowed") for parent in ("", "/filter") for name in _SEPARATED),
+        # A control character is white space here, and a character to a pattern.
+        ("/labels/*", "too_short"),
+        # A text without a word: only punctuation.
+        ("/q", "too_short"),
+        ("/filter/q", "too_short"),
+    }
+)
 ANSWERS_TO_WHAT_FITS: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", "429"]
 
 #: Checks that cannot hold for an operation, and why.
@@ -202,7 +224,9 @@ def _unmeant(case: Any, response: Any) -> set[str]:
     if response.status_code != 422 or case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return set()
     reported = json.loads(response.content)
-    refused = {(each["path"], each["code"]) for each in reported["error"]["details"].get("fields", ())}
+    refused = {
+        (re.sub(r"/\d+", "/*", each["path"]), each["code"]) for each in reported["error"]["details"].get("fields", ())
+    }
     return {f"{path} {code}" for path, code in refused - MEANT_OF if code not in MEANT}
 
 

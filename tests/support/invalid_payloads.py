@@ -6,7 +6,7 @@ a member that is added, are among them; `unnamed_members` tells which are not.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -14,12 +14,16 @@ from typing import Any, Final
 
 from falcon.inspect import inspect_routes
 
+from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import App
 from tests.support.canaries import numbered
 from tests.support.factories import (
     capture,
     cms_diagnostics,
     issue,
+    make_exports,
+    make_rule,
+    make_target,
     plain_email,
     postback,
     postmark_email,
@@ -73,6 +77,25 @@ _RULE_MATCH: Final = {
     "rule": "csp-*",
     "page_path": "/checkout/*",
 }
+_EDIT: Final = {
+    "title": "A title",
+    "description": "A description",
+    "severity": "high",
+    "labels": ["later"],
+    "ticket_digest": None,
+}
+_FILTER: Final = {
+    "status": "prepared",
+    "severity": "high",
+    "project_id": "1",
+    "source": "finding",
+    "rule": "csp",
+    "target_id": "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7",
+    "host": "shop.example",
+    "q": "checkout",
+    "created_after": "2026-01-01T00:00:00Z",
+    "created_before": "2026-02-01T00:00:00Z",
+}
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
 #: What a message with an attachment is in the plain form.
@@ -107,8 +130,10 @@ def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
         for which, base in enumerate(_calls(world, method, route)):
             name = f"{method} {route}"
             if which == 0:
-                yield from _around(name, base, numbers)
-            for place, call, number in _within(route, base, numbers):
+                around = _around(name, base, numbers)
+                yield from (replace(each, call=_of_a_new_row(name, each.call, world)) for each in around)
+            for place, spoiled, number in _within(route, base, numbers):
+                call = _of_a_new_row(name, spoiled, world)
                 if operation.has_dry_run:
                     dry = next(numbers)
                     yield Spoiled(f"{name} dry {place}", dry, _dry(_renumbered(call, dry), route))
@@ -116,6 +141,38 @@ def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
     for method, path in (("GET", "/{}"), ("POST", "/api/{}"), ("GET", "/api/ticket-exports/{}/{}"), ("PUT", "/{}")):
         number = next(numbers)
         yield Spoiled(f"{method} nowhere", number, Call(method, path.replace("{}", numbered(number))))
+
+
+def _new_export(world: CloudInstallation) -> str:
+    return make_exports(world.customer, 1)[0]
+
+
+def _new_target(world: CloudInstallation) -> str:
+    return make_target(world.customer).id
+
+
+def _new_rule(world: CloudInstallation) -> str:
+    return make_rule(world.customer, RuleAction(RuleActionType.LABEL, labels=("later",)), RuleMatch(rule="none")).id
+
+
+#: By route, the id in its path and what makes another row for it.
+_NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] = {
+    f"PATCH {EXPORTS}/{{export_id}}": ("export_id", _new_export),
+    f"POST {EXPORTS}/{{export_id}}/dismiss": ("export_id", _new_export),
+    f"POST {EXPORTS}/{{export_id}}/snooze": ("export_id", _new_export),
+    f"PATCH {TARGETS}/{{target_id}}": ("target_id", _new_target),
+    f"DELETE {TARGETS}/{{target_id}}": ("target_id", _new_target),
+    f"PATCH {RULES}/{{rule_id}}": ("rule_id", _new_rule),
+    f"DELETE {RULES}/{{rule_id}}": ("rule_id", _new_rule),
+}
+
+
+def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
+    """Return the request about a row that no request has changed yet, where one changes or ends what it is about."""
+    if name not in _NEW_ROWS:
+        return call
+    id_name, make = _NEW_ROWS[name]
+    return replace(call, path=call.path.replace(getattr(world, id_name), make(world)))
 
 
 def base_calls(app: App, world: CloudInstallation) -> Iterator[tuple[str, Call]]:
@@ -344,7 +401,27 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
         ],
         TARGETS: [target_request(max_per_minute=60)],
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
-        f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
+        f"{EXPORTS}/{{export_id}}/approve": [
+            {"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64},
+            {"target_ids": [world.target_id, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"]},
+        ],
+        f"{EXPORTS}/{{export_id}}/retry": [{"target_id": world.target_id}],
+        f"{EXPORTS}/{{export_id}}": [_EDIT],
+        f"{EXPORTS}/{{export_id}}/dismiss": [{"reason": "test", "note": "A trial"}],
+        f"{EXPORTS}/{{export_id}}/snooze": [{"until": "2999-01-01T00:00:00Z"}],
+        f"{EXPORTS}/bulk": [
+            {
+                "action": "dismiss",
+                "reason": "test",
+                "note": "A trial",
+                "ids": [{"id": world.export_id, "ticket_digest": "a"}],
+            },
+            {"action": "approve", "target_id": world.target_id, "filter": _FILTER, "expected_count": 1},
+        ],
+        f"{TARGETS}/{{target_id}}": [
+            {"name": "Tracker", "base_url": "https://tracker.example.com/new", "max_per_minute": 60}
+        ],
+        "/api/projects/{project_id}": [{"ticket_grouping": "rule"}],
         RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],
         f"{RULES}/{{rule_id}}": [
             {"name": "A rule", "enabled": False, "match": _RULE_MATCH, "action": each} for each in actions

@@ -17,6 +17,7 @@ import pytest
 from falcon.testing import TestClient
 
 from runtime.clock import utc_now
+from schemas.base.principal import ABILITIES, TokenKind
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from service.app import create_app
@@ -147,10 +148,17 @@ def test_secrets_stand_in_no_table_and_no_log(
 # --- every member, header, name and parameter of every route
 
 _TO: Final = ("exports.ticket", "inbound_emails.recipients")
-_FROM: Final = ("exports.ticket", "inbound_emails.sender")
+#: What is searched for: title, description and URLs.
+_WORDS: Final = "export_search.words"
+_FROM: Final = ("exports.ticket", "inbound_emails.sender", _WORDS)
 _ENCLOSED: Final = ("exports.ticket", "inbound_emails.attachments")
-_REPORTED: Final = ("answer", "diagnostics.diagnostics", "exports.ticket")
-_CAPTURED: Final = ("answer", "exports.ticket")
+_REPORTED: Final = ("answer", "diagnostics.diagnostics", "exports.ticket", _WORDS)
+_IN_TICKET: Final = ("answer", "exports.ticket")
+_CAPTURED: Final = (*_IN_TICKET, _WORDS)
+_OF_TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    "/base_url": ("answer", "targets.base_url"),
+    "/name": ("answer", "targets.name"),
+}
 _OF_RULES: Final[dict[str, tuple[str, ...]]] = {
     "/name": ("answer", "approval_rules.name"),
     "/match/rule": ("answer", "approval_rules.conditions"),
@@ -165,15 +173,15 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/page/pageType": ("exports.ticket", "page_results.page_type"),
         "/page/responseHeaders/server": ("page_results.response_headers",),
         "/page/responseHeaders/?": ("page_results.response_headers",),
-        "/artifacts/screenshotPath": ("page_results.screenshot_path",),
-        "/issues/*/code": ("exports.rule", "exports.ticket", "findings.code"),
-        "/issues/*/title": ("exports.ticket", "findings.title"),
+        "/artifacts/screenshotPath": ("exports.ticket", "page_results.screenshot_path"),
+        "/issues/*/code": ("export_terms.value", "exports.rule", "exports.ticket", "findings.code", _WORDS),
+        "/issues/*/title": ("exports.ticket", "findings.title", _WORDS),
         "/issues/*/severity": ("exports.ticket",),
-        "/issues/*/description": ("exports.ticket",),
-        "/issues/*/location": ("exports.ticket", "findings.location"),
-        "/issues/*/url": ("exports.ticket", "findings.page_url"),
+        "/issues/*/description": ("exports.ticket", _WORDS),
+        "/issues/*/location": ("exports.ticket", "findings.location", _WORDS),
+        "/issues/*/url": ("exports.ticket", "findings.page_url", _WORDS),
         # What a scanner says besides is the issue's evidence.
-        "/issues/*/helpUrl": ("exports.ticket",),
+        "/issues/*/helpUrl": ("exports.ticket", "findings.help_url"),
         "/issues/*/nodes/*/target": ("exports.ticket",),
         "/issues/*/nodes/*/?": ("exports.ticket",),
         "/issues/*/?": ("exports.ticket",),
@@ -181,9 +189,9 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {EMAIL}": {
         "/from": _FROM,
         "/to": _TO,
-        "/subject": ("exports.ticket", "inbound_emails.subject"),
-        "/text": ("exports.ticket", "inbound_emails.text"),
-        "/attachments/*/name": _ENCLOSED,
+        "/subject": ("exports.ticket", "inbound_emails.subject", _WORDS),
+        "/text": ("exports.ticket", "inbound_emails.text", _WORDS),
+        "/attachments/*/name": (*_ENCLOSED, _WORDS),
         "/attachments/*/content_type": _ENCLOSED,
         # The same in Postmark's words; of what these say twice, the form with the name is kept.
         "/FromFull/Email": _FROM,
@@ -195,25 +203,32 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/CcFull/*/Name": _TO,
         "/BccFull/*/Email": _TO,
         "/OriginalRecipient": _TO,
-        "/Subject": ("exports.ticket", "inbound_emails.subject"),
-        "/TextBody": ("exports.ticket", "inbound_emails.text"),
-        "/Attachments/*/Name": _ENCLOSED,
+        "/Subject": ("exports.ticket", "inbound_emails.subject", _WORDS),
+        "/TextBody": ("exports.ticket", "inbound_emails.text", _WORDS),
+        "/Attachments/*/Name": (*_ENCLOSED, _WORDS),
         "/Attachments/*/ContentType": _ENCLOSED,
     },
-    f"POST {TARGETS}": {
-        "/base_url": ("answer", "targets.base_url"),
-        "/name": ("answer", "targets.name"),
-    },
+    f"POST {TARGETS}": _OF_TARGETS,
     f"POST {EXPORTS}": {
         "/ticket/title": _CAPTURED,
         "/ticket/description": _CAPTURED,
         "/ticket/page_url": _CAPTURED,
-        "/ticket/labels/*": _CAPTURED,
-        "/ticket/evidence/rule": _CAPTURED,
-        "/ticket/evidence/?": _CAPTURED,
+        "/ticket/labels/*": _IN_TICKET,
+        "/ticket/evidence/rule": _IN_TICKET,
+        "/ticket/evidence/?": _IN_TICKET,
         "/source/id": ("answer", "exports.source_id"),
     },
+    f"PATCH {EXPORTS}/{{export_id}}": {
+        "/title": _CAPTURED,
+        "/description": _CAPTURED,
+        "/labels/*": _IN_TICKET,
+    },
+    # The results repeat the ids.
+    f"POST {EXPORTS}/bulk": {"/ids/*/id": ("answer",)},
+    f"POST {EXPORTS}/{{export_id}}/dismiss": {"/note": ("answer", "exports.dismissal_note")},
+    f"PATCH {TARGETS}/{{target_id}}": _OF_TARGETS,
     f"POST {RULES}": _OF_RULES,
+    f"PATCH {RULES}/{{rule_id}}": _OF_RULES,
     f"POST {CAPTURES}": {
         "/page_url": (*_CAPTURED, "evidence_captures.page_url"),
         "/page_title": (*_CAPTURED, "evidence_captures.page_title"),
@@ -238,7 +253,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/shop_domain": (*_CAPTURED, "diagnostics.shop_domain"),
         "/shop_name": (*_CAPTURED, "diagnostics.shop_name"),
         "/app_version": (*_CAPTURED, "diagnostics.client_version"),
-        "/diagnostics/primary_domain": _REPORTED,
+        "/diagnostics/primary_domain": (*_REPORTED, "export_terms.value"),
         "/diagnostics/published_theme_name": _REPORTED,
         "/diagnostics/product_count_bucket": _REPORTED,
         "/diagnostics/checkout_profile_status": _REPORTED,
@@ -270,7 +285,7 @@ def _be_a_worker() -> object:
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind, with every route, for all that is sent."""
-    customer, wake_ups = make_customer(), FakeWakeUpQueue(_be_a_worker)
+    customer, wake_ups = make_customer(abilities=tuple(ABILITIES[TokenKind.API])), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     actual = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
     return make_world(actual, TestClient(create_app(actual, wake_ups, AnyLookup({}))), wake_ups, customer)
@@ -319,7 +334,7 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     for number, spoiled in sent.items():
         # A request's id is given back and logged whatever becomes of it; a key is kept with what was done.
         is_reported = number in accepted or spoiled.place.endswith("header X-Request-Id")
-        without_work = spoiled.call.method == "GET" or COMPLIANCE in spoiled.place
+        without_work = spoiled.call.method in {"GET", "DELETE"} or COMPLIANCE in spoiled.place
         is_key = spoiled.place.endswith("header Idempotency-Key")
         wanted[number] = may_stand(spoiled) if is_reported and not (is_key and without_work) else set()
         if number in invalid and spoiled.place.endswith("/?"):
