@@ -10,11 +10,22 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from runtime.clock import utc_now
+from schemas.base.principal import Ability
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import execute, rows
 from tests.support.browsers import watch
 from tests.support.console_user import make_console_token
-from tests.support.factories import LOOPBACK, Customer, environment, issue, make_target, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK,
+    SCANNER_SECRET,
+    Customer,
+    environment,
+    issue,
+    make_target,
+    postback,
+    record_postback,
+)
+from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
 from tests.support.scan_reports import FILES, imported
 from tests.support.servers import RedisServer
@@ -81,11 +92,12 @@ def database_url(sqlite_url: str) -> str:
 
 
 @pytest.fixture
-def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
+def service(database: str, redis: RedisServer, customer: Customer, tmp_path: Path) -> Iterator[Service]:
     """The service, over the database and the Redis that the worker has."""
     folder = tmp_path / "served"
     folder.mkdir()
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+    settings["DEFAULT_PROJECT_ID"] = str(customer.project_id)
     with Service(environment(folder, **settings)) as running:
         yield running
 
@@ -211,3 +223,73 @@ def test_a_ticket_is_edited_and_a_selection_dismissed_on_a_phone_and_without_jav
     hands.button("Dismiss 2 tickets")
     expect(hands.page.get_by_role("status").filter(has_text="2 tickets dismissed.")).to_be_visible()
     context.close()
+
+
+class StatusReceiver(LoopbackServer):
+    """Responds to every request with one status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(self._answer)
+        self._status = status
+
+    def _answer(self, peer: Peer) -> None:
+        while peer.read():
+            peer.answer(self._status, b"{}")
+
+
+@pytest.mark.timeout(180)
+def test_a_rule_approves_a_scan_and_a_wrong_target_is_replaced(
+    browser: Browser, customer: Customer, service: Service, worker: WorkerProcess
+) -> None:
+    with StatusReceiver(202) as right, StatusReceiver(404) as wrong:
+        make_target(customer, f"http://127.0.0.1:{right.port}/hook", "Tracker")
+        make_target(customer, f"http://127.0.0.1:{wrong.port}/hook", "Moved away")
+        home = f"http://127.0.0.1:{service.port}"
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+        seen = watch(context)
+        token = make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES, Ability.APPROVE_EXPORTS)
+        hands = Hands(context.new_page(), home, token)
+        page = hands.page
+        page.goto(f"{home}/console/rules/new")
+        page.get_by_label("Name", exact=True).fill("Labels of forms")
+        page.get_by_label("Rule code").fill("axe:label*")
+        page.get_by_label("Approve for").check()
+        hands.choose("target_id", f"Tracker (127.0.0.1:{right.port})")
+        hands.button("Add the rule")
+        expect(page.get_by_role("status").filter(has_text="Rule saved.")).to_be_visible()
+        # A scan: the rule approves the first finding, and a person the second one.
+        issues: list[Mapping[str, Any]] = [
+            issue("axe:label", title="Field without label"),
+            issue("axe:alt", title="Image without text"),
+        ]
+        headers = {"X-Scanner-Secret": SCANNER_SECRET}
+        posted = service.request("POST", "/api/scanner/results", headers, postback(issues=issues))
+        assert posted.status == 202
+        page.goto(f"{home}/console/inbox")
+        expect(page.locator(".row")).to_have_count(1)
+        hands.choose("target_id", f"Moved away (127.0.0.1:{wrong.port})")
+        hands.button("Approve")
+        expect(page.get_by_role("status").filter(has_text="Ticket approved.")).to_be_visible()
+        wait_for_row(page, f"{home}/console/deliveries?view=delivered", "Field without label")
+        expect(page.locator("#ticket")).to_contain_text("rule Labels of forms")
+        wait_for_row(page, f"{home}/console/deliveries?view=failed", "Image without text")
+        expect(page.locator("#ticket")).to_contain_text("HTTP 404")
+        hands.click(page.locator("#ticket summary", has_text="Other target…"))
+        hands.click(page.locator("#ticket").get_by_role("button", name="Retry there"))
+        expect(page.get_by_role("status").filter(has_text="Export queued for retry")).to_be_visible()
+        wait_for_row(page, f"{home}/console/deliveries?view=delivered", "Image without text")
+        assert seen.complaints(home) == []
+        context.close()
+    assert dict(rows("SELECT status, COUNT(*) FROM exports GROUP BY status")) == {"exported": 2}
+
+
+def wait_for_row(page: Page, address: str, title: str) -> None:
+    """Load a list again until it has a ticket with a title, and open that."""
+    until = time.monotonic() + WITHIN_S
+    page.goto(address)
+    while not page.locator("a.row-title", has_text=title).count():
+        assert time.monotonic() < until, page.locator("main").inner_text()
+        page.wait_for_timeout(300)
+        page.reload()
+    page.locator("a.row-title", has_text=title).click()
+    expect(page.locator("#ticket-title")).to_contain_text(title)
