@@ -20,6 +20,7 @@ from schemas.exports.ticket import digest
 from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.exports import groups_sql
 from storage.exports.queries import get
@@ -85,7 +86,8 @@ def restore(export_id: str, account_id: int | None, now: datetime, actor: str, l
     """
     with transaction():
         # Before the export, in the order of a postback.
-        groups_sql.lock_projects_of([export_id])
+        if identifiers.is_id(identifiers.EXPORT, export_id):
+            groups_sql.lock_projects_of([export_id])
         export = lock(export_id, account_id)
         if export.snooze is not None and export.status is ExportStatus.PREPARED:
             change(export, NOT_SNOOZED, "restore", now, actor)

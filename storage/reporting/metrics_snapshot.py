@@ -52,17 +52,17 @@ COUNT_VALID_FOR: Final = timedelta(hours=1)
 PAUSED_BY_HAND: Final = "by_hand"
 PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(ASKED_FOR), BREAKER_OPEN)
 
-_BEGINNING: Final = (0, "", "")
+_BEGINNING: Final = (0, "", 0, "")
 #: Due or scheduled, including a lease that may lapse.
 _WAITING: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCount:
-    """A count of exports by status that is under way; `after` is the last one counted, by account, status and id."""
+    """A count of exports by status under way; `after` is the last one counted: account, status, severity, id."""
 
     began_at: int
-    after: tuple[int, str, str] = _BEGINNING
+    after: tuple[int, str, int, str] = _BEGINNING
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -215,7 +215,8 @@ def _exports(now: datetime, last: MetricsSnapshot | None, until: float) -> dict[
     """Continue the count until then (monotonic); return its progress with the last complete count."""
     tally = ExportCount(to_ms(now))
     if last is not None and last.tally is not None and abs(now - from_ms(last.at)) < COUNT_VALID_FOR:
-        tally = last.tally
+        # A version before may have left its file, with a shorter position.
+        tally = last.tally if len(last.tally.after) == len(_BEGINNING) else tally
     while True:
         tally, is_done = _counted_on(tally)
         if is_done:
@@ -228,16 +229,16 @@ def _exports(now: datetime, last: MetricsSnapshot | None, until: float) -> dict[
 
 def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
     """Count one more batch; return whether it was the last one."""
-    by = (ExportRow.account, ExportRow.status, ExportRow.id)
+    by = (ExportRow.account, ExportRow.status, ExportRow.severity_rank, ExportRow.id)
     part = ExportRow.select(*by).where(Tuple(*by) > Tuple(*tally.after)).order_by(*by).limit(COUNT_BATCH).alias("part")
-    groups = (part.c.account_id, part.c.status)
+    groups = (part.c.account_id, part.c.status, part.c.severity_rank)
     counted = Select([part], [*groups, fn.COUNT(SQL("*")), fn.MAX(part.c.id)]).group_by(*groups).order_by(*groups)
     found = list(counted.bind(database).tuples())
     counts = dict(tally.counts)
-    for _, status, count, _ in found:
+    for _, status, _, count, _ in found:
         counts[status] = counts.get(status, 0) + count
-    after = (found[-1][0], found[-1][1], found[-1][3]) if found else tally.after
-    return ExportCount(tally.began_at, after, counts), sum(row[2] for row in found) < COUNT_BATCH
+    after = (*found[-1][:3], found[-1][4]) if found else tally.after
+    return ExportCount(tally.began_at, after, counts), sum(row[3] for row in found) < COUNT_BATCH
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
         "last_validation": {"status": "passed", "reason": None, "checked_at": "2026-03-01T12:00:00.000Z"},
         "delivery": {"concurrency": 16, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
         "created_at": "2026-03-01T12:00:00.000Z",
+        "max_per_minute": None,
     }
 
 
