@@ -144,7 +144,7 @@ def test_an_empty_inbox_names_the_next_step(person: ConsoleBrowser) -> None:
     page = person.get("/inbox")
     assert 'data-state="unused"' in page.text
     assert "Nothing waits for a decision." in page.text
-    assert 'href="/console/import"' in page.text
+    assert "bin/riskrelay import-scan" in page.text
 
 
 @on_sqlite
@@ -182,6 +182,17 @@ def test_letters_that_cannot_be_seen_are_shown_in_a_row(person: ConsoleBrowser, 
     page = person.get("/inbox")
     assert opened(page) == "A[U+202E]B"
     assert "C[U+200B]D" in page.text
+
+
+@on_sqlite
+def test_every_link_of_the_inbox_leads_to_a_page(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    pages = [person.get("/inbox").text]
+    prepare("A ticket")
+    pages.append(person.get("/inbox").text)
+    links = {unescape(each) for page in pages for each in re.findall(r'href="/console(/[^"#]*)', page)}
+    assert len(links) > 10
+    found = {each: person.get(*each.split("?", 1)).status_code for each in links}
+    assert {each: status for each, status in found.items() if status != 200} == {}
 
 
 @on_sqlite
