@@ -111,7 +111,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         "Manage ticket exports.",
         {
             "list": Summary("List exports, newest first, or in the order --sort."),
-            "show": Summary("Show one export."),
+            "show": Summary("Show one export, and whether its target was removed."),
             "attempts": Summary("List the delivery attempts of an export, newest first, with address and response."),
             "prepare": Summary("Prepare a ticket by hand, from options or JSON, with the checks that the API makes."),
             "approve": Summary(

@@ -23,7 +23,7 @@ from dotenv import dotenv_values
 
 from bin.cli.output import echo
 from bin.commands.init import FIRST_TOKEN
-from bin.demo_page import ISSUE_COUNT, DemoSite
+from bin.demo_page import ISSUES, DemoSite
 from bin.processes import child_process
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
@@ -137,7 +137,8 @@ def _scan(instance: Instance, site: DemoSite) -> list[str]:
     for line in lines:
         if line not in export_ids:
             _print(f"found: {line}")
-    _require(len(export_ids) == ISSUE_COUNT, f"expected {ISSUE_COUNT} prepared tickets, got {len(export_ids)}")
+    # A new project has one ticket for each rule.
+    _require(len(export_ids) == len(ISSUES), f"expected {len(ISSUES)} prepared tickets, got {len(export_ids)}")
     for export_id in export_ids:
         record = instance.call("GET", f"/api/ticket-exports/{export_id}").json()
         _require(record["status"] == "prepared" and record["preview"]["safe"], f"{export_id} is not prepared and safe")

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 MAX_WORD: Final = 64
 #: Characters of one ticket's different words; the title's and the page's come first.
 MAX_WORDS: Final = 10_000
+#: Pages whose host is cached: all findings of a postback are on one.
+_MOST_URLS: Final = 1024
 
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -50,9 +52,8 @@ def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:
             yield url
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_MOST_URLS)
 def _host(url: str) -> str | None:
-    # All findings of a postback are on its page.
     try:
         return urlsplit(url).hostname
     except ValueError:

@@ -44,6 +44,8 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
         "target_id": "tgt_1",
         "recovery_id": "rec_1",
         "rule_id": "rul_1",
+        "job_id": "blk_1",
+        "project_id": "1",
         "session_id": "ses_1",
         "file": "page.js",
     }

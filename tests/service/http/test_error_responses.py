@@ -446,7 +446,7 @@ METHODS = [
     *(wrong_method(method, RESULTS, "POST, OPTIONS") for method in ("GET", "PUT", "PATCH", "DELETE")),
     *(wrong_method(method, TARGETS, "GET, HEAD, POST, OPTIONS") for method in ("PUT", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1/approve", "POST, OPTIONS") for method in ("GET", "DELETE")),
-    *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, HEAD, OPTIONS") for method in ("POST", "PUT", "DELETE")),
+    *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, HEAD, PATCH, OPTIONS") for method in ("POST", "PUT", "DELETE")),
     *(
         wrong_method(method, path, "GET, HEAD, OPTIONS")
         for method in ("POST", "DELETE")
