@@ -14,7 +14,7 @@ from service.console.health_cards import health_line
 from service.console.layout import CONSOLE
 from service.console.navigation import MENU
 from storage.accounts import projects
-from storage.db.engine import execute
+from storage.db.engine import execute, is_sqlite
 from storage.exports import worker_heartbeats
 from storage.reporting import menu_counts
 from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
@@ -158,6 +158,9 @@ def test_the_counts_read_a_bounded_part_of_many_rows(customer: Customer) -> None
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 5_000, (0, 1000), now)
     learn()
+    if not is_sqlite():
+        # With one account, reading the table until enough rows are found seems as cheap to the planner.
+        execute("SET enable_seqscan = off")
     with statements() as ran:
         assert menu_counts.count(customer.account_id, now).deliveries == menu_counts.MOST_IN_MENU + 1
     assert len(ran) == 1
