@@ -53,6 +53,15 @@ HOST: Final = "tracker.example.com"
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
 _ID: Final = re.compile("(blk|exp|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+#: The prefix of each id that a path names.
+_KINDS: Final = {
+    "export_id": "exp",
+    "target_id": "tgt",
+    "recovery_id": "rec",
+    "job_id": "blk",
+    "rule_id": "rul",
+    "session_id": "ses",
+}
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
 _VERBS: Final = ("pause", "ping", "disable")
@@ -64,13 +73,15 @@ class DescribedApi:
     def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
         self.customer: Customer = make_customer()
         self._platform_token = make_platform_token(self.customer)
+        # Every approval names this one: no request by a path pauses or deletes it.
         target = make_target(self.customer)
+        self._target_id = target.id
         # A retry needs an export that failed, a split one of several findings.
         self._needed = {"retry": make_failed(self.customer, target.id, 40), "split": self._groups(40)}
         self._token = tokens.create(self.customer.email, TokenKind.API, utc_now(), ABILITIES[TokenKind.API])[1]
         self._ids = {
             "exp": make_exports(self.customer, 40),
-            "tgt": [target.id],
+            "tgt": [make_target(self.customer).id for _ in range(12)],
             "rec": self._recoveries(40),
             "blk": [make_bulk_job(self.customer)],
             "rul": [make_rule(self.customer, _LABELLING).id for _ in range(40)],
@@ -142,21 +153,30 @@ class DescribedApi:
         """
         chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
         verb = path.rpartition("/")[2]
-        # What these need is rare enough to be left to no chance.
-        if chance % 4 == 0 and verb not in self._needed:
+        # An operation that few requests reach would otherwise meet nothing but ids that do not exist.
+        if chance % 4 == 0 and verb not in self._needed and verb not in self._turned:
             return value
-        if isinstance(value, str) and (found := _ID.fullmatch(value)):
-            if found[1] == "tgt" and verb in self._turned:
-                return self._turned[verb]
-            there_are = self._needed.get(verb, self._ids["exp"]) if found[1] == "exp" else self._ids[found[1]]
+        kind = _kind_of_id(path, name, value)
+        if kind == "tgt" and verb in self._turned:
+            return self._turned[verb]
+        if kind is not None:
+            there_are = self._needed.get(verb, self._ids["exp"]) if kind == "exp" else self._ids[kind]
             return there_are[chance % len(there_are)]
         if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:
             return self.customer.project_id
         if name == "target_id" and isinstance(value, str) and value.strip() and len(value) <= 64:
-            return self._ids["tgt"][0]
+            return self._target_id
         if name == "base_url" and isinstance(value, str) and len(value) < 2000:
             return f"https://{HOST}/hook"
         return value
+
+
+def _kind_of_id(path: str, name: str, value: Any) -> str | None:
+    """Return the prefix of the id that a value stands for; None if it is no id. Any text in a path stands for one."""
+    if f"{{{name}}}" in path:
+        return _KINDS.get(name)
+    found = _ID.fullmatch(value) if isinstance(value, str) else None
+    return found[1] if found else None
 
 
 class _Signing:
