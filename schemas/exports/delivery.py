@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from schemas.exports.state_machine import Transition
+from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.target import TargetStatus
 
 #: The outcome of an attempt that succeeded; the tables allow it once per export.
@@ -20,7 +21,8 @@ class Claim(NamedTuple):
     """One export held for one attempt.
 
     `attempt` counts all attempts of the export; `try_number` those of the current schedule, which a manual retry starts
-    again at `schedule_began_at`. `claimed_at` is when the row was last read with this lease. The attempt takes a sender
+    again at `schedule_began_at`. `is_outcome_unknown` says that an earlier attempt may have delivered it.
+    `claimed_at` is when the row was last read with this lease. The attempt takes a sender
     thread of the share of `account_id`.
     """
 
@@ -35,6 +37,8 @@ class Claim(NamedTuple):
     schedule_began_at: datetime
     claimed_at: datetime
     account_id: int
+    options: DeliveryOptions = DEFAULT_OPTIONS
+    is_outcome_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,10 @@ class TargetEffect:
 
 
 class Verdict(NamedTuple):
-    """What follows from an outcome: the export's transition, its reason, the next attempt, the effect on the target."""
+    """What follows from an outcome: the export's transition, its reason, the next attempt, the effect on the target.
+
+    `is_outcome_unknown` says that a tracker may have the ticket although no response said so.
+    """
 
     transition: Transition
     outcome: str
@@ -110,6 +117,7 @@ class Verdict(NamedTuple):
     provider_ticket_id: str | None = None
     provider_ticket_url: str | None = None
     effect: TargetEffect = TargetEffect()
+    is_outcome_unknown: bool = False
 
 
 class CompletedAttempt(NamedTuple):

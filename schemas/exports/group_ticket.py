@@ -35,6 +35,9 @@ MAX_PLACES_BYTES: Final = 64 * 1024
 #: Hosts that the evidence has.
 MAX_SITES: Final = 20
 
+#: What the evidence of a group has besides that of its first finding.
+GROUP_NAMES: Final = ("places", "findings", "pages", "sites")
+
 #: No line of the places or the facts is empty, so the last of these begins the list of places.
 _PLACES: Final = "\n\nPlaces:\n"
 
@@ -74,7 +77,7 @@ class Group:
 
 def is_group(ticket: Mapping[str, Any]) -> bool:
     """Return whether a ticket is that of a group; a scanner's own evidence may have some of its names."""
-    return all(name in ticket["evidence"] for name in ("places", "findings", "pages", "sites"))
+    return all(name in ticket["evidence"] for name in GROUP_NAMES)
 
 
 def new_group(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str | None) -> Group:

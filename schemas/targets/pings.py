@@ -6,6 +6,7 @@ from typing import Final
 
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import rfc3339
+from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 
 BODY_VERSION: Final = 1
 
@@ -32,6 +33,7 @@ class PingOrder:
     target_name: str
     base_url: str
     secret_sealed: bytes | None
+    options: DeliveryOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,20 @@ class TargetRow(BaseModel):
     #: The target's own secret, sealed by the vault; without one WEBHOOK_SECRET signs.
     secret_sealed = BlobField(null=True)
     secret_fingerprint = TextField(null=True)
+    #: What a tracker needs beside its URL and token: a JSON object, which only the tracker's module reads.
+    provider_settings = TextField(default="{}")
+    #: How requests to a webhook are signed, and in which form they carry the ticket.
+    signature = TextField(default="service")
+    format = TextField(default="ticket")
+    #: The target's own headers as a JSON object, sealed, and each name with its fingerprint.
+    headers_sealed = BlobField(null=True)
+    header_fingerprints = JsonField(default=list)
+    #: The secret of Standard Webhooks, sealed.
+    standard_secret_sealed = BlobField(null=True)
+    standard_secret_fingerprint = TextField(null=True)
+    #: The client certificate and its key in PEM, sealed.
+    certificate_sealed = BlobField(null=True)
+    certificate_fingerprint = TextField(null=True)
     connected_status = TextField()
     last_success_at = MomentField(null=True)
     validation_status = TextField(null=True)
@@ -258,6 +272,8 @@ class ExportRow(BaseModel):
     last_duration_ms = IntegerField(null=True)
     provider_ticket_id = TextField(null=True)
     provider_ticket_url = TextField(null=True)
+    #: Whether the target may have the ticket although no response said so: a tracker is searched before the next attempt.
+    is_outcome_unknown = BooleanField(default=False)
     created_at = MomentField()
     approved_at = MomentField(null=True)
     finished_at = MomentField(null=True)

@@ -20,7 +20,14 @@ from storage.db.columns import column_types
 from storage.db.engine import is_sqlite, rows, transaction, values_list
 from storage.db.models import AttemptRow, ExportRow
 from storage.exports import delivery_hours
-from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_from, recorded_values
+from storage.exports.rows import (
+    DUE_COLUMNS,
+    DueExport,
+    attempt_values,
+    claim_from,
+    recorded_values,
+)
+from storage.targets.delivery_options import OPTION_COLUMNS, options_from
 
 # Whether an attempt may start for a target `t` at a moment.
 _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
@@ -48,10 +55,11 @@ ORDER BY e.due_at"""  # noqa: S608 - our own names
 
 _TAKE: Final = """
 WITH r (id) AS ({rows})
-UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
+UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1,
+    is_outcome_unknown = (is_outcome_unknown OR status = 'delivering')
 FROM r WHERE exports.id = r.id"""
 _RECHECK: Final = f"""
-SELECT t.base_url, t.secret_sealed FROM exports e JOIN targets t ON t.id = e.target_id
+SELECT t.base_url, t.secret_sealed, {OPTION_COLUMNS} FROM exports e JOIN targets t ON t.id = e.target_id
 WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"""  # noqa: S608 - our own names
 
 _LEASED: Final = column_types(ExportRow, ("id", "lease"))
@@ -99,8 +107,9 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
     found = rows(_RECHECK, (claim.export_id, claim.lease, to_ms(now), to_ms(now)))
     if not found:
         return None
-    [(base_url, sealed)] = found
-    return claim._replace(base_url=base_url, secret_sealed=None if sealed is None else bytes(sealed))
+    [(base_url, sealed, *options)] = found
+    secret = None if sealed is None else bytes(sealed)
+    return claim._replace(base_url=base_url, secret_sealed=secret, options=options_from(options))
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:

@@ -16,8 +16,10 @@ from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
+from schemas.targets.delivery_options import DeliveryOptions
 from storage.db.columns import JsonField, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
+from storage.targets.delivery_options import options_from
 
 _json: Final = JsonField()
 _NO_PROBLEMS: Final = "[]"
@@ -36,6 +38,19 @@ class DueExport(NamedTuple):
     body: bytes
     schedule_began_at: int
     account_id: int
+    is_outcome_unknown: bool
+    provider_key: str
+    provider_settings: str
+    signature: str
+    format: str
+    headers_sealed: bytes | None
+    standard_secret_sealed: bytes | None
+    certificate_sealed: bytes | None
+
+    @property
+    def options(self) -> DeliveryOptions:
+        """How requests to the target are made."""
+        return options_from(self[-len(DeliveryOptions._fields) :])
 
 
 #: Until when a target is held, or has used up its rate limit: one above 61 is never used up for a second.
@@ -161,6 +176,9 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         schedule_began_at=from_ms(due.schedule_began_at),
         claimed_at=now,
         account_id=due.account_id,
+        options=due.options,
+        # A lease that lapsed: the worker may have sent the request before it died.
+        is_outcome_unknown=bool(due.is_outcome_unknown) or due.status == ExportStatus.DELIVERING,
     )
 
 
@@ -206,6 +224,7 @@ def recorded_values(attempted: CompletedAttempt, now: datetime) -> dict[str, Any
         "last_duration_ms": attempted.outcome.timings.total_ms,
         "provider_ticket_id": verdict.provider_ticket_id,
         "provider_ticket_url": verdict.provider_ticket_url,
+        "is_outcome_unknown": verdict.is_outcome_unknown,
     }
 
 

@@ -40,10 +40,21 @@ class EncryptedColumn:
 
 
 TARGET_SECRET: Final = EncryptedColumn(TargetRow.secret_sealed, "signing secret")
+TARGET_HEADERS: Final = EncryptedColumn(TargetRow.headers_sealed, "headers")
+STANDARD_SECRET: Final = EncryptedColumn(TargetRow.standard_secret_sealed, "Standard Webhooks secret")
+TARGET_CERTIFICATE: Final = EncryptedColumn(TargetRow.certificate_sealed, "client certificate")
 SHARED_SECRET: Final = EncryptedColumn(IntegrationSecretRow.secret_sealed, "shared secret")
 SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
 REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
 #: All but the canary, which shows whether the others open and is encrypted anew after them.
-ENCRYPTED_COLUMNS: Final = (TARGET_SECRET, SHARED_SECRET, SUBJECT, REPORT)
+ENCRYPTED_COLUMNS: Final = (
+    TARGET_SECRET,
+    TARGET_HEADERS,
+    STANDARD_SECRET,
+    TARGET_CERTIFICATE,
+    SHARED_SECRET,
+    SUBJECT,
+    REPORT,
+)

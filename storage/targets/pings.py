@@ -20,6 +20,7 @@ from storage.db.leases import compare_and_swap
 from storage.db.models import PingRow, TargetRow
 from storage.db.queries import tuples
 from storage.targets import targets
+from storage.targets.delivery_options import OPTION_FIELDS, options_from, options_of
 
 #: How long a repeat of a keyed request gets the same ping; its stored response serves it from then on.
 _SHARED_FOR: Final = timedelta(hours=1)
@@ -52,7 +53,9 @@ def draft(target_id: str, now: datetime) -> PingOrder:
     """Return a ping that is not stored, so that no worker sends it. Raises TargetNotFound, Conflict as `request` does."""
     _require_pingable(target_id, None)
     row, ping_id = TargetRow.get_by_id(target_id), identifiers.new_id(identifiers.PING, now)
-    return PingOrder(ping_id, now, row.id, row.__data__["account"], row.name, row.base_url, row.secret_sealed)
+    return PingOrder(
+        ping_id, now, row.id, row.__data__["account"], row.name, row.base_url, row.secret_sealed, options_of(row)
+    )
 
 
 def get(ping_id: str) -> Ping:
@@ -93,7 +96,10 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrde
                 target_name=TargetRow.name,
                 base_url=TargetRow.base_url,
                 secret_sealed=TargetRow.secret_sealed,
+                # Its first column, the others follow.
+                options=OPTION_FIELDS[0],
             ),
+            *OPTION_FIELDS[1:],
             TargetRow.status,
         )
         .join(TargetRow)
@@ -105,7 +111,8 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrde
         oldest = oldest.where(TargetRow.account.not_in(list(excluded)))
     while found := tuples(oldest.clone()):
         [(*values, status)] = found
-        order = PingOrder(*values)
+        own, options = values[: -len(OPTION_FIELDS)], values[-len(OPTION_FIELDS) :]
+        order = PingOrder(*[*own, options_from(options)])
         obstacle = _obstacle(order, status, now)
         if obstacle is not None:
             _end(order.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)

@@ -14,6 +14,7 @@ from peewee import Case, fn
 
 from schemas.base.errors import TargetNotFound
 from schemas.base.timestamps import to_ms
+from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.target import ENABLED
 from schemas.targets.validations import FAILED, REVALIDATE_AT_MOST, VALID_FOR, Validation
 from storage.accounts.audit_log import append
@@ -21,6 +22,7 @@ from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import TargetRow
 from storage.targets import targets
+from storage.targets.delivery_options import options_of
 
 #: When a requested validation is due: at once by any worker's clock, and before those that are due by themselves.
 _AT_ONCE: Final = 0
@@ -36,6 +38,8 @@ class ValidationJob:
     account_id: int
     base_url: str
     lease: str
+    secret_sealed: bytes | None = None
+    options: DeliveryOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] =
                 compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                return ValidationJob(row.id, row.account_id, row.base_url, lease)
+                return ValidationJob(row.id, row.account_id, row.base_url, lease, row.secret_sealed, options_of(row))
     return None
 
 

@@ -93,6 +93,7 @@ ALL_MIGRATIONS: Final = [
     "0013_triage",
     "0014_export_search",
     "0015_targets_and_findings",
+    "0016_trackers",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

@@ -1,0 +1,31 @@
+"""Reads the ticket that a tracker gets from the bytes that were approved."""
+
+import json
+from typing import Any
+
+from schemas.exports.group_ticket import GROUP_NAMES, is_group
+from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+
+
+def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
+    """Return the ticket of a delivery's body (`schemas.exports.ticket.delivery_body`).
+
+    `public_base_url` is where the console is reachable.
+    """
+    delivery = json.loads(body)
+    export_id, ticket = delivery["export"]["id"], delivery["ticket"]
+    evidence: dict[str, Any] = ticket["evidence"]
+    # A scanner's own evidence may have some of a group's names.
+    places = [TrackerPlace(**each) for each in evidence["places"]] if is_group(ticket) else []
+    return TrackerTicket(
+        export_id=export_id,
+        title=ticket["title"],
+        description=ticket["description"],
+        severity=ticket["severity"],
+        page_url=ticket["page_url"],
+        labels=tuple(ticket["labels"]),
+        places=tuple(places),
+        places_total=evidence["findings"] if places else 0,
+        evidence={name: value for name, value in evidence.items() if not places or name not in GROUP_NAMES},
+        console_url=None if public_base_url is None else f"{public_base_url}/console/exports/{export_id}",
+    )

@@ -1,0 +1,21 @@
+"""How requests to a target are made, besides its URL and secret."""
+
+from typing import Final, NamedTuple
+
+from schemas.trackers.registry import GENERIC_WEBHOOK
+
+
+class DeliveryOptions(NamedTuple):
+    """What the row of a target says of its requests: `provider_settings` is JSON, sealed values are opened by the vault."""
+
+    provider_key: str = GENERIC_WEBHOOK
+    provider_settings: str = "{}"
+    signature: str = "service"
+    format: str = "ticket"
+    headers_sealed: bytes | None = None
+    standard_secret_sealed: bytes | None = None
+    certificate_sealed: bytes | None = None
+
+
+#: Those of nearly every target; comparing with it costs less than making another one for each delivery.
+DEFAULT_OPTIONS: Final = DeliveryOptions()

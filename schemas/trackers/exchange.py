@@ -1,0 +1,164 @@
+"""What passes between a tracker's module and the worker that sends its requests.
+
+A module describes each task as a generator: it yields requests, is sent the response to each, and returns the result. It
+performs no I/O and reads no clock; the worker sends every request of one attempt under one deadline, and ends the generator
+when a request gets no response.
+"""
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from schemas.base.fields import Form
+
+#: What is read of an ordinary response; a longer one is cut.
+MAX_RESPONSE_BYTES: Final = 64 * 1024
+#: What is read of a list of issues, which has their whole texts.
+MAX_LIST_BYTES: Final = 4 * 1024 * 1024
+
+Result = TypeVar("Result")
+
+
+class TrackerRequest(NamedTuple):
+    """One request: `headers` include the authentication.
+
+    `creates` says that the request may create the issue: without a response that names it, the outcome is unknown.
+    """
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    creates: bool = False
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+
+
+class TrackerResponse(NamedTuple):
+    """A response: the names of `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the parsed body; None where it is no JSON, or was cut."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class FailureKind(Enum):
+    """What follows from a failure."""
+
+    #: The token, the repository or the settings are wrong: export and target are blocked until a person fixes it.
+    CONFIGURATION = auto()
+    #: The tracker refuses this ticket: the export fails.
+    PAYLOAD = auto()
+    #: It may work later: the export is retried.
+    RETRY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerFailure:
+    """Why a tracker did not do what it was asked: `code` is the error code of the attempt.
+
+    `retry_after_s` are the seconds that the tracker asks to wait, `retry_at_s` the moment, in seconds since 1970.
+    `is_rate_limit` holds the whole target until then. `field` names the refused field, one of ours.
+    """
+
+    kind: FailureKind
+    code: str
+    retry_after_s: float | None = None
+    retry_at_s: float | None = None
+    is_rate_limit: bool = False
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerIssue:
+    """An issue in a tracker: `id` as people name it (`7`, `SHOP-7`), `url` of its page."""
+
+    id: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerAccess:
+    """A target of a tracker: `base_url` without a trailing slash, its settings as stored, its token."""
+
+    base_url: str
+    settings: Mapping[str, Any]
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerPlace:
+    """A place of a finding: the URL of its page and the location on it."""
+
+    url: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerTicket:
+    """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be strangers' text.
+
+    `export_id` is the marker by which the issue is found again: it stands in the text as it is.
+    """
+
+    export_id: str
+    title: str
+    description: str
+    severity: str
+    page_url: str | None = None
+    labels: tuple[str, ...] = ()
+    places: tuple[TrackerPlace, ...] = ()
+    #: How many places there are, the listed ones included.
+    places_total: int = 0
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    #: The export's page in the console.
+    console_url: str | None = None
+
+
+Steps: TypeAlias = Generator[TrackerRequest, TrackerResponse, Result]
+
+
+class Tracker(Protocol):
+    """One kind of tracker."""
+
+    #: Its `provider_key`, and its name for people.
+    key: str
+    name: str
+    base_url_example: str
+    #: What the token is, its least scope, and where it is created: a sentence and a link.
+    secret_help: str
+    secret_help_url: str | None
+    #: Reads `provider_settings`; closed.
+    settings_form: type[Form]
+    #: How long after an attempt with an unknown outcome its issue is found for certain, in seconds.
+    lookup_delay_s: int
+    #: `max_per_minute` of a new target that names none.
+    max_per_minute: int | None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is no page of this tracker as a message for people; None if it is one. The URL is valid."""
+        ...
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; returns None where a success names no issue, so that the outcome is unknown."""
+        ...
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue that an earlier attempt created; returns None where there is none."""
+        ...
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token, its rights and the settings, and change nothing; returns what is missing, or None."""
+        ...
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return until when the tracker wants no more requests, in seconds since 1970; None where it says nothing."""
+        ...

@@ -1,0 +1,75 @@
+"""What a tracker's refusal means for the export and the target.
+
+The table is the same for every tracker; a module adds what is its own (GitHub's 403 that is a rate limit, GraphQL errors).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerResponse
+
+TOKEN_REJECTED: Final = "tracker_token_rejected"  # noqa: S105 - an error code
+FORBIDDEN: Final = "tracker_forbidden"
+NOT_FOUND: Final = "tracker_not_found"
+ISSUES_DISABLED: Final = "tracker_issues_disabled"
+ARCHIVED: Final = "tracker_archived"
+MOVED: Final = "tracker_moved"
+REJECTED: Final = "tracker_rejected"
+RATE_LIMITED: Final = "tracker_rate_limited"
+UNAVAILABLE: Final = "tracker_unavailable"
+#: The response neither names the issue nor refuses it.
+UNKNOWN_OUTCOME: Final = "tracker_outcome_unknown"
+
+#: Codes that block the target and the export; `resume` brings both back.
+CONFIGURATION_CODES: Final = frozenset({TOKEN_REJECTED, FORBIDDEN, NOT_FOUND, ISSUES_DISABLED, ARCHIVED, MOVED})
+
+_CONFIGURATION: Final[Mapping[int, str]] = {
+    301: MOVED,
+    302: MOVED,
+    307: MOVED,
+    308: MOVED,
+    401: TOKEN_REJECTED,
+    403: FORBIDDEN,
+    404: NOT_FOUND,
+    410: ISSUES_DISABLED,
+    423: ARCHIVED,
+}
+
+
+def failure_of(response: TrackerResponse) -> TrackerFailure | None:
+    """Return what a response refuses by its status; None for a 2xx."""
+    status = response.status
+    if 200 <= status < 300:
+        return None
+    if status in _CONFIGURATION:
+        return TrackerFailure(FailureKind.CONFIGURATION, _CONFIGURATION[status])
+    if status == 429:
+        return rate_limited(response)
+    if status >= 500 or status in {408, 425}:
+        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, retry_after_s=retry_after_s(response))
+    return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
+
+
+def rate_limited(response: TrackerResponse, retry_at_s: float | None = None) -> TrackerFailure:
+    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`."""
+    return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, retry_after_s(response), retry_at_s, is_rate_limit=True)
+
+
+def retry_after_s(response: TrackerResponse) -> float | None:
+    """Return the seconds of Retry-After; None where it is absent or a date."""
+    return number(response.headers.get("retry-after"))
+
+
+def number(text: str | None) -> float | None:
+    """Return a header's number; None for anything that is no plain decimal of at most 15 digits."""
+    text = (text or "").strip()
+    return float(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
+def reset_of(
+    response: TrackerResponse, remaining: str = "x-ratelimit-remaining", reset: str = "x-ratelimit-reset"
+) -> float | None:
+    """Return the value of the header `reset` if the header `remaining` is 0."""
+    if (response.headers.get(remaining) or "").strip() != "0":
+        return None
+    return number(response.headers.get(reset))

@@ -1,0 +1,1 @@
+"""Tickets as the text of each tracker, with strangers' text made harmless."""
