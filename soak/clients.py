@@ -143,7 +143,7 @@ class SoakClient(threading.Thread):
         """Send requests until the run is over."""
         try:
             self.act()
-        except BaseException as failed:  # whoever started us looks at it
+        except BaseException as failed:  # the process that started this one reports it
             self.failed = failed
             raise
         finally:

@@ -313,7 +313,7 @@ def test_every_kind_of_fault_and_every_behavior_comes() -> None:
     on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
     assert kinds - on_sqlite == {kind for kind in kinds if kind.startswith("postgresql")} != set()
     met = {behavior_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
-    # Whoever is gone has an address of its own.
+    # A removed subject has an address of its own.
     assert met == set(BEHAVIORS) - {"is gone"}
 
 

@@ -203,7 +203,7 @@ class _RawPathRequestHandler(WSGIRequestHandler):
     def get_environ(self) -> dict[str, Any]:
         environ = super().get_environ()
         if self.headers.get("Content-Type") is None:
-            # The standard library says text/plain for whoever says nothing; no server in earnest does.
+            # The standard library reports text/plain for a missing Content-Type; no production server does.
             environ["CONTENT_TYPE"] = ""
         return environ
 

@@ -80,7 +80,7 @@ def _resets(_receiver: "ErraticReceiver", peer: Peer) -> bool:
 
 
 def _smuggles(_receiver: "ErraticReceiver", peer: Peer) -> bool:
-    # An answer to a request that was never made: whoever takes it for the next one's believes that the receiver is gone.
+    # A response to a request that was never made: taken for the response to the next one, it says that the receiver is gone.
     peer.send(b"HTTP/1.1 202 Told\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n")
     return True
 

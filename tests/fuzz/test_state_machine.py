@@ -884,7 +884,7 @@ def _empty() -> None:
 def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     """An installation on either database whose clock is the model's."""
     clock = ModelClock(NOW)
-    # The one reader of wall time: whoever imports `utc_now` reads this one.
+    # The one reader of wall time: every import of `utc_now` reads this one.
     monkeypatch.setattr(storage_clock, "datetime", clock)
     reported = threading.excepthook
     monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else reported(of))

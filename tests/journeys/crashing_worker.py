@@ -98,7 +98,7 @@ def _committed(owner: Any, name: str, fate: Fate) -> None:
     """Let `fate` come when what `owner.name` has brought about is committed, by the same thread."""
     waiting: set[int] = set()
     _after(owner, name, lambda: waiting.add(threading.get_ident()))
-    # Where a commit is behind whoever asked for it: PostgreSQL's through peewee, SQLite's past it.
+    # Where a commit has just returned: PostgreSQL's through peewee, SQLite's without it.
     for place, step in ((peewee.Database, "commit"), (GroupCommit, "_await_commit")):
         _then(place, step, lambda: fate() if threading.get_ident() in waiting else None)
 

@@ -38,7 +38,7 @@ AT_ONCE: Final = {"WORKER_CONCURRENCY": "8", "DELIVERY_TIMEOUT_S": "15"}
 PAUSE_S: Final = 0.05
 AT_ITS_PLUG: Final = "at its plug"
 BEHIND_THE_SWITCH: Final = "behind the switch"
-#: TCP tries again after 0.2, 0.4, 0.8 … seconds: after this one, whoever waits on the old connection waits as long again.
+#: TCP tries again after 0.2, 0.4, 0.8 … seconds: after this one, a reader of the old connection waits as long again.
 DOWN_S: Final = 27.0
 #: After that, a worker that has given up what was broken is back; one that waits for TCP is not.
 BACK_WITHIN_S: Final = 15.0

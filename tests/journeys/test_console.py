@@ -123,7 +123,7 @@ class ConsoleUi:
         until = time.monotonic() + WITHIN_S
         while text not in place.inner_text():
             assert time.monotonic() < until, f"{place.inner_text()!r} stayed"
-            # The worker needs the processor more than whoever looks.
+            # The worker needs the processor more than this test.
             self.page.wait_for_timeout(LOOKS_EVERY_MS)
             self.page.reload()
 

@@ -31,7 +31,7 @@ OWN_SECRET: Final = "of the target itself"
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service on the open database, one process of it: whoever waits in it must not hold up others."""
+    """The service on the open database, one process of it: a request that waits must not delay others."""
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
     with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
         yield running

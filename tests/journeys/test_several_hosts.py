@@ -47,7 +47,7 @@ def receiver() -> Iterator[CountingReceiver]:
 
 
 def assert_each_is_delivered_by_one(ids: list[str]) -> None:
-    """Every export has exactly one attempt that was delivered, whoever else sent it as well."""
+    """Every export has exactly one delivered attempt, even if another worker sent it as well."""
     found = rows("SELECT export_id, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY export_id")
     assert Counter(dict(found)) == dict.fromkeys(ids, 1)
 

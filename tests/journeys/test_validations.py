@@ -28,7 +28,7 @@ DEADLINE_S: Final = 1.5
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service on the open database, one process of it: whoever waits in it must not hold up others."""
+    """The service on the open database, one process of it: a request that waits must not delay others."""
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
     with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
         yield running
@@ -148,7 +148,7 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         waiting = [pool.submit(validate, service, customer, target) for target in slow]
         wait_until(lambda: hanging.connections == VALIDATIONS_AT_ONCE)
         assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
-        # Nobody was looked at to the end meanwhile: whoever waited was answered by the service.
+        # No worker finished a validation meanwhile: the service answered each request.
         assert {reported(each.result())[0] for each in waiting} == {"passed"}
         assert hanging.connections == VALIDATIONS_AT_ONCE
 

@@ -1,4 +1,4 @@
-"""What processes count adds up, whoever of them dies; and nothing of it ends a process that has better things to do."""
+"""Counts of all processes add up, those of a killed one included; an error in counting ends no process."""
 
 import subprocess
 import sys

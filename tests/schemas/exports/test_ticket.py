@@ -1,4 +1,4 @@
-"""A ticket reads well, stays within its limits, and its bytes are the same whoever writes them."""
+"""A ticket reads well, stays within its limits, and equal tickets have equal bytes."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A page has one key however its address is written and whoever linked to it; other pages have other keys."""
+"""A page has one key, however its address is written and from wherever it was linked; other pages have other keys."""
 
 import time
 

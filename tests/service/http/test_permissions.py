@@ -77,7 +77,7 @@ PROJECTS: Final = "/api/projects"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 RULE: Final = f"{RULES}/{{rule_id}}"
 
-#: Open to whoever reaches the address.
+#: Open to every client.
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 LET_THROUGH: Final = "let through"
@@ -85,7 +85,7 @@ LET_THROUGH: Final = "let through"
 
 @dataclass(frozen=True, slots=True)
 class RequiredCredential:
-    """Whom a route takes: a token with one ability, or any API token, or whoever holds one shared secret."""
+    """The callers that a route accepts: a token with one ability, any API token, or a sender with a shared secret."""
 
     ability: Ability | None = None
     #: Whether the account must be allowed generic_webhook targets.
@@ -171,7 +171,7 @@ ROWS: Final = [
     RoutePermission("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
-    # Whoever may not use webhook targets any more may still turn off those there are.
+    # An account without the right to webhook targets may still turn off those that exist.
     RoutePermission("POST", f"{TARGET}/pause", MANAGE),
     RoutePermission("POST", f"{TARGET}/disable", MANAGE),
     RoutePermission("GET", EXPORTS, READ),
@@ -191,7 +191,7 @@ ROWS: Final = [
     ),
     RoutePermission("POST", f"{EXPORT}/restore", APPROVE),
     RoutePermission("POST", f"{EXPORT}/snooze", APPROVE),
-    # Whoever may split is answered 409: this export has no group.
+    # A caller with the ability gets 409: this export has no group.
     RoutePermission("POST", f"{EXPORT}/split", APPROVE),
     RoutePermission("PATCH", EXPORT, APPROVE, lambda _: {"title": "Edited"}),
     RoutePermission("GET", BULK_JOBS, READ),
@@ -270,7 +270,7 @@ class Caller:
 
 
 def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> int | str:
-    """Say what the contract says: 401 for whoever is not known, 403 for what is not theirs to do, 404 for others' ids."""
+    """Return the status of the contract: 401 for an unknown caller, 403 without the right, 404 for ids of other accounts."""
     door = row.door
     if door.header:
         return LET_THROUGH if caller.header == door.header else 401
@@ -338,7 +338,7 @@ def _with_foreign_abilities(of: Customer, kind: TokenKind) -> Caller:
 
 
 def holders_of_secrets() -> Iterator[Caller]:
-    """Yield whoever has the right secret in the right header, or a right signature."""
+    """Yield the senders with the right secret in the right header, or a right signature."""
     yield Caller("scanner", fixed((SCANNER_HEADER, SCANNER_SECRET)), header=SCANNER_HEADER)
     yield Caller("email provider", fixed((EMAIL_HEADER, EMAIL_SECRET)), header=EMAIL_HEADER)
     yield Caller("storefront", lambda body: [(STOREFRONT_HEADER, signature(body))], header=STOREFRONT_HEADER)

@@ -292,7 +292,7 @@ def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later
 
     send()
     tried.start()
-    # Whoever writes waits for the lock all the while, and whoever is refused does not wait for it.
+    # Writers wait for the lock all the while; a refused request does not.
     sender = threading.Thread(target=send)
     sender.start()
     sender.join(30)

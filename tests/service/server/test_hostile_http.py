@@ -211,7 +211,7 @@ HEADS: Final = [
         "a wish for HTTP/2", get(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"), 200
     ),
     kept("a wish for WebSocket", get(b"Connection: Upgrade", b"Upgrade: websocket"), 200),
-    # Nobody told the service of a proxy that speaks so: whoever is connected is the client.
+    # No proxy is trusted here: the connected peer is the client.
     refused("PROXY in text", b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" + get()),
     refused("PROXY in bytes", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + b"\1" * 12 + get()),
     refused("TLS", bytes.fromhex("16030100c8010000c40303") + WORD + b"\r\n\r\n"),

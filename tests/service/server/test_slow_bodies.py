@@ -1,4 +1,4 @@
-"""Whoever may no longer ask once their body is there has nothing done, although they were let in when it began."""
+"""A request whose caller loses the right while its body arrives changes nothing."""
 
 import time
 from collections.abc import Callable

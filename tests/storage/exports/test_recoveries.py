@@ -251,7 +251,7 @@ def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, tar
         with connection():
             start.wait()
             while recoveries.get(held.id).status == "running":
-                # Each look of each of them comes after the lease of whoever worked before has lapsed.
+                # Each claim of each of them comes after the lease of the previous holder has lapsed.
                 now = at(next(looks) * (LEASE_S + 1))
                 heir = recoveries.claim_next(now)
                 moved += recoveries.advance(heir, now).moved if heir else 0

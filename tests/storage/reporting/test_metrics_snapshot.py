@@ -89,7 +89,7 @@ def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) ->
 #: The target's columns, and how late its export is that came due ten minutes ago.
 LATENESS: dict[str, tuple[dict[str, object], float]] = {
     "a target that takes it": ({}, 600.0),
-    # Whoever paused it knows; nobody is late.
+    # A person paused it: nothing is late.
     "a paused target": ({"status": "paused"}, 0.0),
     "a blocked target": ({"status": "blocked"}, 0.0),
     "a target that is held still": ({"held_until": to_ms(in_s(60)), "held_reason": "rate_limited"}, 0.0),

@@ -141,7 +141,7 @@ def test_an_operators_verb_starts_from_certain_states(
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     reported = rows("SELECT COUNT(*) FROM audit_entries")
     if status == leads_to:
-        # Whoever repeats what got no answer is answered; it stays whose it was.
+        # A repeated request gets a response; the target keeps its account.
         targets.change_status(target.id, verb, NOW, "operator", "again")
         assert status_of(target.id) == (status, None)
         assert rows("SELECT COUNT(*) FROM audit_entries") == reported
@@ -290,7 +290,7 @@ def test_a_target_shows_that_it_waits_until_it_does_not(
     stored = targets.get(target.id, None)
     for now, expected in ((in_s(29.999), shown), (in_s(30), status)):
         assert stored.shown_status(now) == expected
-        # Whoever asks for a status finds exactly those that show it.
+        # A filter by status finds exactly the targets that show it.
         listed = {each: targets.list_page(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
         assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
 

@@ -115,7 +115,7 @@ MET: Final[list[tuple[Outcome | Exception, PingResult, tuple[str, str, str | Non
         ("failing", "active", None),
     ),
     (Outcome(status=422), PingResult(False, 422, "receiver_rejected", 0), ("unknown", "active", None)),
-    # Gone is gone, whoever asks.
+    # A 410 disables the target, also in response to a ping.
     (Outcome(status=410), PingResult(False, 410, "receiver_gone", 0), ("failing", "disabled", "receiver_gone")),
     (Outcome(error="connect_refused"), PingResult(False, None, "connect_refused", 0), ("failing", "active", None)),
     (

@@ -188,7 +188,7 @@ TARGETS: Final = [
     # nothing will arrive before somebody corrects a secret or a clock
     (answer(422, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
     (answer(429, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
-    # whoever we are to it, or wherever it has gone, nothing will arrive
+    # Unauthorized or moved: nothing will arrive.
     (answer(401), TargetHealth.UNHEALTHY, False, None, None),
     (answer(302), TargetHealth.UNHEALTHY, False, None, None),
     (answer(410), TargetHealth.UNHEALTHY, False, None, None),
