@@ -1,0 +1,162 @@
+"""A tracker on loopback with the issue API of Gitea, which can lose its responses, respond slowly or refuse."""
+
+import json
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
+
+TOKEN: Final = "gitea-token-of-the-tests"
+REPOSITORY: Final = "acme/shop"
+
+
+class LostAnswer(Enum):
+    """What happens to a create whose response never arrives: the connection ends."""
+
+    BEFORE_CREATING = auto()
+    AFTER_CREATING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A response in place of the right one."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b'{"message": "refused by the test"}'
+
+
+class FakeGitea(LoopbackServer):
+    """A Gitea with the one repository `acme/shop`, whose token is TOKEN; every issue is kept, none is merged.
+
+    `next_creates` says what happens to the next creates, in order. `refusal` is every response while it is
+    set. Each response to a create waits for `gate`, after the issue exists, and takes `pause_s` seconds.
+    """
+
+    def __init__(self, labels: tuple[str, ...] = ("website-risk",), port: int = 0, page_limit: int = 50) -> None:
+        self.requests: list[ReceivedRequest] = []
+        self.issues: list[dict[str, Any]] = []
+        self.labels = [{"id": number, "name": name} for number, name in enumerate(labels, 1)]
+        self.refusal: Refusal | None = None
+        self.pause_s = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
+        #: Set when an issue was created: a test may kill the worker now, before it knows.
+        self.created = threading.Event()
+        self._next: deque[LostAnswer | Refusal | None] = deque()
+        self._page_limit = page_limit
+        self._lock = threading.Lock()
+        super().__init__(self._serve_api, port=port)
+
+    @property
+    def base_url(self) -> str:
+        """The page of the repository, as a target's `base_url`."""
+        return self.url(path=f"/{REPOSITORY}")
+
+    def next_creates(self, *outcomes: "LostAnswer | Refusal | None") -> None:
+        """Set what happens to the next creates; None is a success, as is every create after them."""
+        self._next.extend(outcomes)
+
+    def issues_of(self, marker: str) -> list[dict[str, Any]]:
+        """Return the issues whose text has the marker."""
+        with self._lock:
+            return [issue for issue in self.issues if marker in issue["body"]]
+
+    def creates_of(self, marker: str) -> int:
+        """Return how many requests asked to create an issue with the marker, whatever became of them."""
+        sent = [request for request in list(self.requests) if request.line.startswith("POST ")]
+        return len([request for request in sent if marker.encode() in request.body])
+
+    @property
+    def lookups(self) -> int:
+        """How many requests read the list of issues; it has no marker, as Gitea's does not."""
+        return len([request for request in list(self.requests) if _path_of(request) == ("GET", "/issues")])
+
+    def _serve_api(self, peer: Peer) -> None:
+        while request := peer.read():
+            self.requests.append(request)
+            response = self._response_to(request, peer)
+            if response is None:
+                return
+            peer.answer(response.status, response.body, **{"Content_Type": "application/json", **response.headers})
+
+    def _response_to(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
+        if self.refusal is not None:
+            return self.refusal
+        if request.headers.get("authorization") != f"token {TOKEN}":
+            return _json(401, {"message": "invalid username, password or token"})
+        match _path_of(request):
+            case "POST", "/issues":
+                return self._create(request, peer)
+            case "GET", "/issues":
+                return self._list(request)
+            case "GET", "/labels":
+                return _json(200, self.labels)
+            case "GET", "":
+                return _json(200, {"full_name": REPOSITORY, "archived": False, "has_issues": True})
+            case "GET", "/user":
+                return _json(200, {"id": 1, "login": "riskrelay"})
+            case _:
+                return _json(404, {"errors": None, "message": "not found"})
+
+    def _create(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
+        wanted = json.loads(request.body)
+        if not wanted["title"]:
+            return _json(422, {"message": "[Title]: Required"})
+        with self._lock:
+            outcome = self._next.popleft() if self._next else None
+            if isinstance(outcome, Refusal):
+                return outcome
+            if outcome is LostAnswer.BEFORE_CREATING:
+                return None
+            issue = self._issue_of(wanted)
+            self.issues.append(issue)
+        self.created.set()
+        while not self.gate.wait(0.02):
+            if peer.has_hung_up():
+                return None
+        time.sleep(self.pause_s)
+        return None if outcome is LostAnswer.AFTER_CREATING else _json(201, issue)
+
+    def _issue_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        number = len(self.issues) + 1
+        ids = wanted.get("labels") or []
+        return {
+            "id": 1000 + number,
+            "number": number,
+            "html_url": f"{self.base_url}/issues/{number}",
+            "title": wanted["title"],
+            "body": wanted.get("body", ""),
+            "labels": [label for label in self.labels if label["id"] in ids],
+            "state": "open",
+        }
+
+    def _list(self, request: ReceivedRequest) -> Refusal:
+        query = parse_qs(urlsplit(request.line.split(" ")[1]).query)
+        page, limit = int(query.get("page", ["1"])[0]), min(int(query.get("limit", ["30"])[0]), self._page_limit)
+        words = query.get("q", [""])[0]
+        with self._lock:
+            found = [issue for issue in reversed(self.issues) if words in issue["body"]]
+        shown, is_more = found[(page - 1) * limit : page * limit], len(found) > page * limit
+        link = {"Link": f'<{self.base_url}?page={page + 1}>; rel="next"'} if is_more else {}
+        return _json(200, shown, **link)
+
+    def __exit__(self, *error: object) -> None:
+        self.gate.set()
+        super().__exit__(*error)
+
+
+def _path_of(request: ReceivedRequest) -> tuple[str, str]:
+    """Return the method, and the path below the repository, or below the API."""
+    method, target, _ = request.line.split(" ")
+    path = urlsplit(target).path.removeprefix("/api/v1").removeprefix(f"/repos/{REPOSITORY}")
+    return method, path
+
+
+def _json(status: int, value: object, **headers: str) -> Refusal:
+    return Refusal(status, headers, json.dumps(value).encode())
