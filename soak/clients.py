@@ -121,7 +121,7 @@ class SoakClient(threading.Thread):
         self.api = ApiConnection(port, shared.events, shared.counts, shared.pace.stop)
         self.failed: BaseException | None = None
         self._hand_in: Mapping[str, Callable[[str, int], list[str]]] = {
-            "postback": self._post_back,
+            "postback": self.post_back,
             "manual": self.prepare,
             "email": self._email,
             "capture": lambda name, _: self.upload(
@@ -231,8 +231,9 @@ class SoakClient(threading.Thread):
         self.events.note("acknowledged", name=name, ids=ids)
         return ids
 
-    def _post_back(self, name: str, number: int) -> list[str]:
-        issues: list[Mapping[str, Any]] = [issue(f"rule-{each}") for each in range(self.chance.randint(1, _MOST_ISSUES))]
+    def post_back(self, name: str, number: int, rule: str = "rule") -> list[str]:
+        """Submit a page with issues, whose rule codes begin with `rule`; return the ids of their exports."""
+        issues: list[Mapping[str, Any]] = [issue(f"{rule}-{each}") for each in range(self.chance.randint(1, _MOST_ISSUES))]
         body = postback(number, issues, page={"url": f"https://shop.example/{name}/"})
         secret = {"X-Scanner-Secret": SCANNER_SECRET}
         answer = self.keyed_post(name, len(issues), "/api/scanner/results", secret, body, ACCEPTED)

@@ -71,6 +71,8 @@ class SoakReport:
             "acknowledged": self.counts["acknowledged"],
             "not_acknowledged": self.counts["not acknowledged"],
             "approved": self.counts["approved"],
+            "approved_by_rule": self.counts["approved by a rule"],
+            "bulk_jobs": self.counts["bulk jobs"],
             "sent": self.attempts,
             **{status: self.findings.counts[status] for status in ("exported", "failed", "blocked")},
             "kills": self.kills,
@@ -101,6 +103,7 @@ def print_report(report: SoakReport) -> None:
         f"\n{report.plan.database}, seed {report.plan.seed}: {record['took_s']:g} s, settled in {record['settled_s']:g} s"
     )
     _row(record, "requests", "pages", "asked_again", "acknowledged", "not_acknowledged", "approved")
+    _row(record, "approved_by_rule", "bulk_jobs")
     _row(record, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
     _row(record, "kills", "lost", "wrong", "forbidden")
     for title, counted in (

@@ -1,6 +1,7 @@
-"""Decides on many exports during a soak: in bulk by ids and by filter, after edits, with dismissals and restores.
+"""Decides on many exports during a soak: in bulk by ids and by filter, by a rule, after edits, with dismissals and restores.
 
-Its exports are the only manual ones of severity `critical`, so that a filter finds them and no others.
+Its exports are the only manual ones of severity `critical`, so that a filter finds them and no others, and the only findings
+whose rule codes its approval rule matches.
 """
 
 import time
@@ -18,6 +19,8 @@ _BEGUN_OR_REFUSED: Final = frozenset({202, 409, 422})
 #: Mean seconds between decisions, and exports of each.
 _EVERY_S: Final = 2.0
 _MOST: Final = 6
+#: The rule codes that the approval rule matches begin with this.
+_BY_RULE: Final = "approved-by-rule"
 _FILTER: Final = {"status": "prepared", "source": "manual", "severity": "critical"}
 
 
@@ -34,18 +37,33 @@ class TriageClient(SoakClient):
             self._restore_and_approve,
             self._edit_and_approve,
         ]
+        self._rule_target = self.known.targets[0]
 
     def act(self) -> None:
         """Decide until the run is over."""
+        action = {"type": "approve", "target_id": self._rule_target}
+        rule = {"name": "By rule", "match": {"rule": f"{_BY_RULE}-*"}, "action": action}
+        has_rule = self.ask("POST", "/api/approval-rules", rule, CREATED) is not None
         while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
             ids = [each for _ in range(self.chance.randint(1, _MOST)) for each in self._prepare_critical()]
             self.chance.choice(self._acts)(ids)
+            if has_rule:
+                self._approve_by_rule()
 
     def _prepare_critical(self) -> list[str]:
         name, _ = self.shared.names.new()
         body = {"ticket": {"title": f"Note {name}", "severity": "critical"}, "source": {"type": "manual", "id": name}}
         answer = self.keyed_post(name, 1, EXPORTS, self.known.bearer, body, CREATED)
         return [] if answer is None else self._acknowledge(name, [answer.body["id"]])
+
+    def _approve_by_rule(self) -> None:
+        for export_id in self.post_back(*self.shared.names.new(), _BY_RULE):
+            # The rule has approved it, or does so once the target is active.
+            self.events.note("approving", export=export_id, target=self._rule_target)
+            read = self.ask("GET", f"{EXPORTS}/{export_id}")
+            if read is not None and read.body["target_id"] == self._rule_target:
+                self.shared.counts["approved by a rule"] += 1
+                self._note_approved(export_id, self._rule_target, read.body["ticket_digest"])
 
     def _approve_by_ids(self, ids: list[str]) -> None:
         digests = {each: self._digest(each) for each in ids}

@@ -383,6 +383,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
     assert report["approved"] >= 80
     assert report["exported"] + report["failed"] + report["blocked"] >= report["approved"]
     assert report["pages"] > 0
+    assert report["approved_by_rule"] > 0
     folder = tmp_path / "kept" / "sqlite"
     # One of those that were acknowledged and delivered goes behind its back.
     with sqlite3.connect(folder / "riskrelay.db") as database:
