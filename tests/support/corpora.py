@@ -39,3 +39,11 @@ def secrets() -> list[str]:
         pytest.skip(f"There are no secrets in {CORPORA}; set CORPORA_DIR.")
     samples = json.loads(gzip.decompress(path.read_bytes()))["true_positive"]
     return list(dict.fromkeys(sample["text"] for sample in samples))
+
+
+def tracker_file(name: str) -> Path:
+    """Return the path of a tracker's description or recording; skips the test where it is absent."""
+    path = CORPORA / "trackers" / name
+    if not path.is_file():
+        pytest.skip(f"There is no {name} in {CORPORA / 'trackers'}; set CORPORA_DIR.")
+    return path

@@ -1,0 +1,35 @@
+"""Plays a tracker's side of an exchange: scripted responses to the requests of a generator."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from schemas.trackers.exchange import Steps, TrackerRequest, TrackerResponse
+
+Result = TypeVar("Result")
+
+
+def answer(status: int, body: Any = None, **headers: str) -> TrackerResponse:
+    """Return a response: `body` as JSON, or as it is if it is bytes; `retry_after="7"` is the header `retry-after`."""
+    sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return TrackerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, sent)
+
+
+def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Result, list[TrackerRequest]]:
+    """Send the answers to a generator; return its result and its requests.
+
+    A response is cut as the worker cuts it. Fails where a request has no answer, or where a list of answers is longer than
+    the requests.
+    """
+    left, requests = iter(answers), []
+    try:
+        request = next(steps)
+        while True:
+            requests.append(request)
+            response = next(left, None)
+            assert response is not None, f"There is no answer to request {len(requests)}: {request.method} {request.url}"
+            request = steps.send(response._replace(body=response.body[: request.max_response_bytes]))
+    except StopIteration as ended:
+        assert not isinstance(answers, Sequence) or len(answers) == len(requests), f"Only {len(requests)} requests were made"
+        result: Result = ended.value
+        return result, requests
