@@ -21,17 +21,17 @@ from bench import figures
 from bench.crowd import crowd
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.exports.export_filter import ExportQuery, ExportSort
-from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import ExportQuery, ExportSort
+from schemas.triage.search_words import hosts_of, words_of
 from storage.db.bulk_sql import insert_records
 from storage.db.engine import database, execute, is_sqlite, transaction
 from storage.db.models import ExportRow
-from storage.exports import export_list, export_search
-from storage.exports.export_list import position_of
-from storage.exports.export_search import SearchEntry
+from storage.exports.search import export_list, export_search
+from storage.exports.search.export_list import position_of
+from storage.exports.search.export_search import SearchEntry
 from tests.support.factories import Customer, make_customer, make_project, make_target
 
 #: What the product is held to.

@@ -13,7 +13,7 @@ from storage.accounts.account_limits import account_limits
 from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault

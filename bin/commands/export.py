@@ -25,20 +25,21 @@ from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
-from schemas.exports.export_filter import ExportFilterForm, ExportQuery, ExportSort
 from schemas.exports.record import export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
+from schemas.triage.export_filter import ExportFilterForm, ExportQuery, ExportSort
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
-from storage.exports import attempts, export_list, queries, recoveries
-from storage.exports.export_list import MOST_COUNTED
+from storage.exports import attempts, queries, recoveries
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
+from storage.exports.search import export_list
+from storage.exports.search.export_list import MOST_COUNTED
 from storage.targets import summaries
 from worker.background.recoveries import RecoveryTask
 

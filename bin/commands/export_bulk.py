@@ -22,19 +22,20 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.bulk_responses import BulkJobResponse
 from schemas.api.responses import dump
 from schemas.base.principal import OPERATOR
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision
-from schemas.exports.bulk_jobs import BulkJobStatus
-from schemas.exports.export_filter import FILTERS, ExportFilterForm, ExportQuery
 from schemas.exports.state_machine import TRANSITIONS, Transition
 from schemas.settings.definitions import Settings
 from schemas.targets.approval import TargetUrlRefused
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
+from schemas.triage.bulk_jobs import BulkJobStatus
+from schemas.triage.export_filter import FILTERS, ExportFilterForm, ExportQuery
 from service.operations.wiring import build_operations
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
 from storage.db import engine
-from storage.exports import bulk_jobs, export_list
-from storage.exports.bulk_jobs import MAX_MATCHES, BulkJobLease, BulkProgress
+from storage.exports.search import export_list
 from storage.targets import targets
+from storage.triage import bulk_jobs
+from storage.triage.bulk_jobs import MAX_MATCHES, BulkJobLease, BulkProgress
 from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]

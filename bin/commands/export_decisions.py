@@ -13,12 +13,12 @@ from bin.cli.value_lists import ValueList
 from bin.commands.export_bulk import decide_on_matching, decides_on_many, filter_options
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision
-from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
 from schemas.exports.recoveries import until_from
 from schemas.targets.approval import TargetUrlRefused
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
+from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.operations.wiring import build_operations
 
 

@@ -12,10 +12,10 @@ from bin.cli.value_lists import ValueList, several_of
 from schemas.api.responses import RuleTestResponse, dump, dump_rule
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.approval_rules import RuleChangeForm, RuleForm
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 

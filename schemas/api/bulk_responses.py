@@ -3,9 +3,9 @@
 from marshmallow import fields, validate
 
 from schemas.api.responses import ResponseSchema, identifier, moment, number, one_of, several, text
-from schemas.exports.bulk_decisions import BulkAction
-from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.state_machine import ExportStatus
+from schemas.triage.bulk_decisions import BulkAction
+from schemas.triage.bulk_jobs import BulkJobStatus
 
 
 class BulkErrorResponse(ResponseSchema):

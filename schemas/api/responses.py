@@ -16,7 +16,6 @@ from marshmallow import RAISE, Schema, fields, missing, validate
 from schemas.base.console_session import Ended
 from schemas.base.timestamps import rfc3339
 from schemas.compliance.requests import Topic
-from schemas.exports.approval_rules import ApprovalRule, RuleActionType, StoppedReason
 from schemas.exports.attempt_record import Trace
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.handoffs import RECEIVED, Handoff
@@ -29,6 +28,7 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import FAILING_AFTER, PROVIDER_KEYS, Target, TargetStatus, as_shown
+from schemas.triage.approval_rules import ApprovalRule, RuleActionType, StoppedReason
 
 #: 26 characters of a ULID.
 ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"

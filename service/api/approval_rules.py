@@ -11,8 +11,8 @@ import falcon
 from schemas.api.responses import RuleTestResponse, dump, dump_rule
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.approval_rules import RuleChangeForm, RuleForm
 from schemas.settings.definitions import RouteFamily
+from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page

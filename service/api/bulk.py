@@ -9,8 +9,8 @@ from schemas.api.bulk_responses import BulkJobResponse
 from schemas.api.responses import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from schemas.settings.definitions import RouteFamily
+from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import EXPORTS
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
@@ -19,7 +19,7 @@ from service.http.request_pipeline import Body, Operation
 from service.operations.bulk import BulkOperations
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import bulk_jobs
+from storage.triage import bulk_jobs
 
 BULK_JOBS: Final = "/api/bulk-jobs"
 

@@ -5,7 +5,9 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.decision_forms import (
+from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
+from schemas.settings.definitions import RouteFamily
+from schemas.triage.decision_forms import (
     DismissalForm,
     DismissalRequest,
     RetryForm,
@@ -13,8 +15,6 @@ from schemas.exports.decision_forms import (
     SnoozeForm,
     SnoozeRequest,
 )
-from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
-from schemas.settings.definitions import RouteFamily
 from service.api.exports import EXPORTS, decided, export_url
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor

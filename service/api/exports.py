@@ -12,10 +12,10 @@ from schemas.api.responses import AttemptResponse, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.decision_forms import EditForm
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
 from schemas.exports.record import Export, PreparationForm, export_record
 from schemas.settings.definitions import RouteFamily
+from schemas.triage.decision_forms import EditForm
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.export_paging import read_export_page, send_export_page
@@ -24,7 +24,8 @@ from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import attempts, export_list
+from storage.exports import attempts
+from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
 

@@ -14,7 +14,8 @@ import falcon
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.export_filter import (
+from schemas.exports.record import Export, listed_record
+from schemas.triage.export_filter import (
     FILTERS,
     ExportQuery,
     ExportSort,
@@ -23,10 +24,9 @@ from schemas.exports.export_filter import (
     encode_cursor,
     query_from,
 )
-from schemas.exports.record import Export, listed_record
 from service.http.paging import read_limit, read_text
-from storage.exports import export_list
-from storage.exports.export_list import position_of
+from storage.exports.search import export_list
+from storage.exports.search.export_list import position_of
 
 _BOOLEANS: Final = ("true", "false")
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 from marshmallow import Schema
 
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
-from schemas.exports.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
+from schemas.triage.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
 from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
 

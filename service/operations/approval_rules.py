@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Actor, TokenPrincipal
-from schemas.exports.approval_rules import ApprovalRule, RuleAction, RuleChange, RuleRequest, RuleTestResult
+from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleChange, RuleRequest, RuleTestResult
 from storage.accounts.accounts import User
 from storage.db import engine
-from storage.exports import approval_rules
+from storage.exports.rules import approval_rules
 
 
 class ApprovalRuleOperations:

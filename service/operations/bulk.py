@@ -7,13 +7,13 @@ from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR, Actor, TokenPrincipal
-from schemas.exports.bulk_decisions import BulkDecision, DecisionResult, ExportReference
-from schemas.exports.bulk_jobs import BulkJob
-from schemas.exports.export_filter import ExportQuery
+from schemas.triage.bulk_decisions import BulkDecision, DecisionResult, ExportReference
+from schemas.triage.bulk_jobs import BulkJob
+from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
-from storage.exports import bulk_decisions, bulk_jobs
-from storage.exports.bulk_jobs import BulkJobLease, NewBulkJob
+from storage.triage import bulk_decisions, bulk_jobs
+from storage.triage.bulk_jobs import BulkJobLease, NewBulkJob
 
 
 class BulkOperations:

@@ -13,19 +13,20 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import WebhooksForbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, Export, Preparation, PreparationForm
 from schemas.targets.approval import TargetUrlRefused
 from schemas.targets.validations import Validation
+from schemas.triage.decision_forms import Edit
 from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
-from storage.exports import decisions, queries, splits, targeting, transitions
-from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports import queries, transitions
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
+from storage.triage import decisions, splits, targeting
 
 
 class ExportOperations:

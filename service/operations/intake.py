@@ -9,7 +9,7 @@ from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from storage.accounts.account_limits import AccountLimits
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import emails, findings
 from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback

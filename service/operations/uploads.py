@@ -7,7 +7,7 @@ from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture
 from storage.accounts.account_limits import AccountLimits
 from storage.accounts.grants import manageable
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import handoffs
 from storage.intake.handoffs import PreparedUpload
 

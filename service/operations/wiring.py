@@ -15,7 +15,7 @@ from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
 from service.operations.uploads import UploadOperations
 from storage.accounts.account_limits import account_limits
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from schemas.base.console_session import Ended
 from schemas.base.timestamps import to_ms
-from schemas.exports.approval_rules import StoppedReason
+from schemas.triage.approval_rules import StoppedReason
 from storage.accounts import sessions, tokens
 from storage.accounts.accounts import User, get_user, user_by_email
 from storage.accounts.audit_log import AuditEntry, append, append_all

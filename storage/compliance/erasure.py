@@ -48,7 +48,8 @@ from storage.db.models import (
     TokenRow,
 )
 from storage.db.queries import tuples
-from storage.exports import export_words_sql, transitions
+from storage.exports import transitions
+from storage.exports.search import export_words_sql
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200

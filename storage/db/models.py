@@ -18,12 +18,12 @@ from peewee import (
 )
 
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
-from schemas.exports.bulk_decisions import BulkAction
-from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.grouping import TicketGrouping
 from schemas.targets.target import TargetStatus
+from schemas.triage.bulk_decisions import BulkAction
+from schemas.triage.bulk_jobs import BulkJobStatus
 from storage.db.columns import EnumField, JsonField, MomentField
 from storage.db.engine import database
 
@@ -326,7 +326,7 @@ class ExportSearchRow(BaseModel):
 
     id = BigAutoField()
     export = ForeignKeyField(ExportRow, unique=True, on_delete="CASCADE")
-    #: `@` and the account's id, then words as `schemas.exports.search_words` forms them, separated by spaces.
+    #: `@` and the account's id, then words as `schemas.triage.search_words` forms them, separated by spaces.
     words = TextField()
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Reads exports: one, those of a target, and bounded counts; `storage.exports.export_list` has the list."""
+"""Reads exports: one, those of a target, and bounded counts; `storage.exports.search.export_list` has the list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,12 +11,12 @@ from schemas.exports.decisions import ApprovedBy, Dismissal, DismissalReason, Sn
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
 from schemas.exports.record import Export, LastAttempt, Sighting
-from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.delivery_options import DeliveryOptions
+from schemas.triage.search_words import hosts_of, words_of
 from storage.db.columns import JsonField, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
 from storage.targets.delivery_options import options_from

@@ -1,9 +1,9 @@
 """State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
 
-This module, `storage.exports.rule_evaluation` for approval rules, and `storage.exports.claims_sql` are the only writers of
-an export's status. `storage.exports.decisions` has the decisions on one export that make nothing due. Every transition is a
-compare-and-swap on the row and leaves an audit entry in the same transaction. Transitions that a request makes name the
-version they read; those of a worker name the lease it holds. A stale version or lease updates no row.
+This module, `rules.rule_evaluation` for approval rules, and `claims_sql` are the only writers of an export's status.
+`storage.triage.decisions` has the decisions on one export that make nothing due. Every transition is a compare-and-swap on
+the row and leaves an audit entry in the same transaction. Transitions that a request makes name the version they read; those
+of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,16 +15,16 @@ from peewee import SQL, Case, fn
 from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
-from schemas.exports.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.exports.decisions import STAYS_OPEN, DismissalReason
 from schemas.exports.group_ticket import is_group
 from schemas.exports.record import Approval, Export, Preparation
-from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
+from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
+from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
@@ -35,11 +35,12 @@ from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
-from storage.exports import export_search, groups_sql
-from storage.exports.export_search import SearchEntry
+from storage.exports import groups_sql
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
-from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.search import export_search
+from storage.exports.search.export_search import SearchEntry
 from storage.exports.transitions_sql import LockedExport, approve_locked, lock_targets
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations

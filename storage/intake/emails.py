@@ -18,7 +18,7 @@ from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
 from storage.db.queries import tuples
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 
 

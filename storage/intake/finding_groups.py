@@ -15,11 +15,11 @@ from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
-from storage.exports import groups
-from storage.exports.groups import Extension, OpenGroup
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 from storage.intake.findings_sql import PostedRun
+from storage.triage import groups
+from storage.triage.groups import Extension, OpenGroup
 
 
 @dataclass(frozen=True, slots=True)

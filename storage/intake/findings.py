@@ -26,7 +26,7 @@ from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import ExportRow, FindingRow, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 from storage.intake import findings_sql
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of

@@ -24,7 +24,7 @@ from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
 
 

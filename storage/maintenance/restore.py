@@ -45,7 +45,7 @@ from storage.db.models import (
 )
 from storage.db.schema_version import UnfitDatabase
 from storage.db.shared_clock import SharedClock
-from storage.exports import export_words_sql
+from storage.exports.search import export_words_sql
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies

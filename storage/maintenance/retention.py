@@ -44,7 +44,7 @@ from storage.db.models import (
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
-from storage.exports import export_words_sql
+from storage.exports.search import export_words_sql
 from storage.maintenance.archive import Archive, archived_fields
 
 #: Exports of a batch, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.

@@ -39,11 +39,12 @@ from service.app import create_app
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers, schema_version
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
-from storage.exports import claims_sql, decisions, recoveries, transitions, worker_heartbeats
+from storage.exports import claims_sql, recoveries, transitions, worker_heartbeats
 from storage.exports.rows import Draft
 from storage.intake import rejections
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
+from storage.triage import decisions
 from tests.support.browsers import PATIENCE_MS, chromium
 from tests.support.factories import (
     LOOPBACK_POLICY,

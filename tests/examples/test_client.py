@@ -22,7 +22,7 @@ from bin.receiver_kit.receiver import FaultInjection, LocalReceiver
 from examples.client import ApiError, Client, Unreachable
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
-from storage.exports import decisions
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,

@@ -20,11 +20,11 @@ from falcon.inspect import inspect_routes
 from runtime.clock import utc_now
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.exports.approval_rules import RuleAction, RuleActionType
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
+from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
 from storage.accounts import projects, sessions, tokens
 from storage.exports import recoveries

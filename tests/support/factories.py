@@ -13,10 +13,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.approval_rules import ApprovalRule, RuleAction, RuleMatch, RuleRequest
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
@@ -25,16 +22,22 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import ScanPostback
 from schemas.settings.definitions import Settings, load_settings
 from schemas.targets.target import Target, TargetEdit, TargetRequest
+from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleMatch, RuleRequest
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
+from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
-from storage.exports import approval_rules, bulk_jobs, claims_sql, export_list, transitions
-from storage.exports.bulk_jobs import NewBulkJob
+from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
+from storage.exports.rules import approval_rules
+from storage.exports.search import export_list
 from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import changes, targets
+from storage.triage import bulk_jobs
+from storage.triage.bulk_jobs import NewBulkJob
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from falcon.inspect import inspect_routes
 
-from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
+from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import App
 from tests.support.canaries import numbered
 from tests.support.factories import (

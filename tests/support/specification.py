@@ -13,8 +13,8 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
 from schemas.settings.definitions import Settings
+from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from storage.accounts import projects, tokens
 from storage.exports import recoveries
 from tests.support.factories import (

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from storage.db.engine import connection
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 
 #: How late at most an export is approved after its target was resumed; a sweep that finds nothing reads one small index.
 POLL_S: Final = 2.0

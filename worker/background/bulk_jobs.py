@@ -13,8 +13,8 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import connection
-from storage.exports import bulk_jobs
-from storage.exports.bulk_jobs import BulkBatch, BulkJobLease, BulkProgress
+from storage.triage import bulk_jobs
+from storage.triage.bulk_jobs import BulkBatch, BulkJobLease, BulkProgress
 
 #: How late at most the job of a killed worker or command is continued after its lease has expired.
 POLL_S: Final = 2.0

@@ -10,16 +10,17 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
-from schemas.exports.export_filter import ExportQuery, ListPosition
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
+from schemas.triage.export_filter import ExportQuery, ListPosition
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import MOST_TARGETS
 from service.http.paging import PageRequest, read_page
 from storage.db import identifiers
-from storage.exports import export_list, queries
+from storage.exports import queries
+from storage.exports.search import export_list
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 

@@ -9,11 +9,11 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
 from schemas.targets.validations import FAILED as VALIDATION_FAILED
+from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL, ReadinessChecks
 from service.console import charts
 from service.console.charts import DELIVERIES, Series, Stack
@@ -21,7 +21,8 @@ from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
 from service.console.wording import bounded, duration
-from storage.exports import delivery_hours, export_list
+from storage.exports import delivery_hours
+from storage.exports.search import export_list
 from storage.reporting import dashboard_queries, menu_counts, metrics_snapshot, trends
 from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
 from storage.reporting.menu_counts import MOST_IN_MENU

@@ -11,11 +11,11 @@ from runtime.clock import utc_now
 from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.bulk_decisions import BulkDecisionForm, BulkRequest
-from schemas.exports.bulk_jobs import BulkJobStatus
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import RouteFamily
+from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest
+from schemas.triage.bulk_jobs import BulkJobStatus
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
@@ -27,7 +27,7 @@ from service.console.wording import count
 from service.operations.bulk import BulkOperations
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import export_list
+from storage.exports.search import export_list
 from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"

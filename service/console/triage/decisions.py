@@ -13,10 +13,10 @@ from runtime.clock import utc_now
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser

@@ -8,9 +8,9 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.exports.export_filter import ExportQuery, ExportSort
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
+from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.console.layout import CONSOLE
 from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Final
 
-from schemas.exports.export_filter import ExportSort
 from schemas.exports.state_machine import ExportStatus
+from schemas.triage.export_filter import ExportSort
 from service.console.layout import CONSOLE
 from service.console.triage.ticket_list import ListView, TicketListPage, snoozed, waiting
 

@@ -7,7 +7,9 @@ import falcon
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.approval_rules import (
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.intake.scanner import SEVERITIES
+from schemas.triage.approval_rules import (
     ApprovalRule,
     RuleAction,
     RuleActionType,
@@ -18,8 +20,6 @@ from schemas.exports.approval_rules import (
     RuleRequest,
     StoppedReason,
 )
-from schemas.exports.ticket import SOURCE_TYPES
-from schemas.intake.scanner import SEVERITIES
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS

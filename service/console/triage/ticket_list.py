@@ -10,9 +10,9 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
 from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
 from service.console.layout import ConsolePage, PageLayout
 from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
@@ -21,8 +21,9 @@ from service.console.triage.places import row_line
 from service.console.triage.ticket_view import MOST_TARGETS, SOURCES, ticket_content
 from service.console.wording import bounded, count
 from storage.db import identifiers
-from storage.exports import export_list, queries
-from storage.exports.export_list import MOST_COUNTED
+from storage.exports import queries
+from storage.exports.search import export_list
+from storage.exports.search.export_list import MOST_COUNTED
 from storage.intake import findings
 from storage.targets import summaries
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from peewee import Database, SqliteDatabase
 
-from schemas.exports.search_words import hosts_of, words_of
+from schemas.triage.search_words import hosts_of, words_of
 
 TABLES: Final = """
 -- The hosts and the rule code of each export.

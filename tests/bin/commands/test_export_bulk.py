@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage.db.engine import close_database, execute, rows
-from storage.exports import bulk_jobs
+from storage.triage import bulk_jobs
 from tests.support.factories import LOOPBACK, NOW, make_bulk_job, make_customer, make_exports, make_failed, make_target
 from tests.support.shell import Shell
 

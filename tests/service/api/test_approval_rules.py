@@ -7,8 +7,8 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.approval_rules import MAX_RULES, RuleAction, RuleActionType
 from schemas.targets.target import Target
+from schemas.triage.approval_rules import MAX_RULES, RuleAction, RuleActionType
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
 from storage.exports import recoveries

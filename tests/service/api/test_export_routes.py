@@ -11,12 +11,14 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus, Transition
+from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute
-from storage.exports import claims_sql, decisions, export_list, queries
+from storage.exports import claims_sql, queries
+from storage.exports.search import export_list
+from storage.triage import decisions
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,

@@ -8,7 +8,7 @@ import pytest
 from falcon.testing import TestClient
 
 from schemas.base.principal import Ability
-from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch
+from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import create_app
 from storage.db.engine import is_sqlite
 from tests.support.factories import (

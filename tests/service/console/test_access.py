@@ -16,15 +16,17 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleMatch, RuleRequest
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision
-from schemas.exports.export_filter import ExportQuery
+from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch, RuleRequest
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
+from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
 from storage.accounts import tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute
-from storage.exports import approval_rules, bulk_jobs, recoveries
-from storage.exports.bulk_jobs import NewBulkJob
+from storage.exports import recoveries
+from storage.exports.rules import approval_rules
+from storage.triage import bulk_jobs
+from storage.triage.bulk_jobs import NewBulkJob
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
     LOOPBACK_POLICY,

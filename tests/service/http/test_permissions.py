@@ -21,9 +21,9 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, Ability, TokenKind
-from schemas.exports.approval_rules import RuleAction, RuleActionType
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
+from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
 from storage.accounts import tokens
 from storage.db.engine import execute, rows

@@ -7,7 +7,7 @@ import pytest
 from schemas.base.errors import ValidationFailed
 from storage.accounts.account_limits import RECOUNT_AFTER, REFUSE_FOR, UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute
-from storage.exports import decisions
+from storage.triage import decisions
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.query_plans import statements
 

@@ -32,9 +32,9 @@ from peewee import (
 )
 
 from schemas.base.principal import TokenKind
-from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.columns import EnumField, JsonField, MomentField
@@ -43,7 +43,8 @@ from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import ALL, BaseModel, ExportRow
 from storage.db.schema_version import SchemaState, UnfitDatabase
-from storage.exports import attempts, claims_sql, export_list, idempotency, queries
+from storage.exports import attempts, claims_sql, idempotency, queries
+from storage.exports.search import export_list
 from storage.targets import pings, targets, throttle_state_sql, validations
 from tests.support.factories import (
     NOW,

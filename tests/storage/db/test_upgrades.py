@@ -10,14 +10,15 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
-from storage.exports import claims_sql, export_list, queries, transitions
+from storage.exports import claims_sql, queries, transitions
+from storage.exports.search import export_list
 from storage.targets import throttle_state_sql
 from tests.support.factories import (
     LOOPBACK_POLICY,

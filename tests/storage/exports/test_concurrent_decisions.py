@@ -10,16 +10,17 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.errors import Conflict
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import digest
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.db.engine import connection, rows, transaction
-from storage.exports import decisions, queries, targeting, transitions
+from storage.exports import queries, transitions
+from storage.triage import decisions, targeting
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

@@ -18,8 +18,9 @@ from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
-from storage.exports import claims_sql, decisions, queries, transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import targets
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from schemas.base.errors import ExportNotFound
-from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition
+from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.accounts import audit_log
 from storage.db.engine import database as bound
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import attempts, export_list, queries, transitions
+from storage.exports import attempts, queries, transitions
+from storage.exports.search import export_list
 from storage.intake import findings
 from storage.targets import summaries
 from tests.support.factories import (

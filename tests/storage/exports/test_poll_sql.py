@@ -21,8 +21,9 @@ from schemas.targets.target import TargetStatus
 from storage.accounts import tokens
 from storage.db.columns import JsonField
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
-from storage.exports import decisions, poll_sql, queries, transitions
+from storage.exports import poll_sql, queries, transitions
 from storage.exports.rows import export_from
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

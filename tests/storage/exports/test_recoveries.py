@@ -17,7 +17,7 @@ from schemas.targets.target import Target
 from storage.db import identifiers
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.db.models import ExportRow
-from storage.exports import decisions, queries, recoveries, transitions
+from storage.exports import queries, recoveries, transitions
 from storage.exports.recoveries import (
     BATCH_SIZE,
     COUNTED_AT_FIRST,
@@ -29,6 +29,7 @@ from storage.exports.recoveries import (
     RecoveryProgress,
 )
 from storage.exports.transitions import RECOVERY_EXAMINED
+from storage.triage import decisions
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.fakes import Rollback
 from tests.support.many_rows import many_targets, many_waiting

@@ -19,8 +19,9 @@ from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, T
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import execute, rows, transaction
-from storage.exports import claims_sql, decisions, queries, transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import targets
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

@@ -8,11 +8,12 @@ from typing import Final
 import pytest
 
 from schemas.base.errors import Conflict, ValidationFailed
-from schemas.exports.bulk_decisions import DecisionResult, ExportReference
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
+from schemas.triage.bulk_decisions import DecisionResult, ExportReference
 from storage.db.engine import execute, rows
-from storage.exports import decisions, queries, transitions
+from storage.exports import queries, transitions
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

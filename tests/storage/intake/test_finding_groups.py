@@ -19,8 +19,9 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
-from storage.exports import decisions, queries, splits, transitions
+from storage.exports import queries, transitions
 from storage.intake import findings
+from storage.triage import decisions, splits
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

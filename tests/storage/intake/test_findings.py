@@ -13,15 +13,16 @@ import pytest
 
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.timestamps import to_ms
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult, fingerprint
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
-from storage.exports import export_list, queries, transitions
+from storage.exports import queries, transitions
+from storage.exports.search import export_list
 from storage.intake import findings
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 

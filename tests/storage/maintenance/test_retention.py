@@ -14,7 +14,6 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
-from schemas.exports.export_filter import ExportQuery, ListPosition
 from schemas.exports.record import Approval
 from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
@@ -24,28 +23,21 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
 from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
+from schemas.triage.export_filter import ExportQuery, ListPosition
 from storage.accounts import projects, sessions, tokens
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.db.models import ComplianceRequestRow, TargetRow
-from storage.exports import (
-    attempts,
-    bulk_jobs,
-    claims_sql,
-    decisions,
-    export_list,
-    idempotency,
-    queries,
-    recoveries,
-    transitions,
-)
+from storage.exports import attempts, claims_sql, idempotency, queries, recoveries, transitions
+from storage.exports.search import export_list
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
 from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE, Cutoffs
 from storage.secrets.vault import Vault
 from storage.targets import pings
+from storage.triage import bulk_jobs, decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

@@ -1,10 +1,10 @@
 """The worker's task approves what waited for the target of a rule, and survives kills."""
 
-from schemas.exports.approval_rules import RuleAction, RuleActionType
 from schemas.targets.target import Target
+from schemas.triage.approval_rules import RuleAction, RuleActionType
 from schemas.url_policy.policy import TargetPolicy
 from storage.db.engine import rows
-from storage.exports.rule_evaluation import RESUME_BATCH, ApprovalRules
+from storage.exports.rules.rule_evaluation import RESUME_BATCH, ApprovalRules
 from storage.targets import targets
 from tests.support.factories import DEFAULT_SECRET, Customer, in_s, make_exports, make_rule
 from worker.background.approval_rules import ApprovalRuleTask

@@ -14,20 +14,21 @@ from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import _SQLITE_PRAGMAS, execute, rows, transaction
 from storage.db.engine import database as db
-from storage.exports import claims_sql, decisions, queries, transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
+from storage.triage import decisions
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,

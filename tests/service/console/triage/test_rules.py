@@ -7,8 +7,9 @@ import pytest
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.exports.approval_rules import ApprovalRule, RuleActionType
-from storage.exports import approval_rules, queries
+from schemas.triage.approval_rules import ApprovalRule, RuleActionType
+from storage.exports import queries
+from storage.exports.rules import approval_rules
 from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_target
 

@@ -7,12 +7,12 @@ from typing import Final
 
 from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.bulk_decisions import ExportReference
 from schemas.exports.record import ApprovalForAll, Export
-from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import Source
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.columns import JsonField

@@ -19,8 +19,9 @@ from storage.db import identifiers
 from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import FindingRow, PageResultRow
-from storage.exports import export_search, groups_sql
+from storage.exports import groups_sql
 from storage.exports.rows import Draft, written
+from storage.exports.search import export_search
 from storage.exports.transitions import lock, prepare
 
 #: The tickets and rows of so many findings take SQLite's one writer a third of a second.

@@ -15,10 +15,10 @@ from typing import Any, Final
 from marshmallow import ValidationError, post_load
 
 from schemas.base.fields import Form, Moment, Text
-from schemas.exports.search_words import words_in
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.search_words import words_in
 
 #: Values of one filter: each may be a part of the query.
 MAX_VALUES: Final = 20
@@ -60,7 +60,7 @@ class ExportQuery:
     rules: tuple[str, ...] = ()
     target_ids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    #: Words that it has all of, as `schemas.exports.search_words` forms them.
+    #: Words that it has all of, as `schemas.triage.search_words` forms them.
     words: tuple[str, ...] = ()
     #: The first moment, and the one after the last.
     created_after: datetime | None = None

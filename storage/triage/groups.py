@@ -29,9 +29,10 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
 from storage.db.models import FindingRow
 from storage.db.queries import tuples
-from storage.exports import export_search, groups_sql
+from storage.exports import groups_sql
 from storage.exports.groups_sql import GroupRow
 from storage.exports.rows import WrittenTicket
+from storage.exports.search import export_search
 
 _json: Final = JsonField()
 

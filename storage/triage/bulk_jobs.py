@@ -17,10 +17,10 @@ from peewee import fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.bulk_decisions import DELIVERING_ACTIONS, BulkAction, BulkDecision, DecisionResult, ExportReference
-from schemas.exports.bulk_jobs import USER_DISABLED, WEBHOOKS_FORBIDDEN, BulkJob, BulkJobStatus, CountDiffers
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.export_filter import ExportQuery
+from schemas.triage.bulk_decisions import DELIVERING_ACTIONS, BulkAction, BulkDecision, DecisionResult, ExportReference
+from schemas.triage.bulk_jobs import USER_DISABLED, WEBHOOKS_FORBIDDEN, BulkJob, BulkJobStatus, CountDiffers
+from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.accounts.audit_log import append
@@ -31,8 +31,9 @@ from storage.db.engine import savepoint, transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
 from storage.db.queries import tuples
-from storage.exports import export_list, transitions
-from storage.exports.bulk_decisions import decide
+from storage.exports import transitions
+from storage.exports.search import export_list
+from storage.triage.bulk_decisions import decide
 
 #: Exports of a job: one statement of a second finds and stores so many.
 MAX_MATCHES: Final = 10_000

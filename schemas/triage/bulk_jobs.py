@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from schemas.base.errors import Conflict
-from schemas.exports.bulk_decisions import BulkAction
+from schemas.triage.bulk_decisions import BulkAction
 
 #: The error codes of the exports of a job that was stopped: its user was disabled, or its account may not use webhooks.
 USER_DISABLED: Final = "user_disabled"

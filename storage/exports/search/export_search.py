@@ -1,4 +1,4 @@
-"""Writes the words, hosts and rules by which exports are found; `storage.exports.export_list` reads them.
+"""Writes the words, hosts and rules by which exports are found; `storage.exports.search.export_list` reads them.
 
 Every writer of a ticket calls one of these in its transaction: `add` for new exports, `replace` for changed tickets,
 `remove` for redacted ones. The rows of a deleted export are deleted with it.

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from peewee import SQL, Select, Tuple, fn
 
-from schemas.exports.export_filter import ExportQuery, ExportSort, ListPosition
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.db.engine import database
 from storage.db.models import ExportRow
 from storage.db.queries import tuples
-from storage.exports.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
 from storage.exports.queries import list_by_ids
+from storage.exports.search.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
 
 #: A total ends here.
 MOST_COUNTED: Final = 10_000

@@ -13,20 +13,20 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
-from schemas.exports.approval_rules import ApprovalRule, RuleActionType, RuleSubject
 from schemas.exports.decisions import STAYS_OPEN
 from schemas.exports.record import MAX_LABELS
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.targets.approval import TargetUrlRefused, require_approvable
+from schemas.triage.approval_rules import ApprovalRule, RuleActionType, RuleSubject
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import columns
 from storage.db.engine import after_commit, transaction
 from storage.db.models import ExportRow
 from storage.db.queries import for_update, tuples
-from storage.exports import approval_rules
-from storage.exports.approval_rules import IS_WAITING, RuleTarget, Standing
 from storage.exports.rows import written_records
+from storage.exports.rules import approval_rules
+from storage.exports.rules.approval_rules import IS_WAITING, RuleTarget, Standing
 from storage.exports.transitions_sql import LockedExport, approve_locked, has_rules, set_waiting, write_locked
 from storage.targets import targets
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import from_ms, rfc3339_or_none, to_ms
-from schemas.exports.bulk_decisions import ExportReference
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import digest
 from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.decision_forms import Edit
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db import identifiers
 from storage.db.engine import transaction

@@ -13,16 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.exports.export_filter import ExportQuery, ExportSort
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import ExportQuery, ExportSort
 from storage.db.engine import execute, transaction
-from storage.exports import export_list, export_sets, queries, transitions
-from storage.exports.export_list import position_of
-from storage.exports.export_sets import MOST_SORTED
+from storage.exports import queries, transitions
 from storage.exports.rows import Draft
+from storage.exports.search import export_list, export_sets
+from storage.exports.search.export_list import position_of
+from storage.exports.search.export_sets import MOST_SORTED
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
 
 EXPORTS: Final = 150

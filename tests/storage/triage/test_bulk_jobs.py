@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision
-from schemas.exports.bulk_jobs import BulkJob, CountDiffers
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.export_filter import ExportQuery
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import Target
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
+from schemas.triage.bulk_jobs import BulkJob, CountDiffers
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts, users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute, rows, transaction
-from storage.exports import bulk_jobs, decisions, queries
-from storage.exports.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, BulkBatch, BulkJobLease, BulkProgress, NewBulkJob
+from storage.exports import queries
+from storage.triage import bulk_jobs, decisions
+from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, BulkBatch, BulkJobLease, BulkProgress, NewBulkJob
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_approved, make_customer, make_exports, make_failed
 from tests.support.fakes import Rollback
 from tests.support.many_rows import many_finished, many_targets

@@ -9,20 +9,22 @@ import pytest
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.approval_rules import RuleAction, RuleActionType, RuleChange, RuleMatch, StoppedReason
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.targets.target import Target
+from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleChange, RuleMatch, StoppedReason
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import audit_log, tokens, users
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.db.engine import connection, execute, rows, transaction
-from storage.exports import approval_rules, decisions, queries, rule_evaluation, transitions
+from storage.exports import queries, transitions
 from storage.exports.rows import Draft
-from storage.exports.rule_evaluation import ApprovalRules
+from storage.exports.rules import approval_rules, rule_evaluation
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.targets import targets
+from storage.triage import decisions
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK_POLICY,

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
-from schemas.exports.decision_forms import Edit
 from schemas.exports.record import Approval, ApprovalForAll, Export
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import digest
 from schemas.targets.approval import TargetUrlRefused
+from schemas.triage.decision_forms import Edit
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.db.engine import execute, rows, transaction
-from storage.exports import claims_sql, decisions, queries, targeting, transitions
+from storage.exports import claims_sql, queries, transitions
+from storage.triage import decisions, targeting
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

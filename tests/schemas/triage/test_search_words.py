@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.exports.search_words import MAX_WORD, MAX_WORDS, hosts_of, words_in, words_of
+from schemas.triage.search_words import MAX_WORD, MAX_WORDS, hosts_of, words_in, words_of
 
 
 def ticket(**members: Any) -> dict[str, Any]:

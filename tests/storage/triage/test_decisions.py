@@ -6,14 +6,15 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import Dismissal, DismissalReason, Snooze
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
+from schemas.triage.decision_forms import Edit
 from storage.db.engine import execute, rows, transaction
-from storage.exports import decisions, queries, transitions
+from storage.exports import queries, transitions
 from storage.exports.rows import Draft
+from storage.triage import decisions
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,

@@ -12,15 +12,15 @@ from typing import Any, Final
 from peewee import JOIN, SQL, Expression, Select, Table, Value, fn
 
 from schemas.base.timestamps import to_ms
-from schemas.exports.export_filter import ExportQuery, ExportSort
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import ExportQuery, ExportSort
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
 from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow, TargetRow
-from storage.exports.export_search import HOST, RULE, account_word
+from storage.exports.search.export_search import HOST, RULE, account_word
 
 #: A set of at most so many exports is read and sorted whole; of a larger one, a page is near the beginning of an index.
 MOST_SORTED: Final = 5_000

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import ValidationFailed
-from schemas.exports.export_filter import (
+from schemas.triage.export_filter import (
     FILTERS,
     ExportFilterForm,
     ExportQuery,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import ValidationFailed
-from schemas.exports.approval_rules import (
+from schemas.triage.approval_rules import (
     MAX_GLOB,
     RuleChangeForm,
     RuleForm,

@@ -1,6 +1,6 @@
 """Approval rules of accounts: stored, changed, deleted, and stopped when their author or their target no longer allows them.
 
-`storage.exports.rule_evaluation` applies them. On PostgreSQL a rule that decides is locked until the decision is committed:
+`rule_evaluation` applies them. On PostgreSQL a rule that decides is locked until the decision is committed:
 once a change or a deletion has returned, nothing more is decided by the rule as it was.
 """
 
@@ -15,7 +15,8 @@ from peewee import JOIN, SQL, fn
 from schemas.base.errors import FieldProblem, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.approval_rules import (
+from schemas.targets.approval import ApprovalState
+from schemas.triage.approval_rules import (
     MAX_EXAMPLES,
     MAX_RULES,
     MAX_TESTED,
@@ -32,7 +33,6 @@ from schemas.exports.approval_rules import (
     action_from,
     match_from,
 )
-from schemas.targets.approval import ApprovalState
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from schemas.exports.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.db.engine import transaction

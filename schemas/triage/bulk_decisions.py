@@ -9,11 +9,11 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
 from schemas.base.fields import Form, Several, Text, WholeNumber
-from schemas.exports.decision_forms import MAX_NOTE
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.export_filter import ExportFilterForm, ExportQuery
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
+from schemas.triage.decision_forms import MAX_NOTE
+from schemas.triage.export_filter import ExportFilterForm, ExportQuery
 
 #: Exports that one request names: a page of the largest list.
 MAX_REFERENCES: Final = 200

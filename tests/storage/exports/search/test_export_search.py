@@ -4,14 +4,16 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
-from schemas.exports.decision_forms import EditForm
-from schemas.exports.export_filter import ExportQuery
-from schemas.exports.search_words import hosts_of, words_of
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.decision_forms import EditForm
+from schemas.triage.export_filter import ExportQuery
+from schemas.triage.search_words import hosts_of, words_of
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
-from storage.exports import decisions, export_list, export_search, export_words_sql, transitions
+from storage.exports import transitions
 from storage.exports.rows import Draft
+from storage.exports.search import export_list, export_search, export_words_sql
+from storage.triage import decisions
 from tests.support.factories import NOW, Customer, make_customer, make_exports, postback, record_postback
 
 SECRET = "Hildegardsecretword"

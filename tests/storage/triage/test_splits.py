@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import Conflict, ExportNotFound
-from schemas.exports.decision_forms import Edit
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Export
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.db.engine import rows
-from storage.exports import decisions, queries, splits
+from storage.exports import queries
+from storage.triage import decisions, splits
 from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, postback, record_postback
 
 

@@ -1,0 +1,1 @@
+"""Approval rules, and what they decide when an export is prepared."""

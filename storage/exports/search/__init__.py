@@ -1,0 +1,1 @@
+"""Finds exports: the hosts, rules and words of each, and lists by filters."""
