@@ -1,0 +1,80 @@
+"""The text of an issue as an Atlassian Document Format document, which Jira Cloud reads.
+
+Strangers' text is in text nodes only: Jira interprets no markup in them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
+
+_Node: TypeAlias = dict[str, Any]
+
+_STRONG: Final[_Node] = {"type": "strong"}
+_CODE: Final[_Node] = {"type": "code"}
+
+
+def document_of(ticket: TrackerTicket, max_chars: int) -> dict[str, Any]:
+    """Return the document; as JSON it has at most `max_chars` characters."""
+    return fitted(ticket, max_chars, _Document(), _document, _size)
+
+
+class _Document(Flavor[_Node]):
+    def facts(self, severity: str, page: str | None) -> Iterator[_Node]:
+        lines = [[_text("Severity: ", _STRONG), _text(severity)]]
+        if page:
+            lines.append([_text("Page: ", _STRONG), _text(page, _CODE)])
+        yield _paragraph(_joined(lines, {"type": "hardBreak"}))
+
+    def heading(self, text: str) -> _Node:
+        return {"type": "heading", "attrs": {"level": 3}, "content": [_text(text)]}
+
+    def description(self, text: str) -> Iterator[_Node]:
+        """Yield a paragraph for each: unlike code, its lines are wrapped."""
+        for paragraph in text.split("\n\n"):
+            # Jira rejects text nodes without text.
+            lines = [[_text(line)] for line in paragraph.split("\n") if line]
+            if lines:
+                yield _paragraph(_joined(lines, {"type": "hardBreak"}))
+
+    def places(self, places: Iterable[Iterable[str]], more: str) -> _Node:
+        items = [_joined([[_text(part, _CODE)] for part in place], _text(" ")) for place in places]
+        if more:
+            items.append([_text(more)])
+        return {"type": "bulletList", "content": [{"type": "listItem", "content": [_paragraph(item)]} for item in items]}
+
+    def evidence(self, text: str) -> Iterator[_Node]:
+        code = {"type": "codeBlock", "attrs": {"language": "json"}, "content": [_text(text)]}
+        yield {"type": "expand", "attrs": {"title": EVIDENCE}, "content": [code]}
+
+    def link(self, text: str, url: str) -> _Node:
+        return _paragraph([_text(text, {"type": "link", "attrs": {"href": url}})])
+
+    def line(self, text: str) -> _Node:
+        return _paragraph([_text(text)])
+
+
+def _document(blocks: Iterable[_Node]) -> _Node:
+    return {"type": "doc", "version": 1, "content": list(blocks)}
+
+
+def _size(document: _Node) -> int:
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _text(text: str, *marks: _Node) -> _Node:
+    return {"type": "text", "text": text, **({"marks": list(marks)} if marks else {})}
+
+
+def _paragraph(content: list[_Node]) -> _Node:
+    return {"type": "paragraph", "content": content}
+
+
+def _joined(groups: Iterable[list[_Node]], joint: _Node) -> list[_Node]:
+    """Return the nodes of all groups, with a joint between two groups."""
+    nodes: list[_Node] = []
+    for group in groups:
+        nodes += [joint, *group] if nodes else group
+    return nodes
