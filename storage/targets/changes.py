@@ -83,9 +83,9 @@ def edit(
             entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
         is_moved = wanted.base_url not in {None, row.base_url}
         if is_moved:
-            is_signed = row.secret_sealed is not None or default.serves(targets.account_of(row))
             reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
-            changes |= {**reset, **targets.first_state(is_signed, now), "base_url": wanted.base_url}
+            state = targets.first_state(targets.is_signed_for(row, default), now)
+            changes |= {**reset, **state, "base_url": wanted.base_url}
             entries.append(("move_target", host_of(str(wanted.base_url))))
         if changes:
             compare_and_swap(TargetRow, target_id, **{**changes, "updated_at": now})

@@ -9,6 +9,7 @@ from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db import identifiers
@@ -46,9 +47,9 @@ def create(
     now: datetime,
     actor: str,
 ) -> Target:
-    """Store a validated target: `active` if the default secret serves its account, else `inactive` until it gets its own.
+    """Store a validated target: `active` if the default secret signs for it, else `inactive` until it gets its own.
 
-    `deployment_mode` applies where the request names none.
+    The default secret never goes to a tracker. `deployment_mode` applies where the request names none.
     """
     with transaction():
         # The right may have been withdrawn since the request was authenticated.
@@ -62,7 +63,7 @@ def create(
             name=request.name,
             created_at=now,
             max_per_minute=request.max_per_minute,
-            **first_state(default.serves(account_id), now),
+            **first_state(_default_signs(default, request.provider_key, account_id), now),
         )
         append(now, actor, "create_target", row.id)
     return _target(row, default)
@@ -103,17 +104,21 @@ def set_secret(
 ) -> str:
     """Give a target, of one account where `account_id` is given, its own secret and return the fingerprint.
 
-    The next delivery is signed with it. Raises TargetNotFound.
+    The next delivery is signed with it, or authenticated at a tracker, whose failed validation is repeated now.
+    Raises TargetNotFound.
     """
     fingerprint = vault.fingerprint(secret)
     with transaction():
-        find_row(target_id, account_id)
+        row = find_row(target_id, account_id)
         # Only these columns, and the status only where it is unchanged: a worker may be writing to the target now.
         sealed = vault.seal(secret, secret_context(target_id))
         signed = {"secret_sealed": sealed, "secret_fingerprint": fingerprint, "updated_at": now}
         if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **signed):
             raise TargetNotFound
         _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
+        if row.provider_key != GENERIC_WEBHOOK:
+            has_failed = (TargetRow.validation_status == FAILED) & TargetRow.validation_lease.is_null()
+            compare_and_swap(TargetRow, target_id, has_failed, validation_due_at=now)
         append(now, actor, "set_secret", target_id)
     return fingerprint
 
@@ -148,8 +153,9 @@ def change_status(
             return
         if row.status not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
-        if status is TargetStatus.ACTIVE and not _is_signed_for(row, default):
-            raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
+        if status is TargetStatus.ACTIVE and not is_signed_for(row, default):
+            lacks = "secret to sign with" if row.provider_key == GENERIC_WEBHOOK else "token"
+            raise Conflict(f"Target {target_id} has no {lacks}; give it one with `secret set target`.")
         status_reason = None if status is TargetStatus.ACTIVE else reason
         _change(target_id, status=status.value, status_reason=status_reason, updated_at=now)
         append(now, actor, f"{verb}_target", target_id, reason)
@@ -246,6 +252,7 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
     Settings may have changed since these targets were stored: WEBHOOK_SECRET, OPERATOR_ACCOUNT_ID, the deployment mode.
     """
     is_served = TargetRow.account.is_null(False) if default.accounts is None else TargetRow.account.in_(default.accounts)
+    is_served &= TargetRow.provider_key == GENERIC_WEBHOOK
     if default.text is None:
         is_served = TargetRow.account.is_null()
     is_waiting = (TargetRow.status == TargetStatus.INACTIVE.value) & (TargetRow.status_reason == UNSIGNED)
@@ -302,6 +309,15 @@ def account_of(found: TargetRow) -> int:
     return int(found.__data__["account"])
 
 
+def is_signed_for(row: TargetRow, default: DefaultSecret | None) -> bool:
+    """Return whether a target has a secret: its own, or `default`. None stands for a default secret that serves it."""
+    if row.secret_sealed is not None:
+        return True
+    if default is None:
+        return row.provider_key == GENERIC_WEBHOOK
+    return _default_signs(default, row.provider_key, account_of(row))
+
+
 def secret_context(target_id: str) -> str:
     """Return the context that a target's sealed secret is bound to."""
     return TARGET_SECRET.context(target_id)
@@ -324,11 +340,13 @@ def _change(target_id: str, when: TargetStatus | None = None, **changes: object)
     compare_and_swap(TargetRow, target_id, *([] if when is None else [TargetRow.status == when.value]), **changes)
 
 
-def _is_signed_for(row: TargetRow, default: DefaultSecret | None) -> bool:
-    return row.secret_sealed is not None or default is None or default.serves(account_of(row))
+def _default_signs(default: DefaultSecret, provider_key: str, account_id: int) -> bool:
+    """Return whether the default secret signs for a target that has none of its own; it never goes to a tracker."""
+    return provider_key == GENERIC_WEBHOOK and default.serves(account_id)
 
 
 def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
+    shared = default if row.provider_key == GENERIC_WEBHOOK else None
     return Target(
         id=row.id,
         account_id=account_of(row),
@@ -338,7 +356,7 @@ def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
         name=row.name,
         status=TargetStatus(row.status),
         status_reason=row.status_reason,
-        secret_fingerprint=row.secret_fingerprint or (default.fingerprint_for(account_of(row)) if default else None),
+        secret_fingerprint=row.secret_fingerprint or (shared.fingerprint_for(account_of(row)) if shared else None),
         has_own_secret=row.secret_fingerprint is not None,
         connected_status=row.connected_status,
         last_success_at=row.last_success_at,

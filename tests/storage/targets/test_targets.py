@@ -11,12 +11,19 @@ from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetRequest, TargetStatus
+from schemas.targets.target import (
+    BREAKER_OPEN,
+    RATE_LIMITED,
+    RECEIVER_UNAVAILABLE,
+    TargetEdit,
+    TargetRequest,
+    TargetStatus,
+)
 from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from storage.targets import targets, throttle_state_sql
+from storage.targets import changes, targets, throttle_state_sql
 from tests.support.factories import (
     DEFAULT_SECRET,
     NOW,
@@ -59,6 +66,47 @@ def test_a_target_without_a_secret_waits_for_its_first_one(customer: Customer) -
     again = targets.get(target.id, None)
     assert (again.status, again.status_reason) == (TargetStatus.ACTIVE, None)
     assert again.secret_fingerprint == fingerprint == VAULT.fingerprint("shared with the receiver")
+
+
+def make_tracker(customer: Customer) -> str:
+    """Store a target of a tracker without a token; return its id."""
+    request = TargetRequest("gitea", "https://gitea.example.com/acme/shop", None, "Tracker", None)
+    return targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:1").id
+
+
+def test_a_tracker_waits_for_its_own_token_whatever_the_default_secret(customer: Customer) -> None:
+    target_id = make_tracker(customer)
+    assert status_of(target_id) == ("inactive", "no_secret")
+    assert targets.get(target_id, DEFAULT_SECRET).secret_fingerprint is None
+    targets.apply_default_secret(DEFAULT_SECRET, LATER, "operator")
+    changes.edit(target_id, TargetEdit(base_url="https://gitea.example.com/acme/other"), DEFAULT_SECRET, LATER, "operator")
+    assert status_of(target_id) == ("inactive", "no_secret")
+    targets.set_secret(target_id, "a token", VAULT, LATER)
+    targets.apply_default_secret(DefaultSecret(), LATER, "operator")
+    assert status_of(target_id) == ("active", None)
+    changes.edit(target_id, TargetEdit(base_url="https://gitea.example.com/acme/third"), DEFAULT_SECRET, LATER, "operator")
+    assert status_of(target_id) == ("active", None)
+
+
+@pytest.mark.parametrize("default", [DEFAULT_SECRET, None], ids=["a default secret", "no known default secret"])
+def test_a_tracker_without_a_token_is_not_resumed(customer: Customer, default: DefaultSecret | None) -> None:
+    target_id = make_tracker(customer)
+    execute("UPDATE targets SET status = 'disabled'")
+    with pytest.raises(Conflict, match="has no token"):
+        targets.change_status(target_id, "resume", NOW, "operator", default=default)
+    targets.set_secret(target_id, "a token", VAULT, NOW)
+    targets.change_status(target_id, "resume", NOW, "operator", default=default)
+    assert status_of(target_id) == ("active", None)
+
+
+def test_a_new_token_lets_a_failed_validation_of_a_tracker_be_repeated_now(customer: Customer) -> None:
+    tracker_id, webhook = make_tracker(customer), make_target(customer)
+    for target_id in (tracker_id, webhook.id):
+        targets.record_validation(target_id, None, Validation("tracker_token_rejected"), NOW, "worker")
+        targets.set_secret(target_id, "a token", VAULT, LATER)
+    due = dict(rows("SELECT id, validation_due_at FROM targets"))
+    assert due[tracker_id] == to_ms(LATER)
+    assert due[webhook.id] != to_ms(LATER)
 
 
 #: A target's status and reason, whether it has a secret of its own, its status where the default secret serves its account,
