@@ -13,8 +13,10 @@ from runtime.clock import utc_now
 from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
-from schemas.targets.target import MAX_PER_MINUTE, PROVIDER_KEYS, TargetEditForm, TargetForm
+from schemas.targets.forms import TargetEditForm, TargetForm
+from schemas.targets.target import MAX_PER_MINUTE
 from schemas.targets.validations import Validation
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
@@ -80,12 +82,12 @@ def add(name: str, url: str, account_id: int, limit_members: dict[str, int | Non
     The settings of this command check its address; a worker validates it afterwards. WEBHOOK_SECRET signs for it, unless it
     gets a secret of its own with `secret set target`.
     """
-    members = {"provider_key": PROVIDER_KEYS[0], "base_url": url, "name": name, **limit_members}
+    members = {"provider_key": GENERIC_WEBHOOK, "base_url": url, "name": name, **limit_members}
     with opened() as settings:
         operations = build_operations(settings).targets
         accounts.require_account(account_id)
         request = read_checked(TargetForm(), members)
-        operations.require_safe(request.base_url, account_id)
+        operations.require_safe(request, account_id)
         made = operations.create(request, account_id, OPERATOR)
         operations.wake_workers()
         _print(made.id, operations, as_json)

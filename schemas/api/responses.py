@@ -27,7 +27,8 @@ from schemas.intake.evidence import HEADING_LEVELS, Capture
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
-from schemas.targets.target import FAILING_AFTER, PROVIDER_KEYS, Target, TargetStatus, as_shown
+from schemas.targets.target import FAILING_AFTER, Target, TargetStatus, as_shown
+from schemas.trackers.registry import provider_keys
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType, StoppedReason
 
 #: 26 characters of a ULID.
@@ -412,7 +413,7 @@ def dump_trace(trace: Trace) -> dict[str, Any]:
 
 
 class TargetSecretResponse(ResponseSchema):
-    """The signing secret of a target, never the secret itself."""
+    """The secret of a target that signs for it, or the token of a tracker; never the secret itself."""
 
     configured = truth("Whether the target has a secret.", attribute="has_secret")
     fingerprint = text("The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="secret_fingerprint")
@@ -452,21 +453,23 @@ class TargetResponse(ResponseSchema):
     """A receiver of tickets."""
 
     id = identifier("tgt", "The target.")
-    provider_key = one_of(PROVIDER_KEYS, "The kind of receiver.")
+    provider_key = one_of(provider_keys(), "Where tickets go: a webhook, or an issue tracker.")
     base_url = text(
-        "The URL that deliveries are posted to. A credential in the query of an older target is shown as `***`.",
+        "The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as "
+        "`***`.",
         attribute="shown_url",
     )
     deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.")
     name = text("The name.")
     status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
     status_reason = text("Why it is not simply `active`.", nullable=True)
-    secret = inline(TargetSecretResponse, "The signing secret.")
+    secret = inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
     connected = inline(TargetConnectionResponse, "Whether deliveries arrive.")
     last_validation = inline(
         LastValidationResponse, "The latest validation; null before the first.", present_if="validation_status"
     )
     max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
+    provider_settings = free("The settings of the tracker; empty for a webhook.")
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = moment("When it was created.")
 

@@ -65,7 +65,7 @@ class Forbidden(RiskRelayError):
 
 
 class WebhooksForbidden(Forbidden):
-    """This account is not allowed to use generic_webhook targets."""
+    """This account is not allowed to use webhook or tracker targets."""
 
 
 class NotFound(RiskRelayError):

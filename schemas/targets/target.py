@@ -1,18 +1,14 @@
 """A ticket export target: where tickets are delivered. Its record shows a secret's fingerprint, never the secret."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError, post_load, validates, validates_schema
-
-from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
-from schemas.settings.definitions import DeploymentMode
-from schemas.url_policy.credentials import has_credential, masked
-
-PROVIDER_KEYS: Final = ("generic_webhook",)
+from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.url_policy.credentials import masked
 
 
 class TargetStatus(StrEnum):
@@ -62,16 +58,21 @@ class TargetRequest:
     deployment_mode: str | None
     name: str
     max_per_minute: int | None
+    provider_settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEdit:
-    """What a client changes in a target: None leaves a member as it is; the limit changes where `sets_limit`."""
+    """What a client changes in a target: None leaves a member as it is; the limit changes where `sets_limit`.
+
+    `provider_settings` replace all settings; `schemas.targets.provider_settings` checks them.
+    """
 
     name: str | None = None
     base_url: str | None = None
     sets_limit: bool = False
     max_per_minute: int | None = None
+    provider_settings: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,12 @@ class Target:
     concurrency: int
     failures_in_row: int
     max_per_minute: int | None
+    provider_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_tracker(self) -> bool:
+        """Whether it is a tracker, which takes tickets by its own API; a webhook gets signed deliveries."""
+        return self.provider_key != GENERIC_WEBHOOK
 
     @property
     def shown_url(self) -> str:
@@ -137,64 +144,6 @@ def host_of(base_url: str) -> str:
 def place_of(base_url: str) -> str:
     """Return the host and the path that a target's URL leads to, which tell targets apart; no query, which may be long."""
     return host_of(base_url) + urlsplit(base_url).path.rstrip("/")
-
-
-def _url_field(**options: Any) -> Text:
-    description = "The URL that deliveries are posted to: https, a public address, an allowed port."
-    return Text(max_length=MAX_URL, metadata={"description": description}, **options)
-
-
-def _name_field(**options: Any) -> Text:
-    return Text(min_length=1, max_length=200, metadata={"description": "The name."}, **options)
-
-
-def _limit_field(**options: Any) -> WholeNumber:
-    description = "The most delivery attempts a minute; null for no limit."
-    return WholeNumber(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
-
-
-class _FormWithUrl(Form):
-    """A form with `base_url`."""
-
-    @validates("base_url")
-    def _has_no_credential(self, url: str, data_key: str) -> None:
-        if has_credential(url):
-            raise ValidationError("credential_in_query")
-
-
-class TargetForm(_FormWithUrl):
-    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
-
-    provider_key = Text(required=True, allowed=PROVIDER_KEYS, metadata={"description": "The kind of receiver."})
-    base_url = _url_field(required=True)
-    deployment_mode = Text(
-        load_default=None,
-        allowed=[mode.value for mode in DeploymentMode],
-        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
-    )
-    name = _name_field(required=True)
-    max_per_minute = _limit_field(load_default=None)
-
-    @post_load
-    def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
-        return TargetRequest(**request)
-
-
-class TargetEditForm(_FormWithUrl):
-    """The body of `PATCH /api/ticket-export-targets/{target_id}`: at least one member."""
-
-    name = _name_field()
-    base_url = _url_field()
-    max_per_minute = _limit_field(allow_none=True)
-
-    @validates_schema(skip_on_field_errors=True)
-    def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
-        if not edited:
-            raise ValidationError("no_members")
-
-    @post_load
-    def _make(self, edited: dict[str, Any], **_: Any) -> TargetEdit:
-        return TargetEdit(**edited, sets_limit="max_per_minute" in edited)
 
 
 def as_shown(target: Target, now: datetime) -> Target:

@@ -13,7 +13,8 @@ from runtime.clock import utc_now
 from schemas.api.responses import dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
-from schemas.targets.target import TargetEditForm, TargetForm, TargetStatus
+from schemas.targets.forms import TargetEditForm, TargetForm
+from schemas.targets.target import TargetStatus
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
@@ -52,8 +53,8 @@ class TargetsResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Check the address, and store the target if it is allowed."""
-        url, account_id = req.context.payload.base_url, req.context.principal.account_id
-        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(url, account_id))
+        request, account_id = req.context.payload, req.context.principal.account_id
+        self._executor.respond(req, resp, lambda: self._create(req), lambda: self._targets.require_safe(request, account_id))
 
     def _create(self, req: falcon.Request) -> ApiResponse:
         principal = req.context.principal

@@ -13,6 +13,7 @@ from schemas.api import responses
 from schemas.base.fields import Form
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.intake.email_forms import EmailForm
+from schemas.targets.forms import TargetForm
 from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
@@ -217,7 +218,7 @@ class _Writer:
         return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
 
     def _input(self, form: Form) -> dict[str, Any]:
-        if isinstance(form, EmailForm):
+        if isinstance(form, EmailForm | TargetForm):
             return {"anyOf": [self._resolve(each) for each in form.forms]}
         return self._resolve(form)
 

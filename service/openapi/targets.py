@@ -20,6 +20,7 @@ TARGET: Final[dict[str, Any]] = {
     "connected": {"status": "unknown", "last_success_at": None},
     "last_validation": None,
     "max_per_minute": None,
+    "provider_settings": {},
     "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
     "created_at": AT,
 }

@@ -18,6 +18,7 @@ from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target, TargetEdit, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
+from service.operations.provider_checks import checked_edit, require_page
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
@@ -58,9 +59,10 @@ class TargetOperations:
         """Return the target as it is now."""
         return targets.get(target_id, self.default_secret, actor.account_id)
 
-    def require_safe(self, url: str, account_id: int) -> None:
+    def require_safe(self, request: TargetRequest, account_id: int) -> None:
         """Check the URL of an account's new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
-        self._check.require_safe(url, account_id)
+        self._check.require_safe(request.base_url, account_id)
+        require_page(request.provider_key, request.base_url, request.provider_settings)
 
     def create(self, request: TargetRequest, account_id: int, actor: Actor) -> Target:
         """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
@@ -74,11 +76,16 @@ class TargetOperations:
         return target
 
     def require_safe_edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
-        """Check the new URL of an edit, if it has one, as that of a new target. Raises ValidationFailed on `/base_url`."""
+        """Check a new URL and new settings as those of a new target. Raises ValidationFailed."""
         target = self.get(target_id, actor)
         engine.release()
-        if edit.base_url not in {None, target.base_url}:
-            self._check.require_safe(str(edit.base_url), target.account_id)
+        edit = checked_edit(edit, target)
+        base_url = edit.base_url or target.base_url
+        if base_url != target.base_url:
+            self._check.require_safe(base_url, target.account_id)
+        if base_url != target.base_url or edit.provider_settings is not None:
+            settings = target.provider_settings if edit.provider_settings is None else edit.provider_settings
+            require_page(target.provider_key, base_url, settings)
 
     def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
         """Change a target after `require_safe_edit`; a new URL takes what waits with it.
@@ -86,6 +93,8 @@ class TargetOperations:
         Call `wake_workers` once the transaction is committed. Raises WebhooksForbidden for a new URL.
         """
         now = utc_now()
+        if edit.provider_settings is not None:
+            edit = checked_edit(edit, self.get(target_id, actor))
         with engine.transaction():
             is_moved = changes.edit(target_id, edit, self.default_secret, now, actor.key, actor.account_id)
             if is_moved and isinstance(actor, OperatorPrincipal):

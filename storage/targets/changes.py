@@ -4,9 +4,11 @@ An approval locks its target against a removal, and a removal counts what waits 
 misses the other.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from peewee import fn
 
@@ -15,6 +17,7 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetEdit, TargetStatus, host_of
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
@@ -66,10 +69,11 @@ def edit(
     """Change a target, of one account where `account_id` is given; return whether its URL changed.
 
     A new `base_url` has passed the checks of a new target's: the target starts as one, and what waits goes to the new URL.
-    Raises TargetNotFound, WebhooksForbidden for a new URL.
+    A tracker on another server loses its token: a client that edits a target must not send the token to a server of its own.
+    Raises TargetNotFound, WebhooksForbidden for a new URL or new settings.
     """
     with transaction():
-        if wanted.base_url is not None:
+        if wanted.base_url is not None or wanted.provider_settings is not None:
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(targets.account_of(targets.find_row(target_id, account_id)))
         row = targets.locked_row(target_id, account_id)
@@ -81,12 +85,22 @@ def edit(
         if wanted.sets_limit and wanted.max_per_minute != row.max_per_minute:
             changes |= {"max_per_minute": wanted.max_per_minute, "paced_until": None}
             entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
-        is_moved = wanted.base_url not in {None, row.base_url}
+        base_url, before = wanted.base_url or row.base_url, json.loads(row.provider_settings)
+        settings = before if wanted.provider_settings is None else wanted.provider_settings
+        if settings != before:
+            # A worker checks the new settings as soon as it can.
+            changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_due_at": now}
+            entries.append(("configure_target", None))
+        has_left = row.provider_key != GENERIC_WEBHOOK and _server(base_url, settings) != _server(row.base_url, before)
+        is_moved = base_url != row.base_url or has_left
         if is_moved:
+            is_signed = not has_left and targets.is_signed_for(row, default)
             reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
-            state = targets.first_state(targets.is_signed_for(row, default), now)
-            changes |= {**reset, **state, "base_url": wanted.base_url}
-            entries.append(("move_target", host_of(str(wanted.base_url))))
+            changes |= {**reset, **targets.first_state(is_signed, now), "base_url": base_url}
+            entries.append(("move_target", host_of(base_url)))
+        if has_left and row.secret_sealed is not None:
+            changes |= {"secret_sealed": None, "secret_fingerprint": None}
+            entries.append(("remove_secret", "other_server"))
         if changes:
             compare_and_swap(TargetRow, target_id, **{**changes, "updated_at": now})
             append_all([AuditEntry(to_ms(now), actor, action, target_id, reason=reason) for action, reason in entries])
@@ -126,6 +140,12 @@ def remove(target_id: str, now: datetime, actor: str, account_id: int | None = N
             validation_lease=None,
         )
         append(now, actor, "remove_target", target_id)
+
+
+def _server(base_url: str, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what decides which server gets a tracker's token, which is sent as it is."""
+    parts = urlsplit(base_url.lower())
+    return parts.scheme, parts.netloc, settings.get("api_base")
 
 
 def _end_recoveries(target_id: str, now: datetime, actor: str) -> None:

@@ -1,5 +1,6 @@
 """Ticket export targets: created by clients; operators set their secrets; workers and requests change their status."""
 
+import json
 from datetime import datetime
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ def create(
             name=request.name,
             created_at=now,
             max_per_minute=request.max_per_minute,
+            provider_settings=json.dumps(request.provider_settings, ensure_ascii=False),
             **first_state(_default_signs(default, request.provider_key, account_id), now),
         )
         append(now, actor, "create_target", row.id)
@@ -369,4 +371,5 @@ def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
         concurrency=max(1, min(int(row.concurrency), row.ramp)),
         failures_in_row=row.failures_in_row,
         max_per_minute=row.max_per_minute,
+        provider_settings=json.loads(row.provider_settings),
     )

@@ -13,7 +13,9 @@ from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationF
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
-from schemas.targets.target import MAX_PER_MINUTE, PROVIDER_KEYS, TargetEdit, TargetEditForm, TargetForm, TargetRequest
+from schemas.targets.forms import TargetEditForm, TargetForm
+from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from service.console.layout import Action, PageLayout, Redirect
 from service.console.pages.targets import TARGET, TARGETS
 from service.console.sessions import ConsoleUser
@@ -126,11 +128,11 @@ class AddTarget(Action):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
         """Check the URL and create the target. Raises ValidationFailed, ServiceUnavailable, Forbidden."""
         require_webhooks(user)
-        members = {"provider_key": PROVIDER_KEYS[0], **_text_members(form), **_limit_member(form)}
+        members = {"provider_key": GENERIC_WEBHOOK, **_text_members(form), **_limit_member(form)}
         request: TargetRequest = read_checked(TargetForm(), members)
         secret = _checked_secret(form, self._vault) if form.get("secret") else None
         engine.release()
-        self._targets.require_safe(request.base_url, user.account_id)
+        self._targets.require_safe(request, user.account_id)
         with engine.transaction():
             made = self._targets.create(request, user.account_id, user.principal)
             if secret is not None:

@@ -8,7 +8,8 @@ import pytest
 
 from schemas.api.responses import dump_target
 from schemas.base.errors import ValidationFailed
-from schemas.targets.target import ENABLED, Target, TargetForm, TargetRequest, TargetStatus
+from schemas.targets.forms import TargetForm
+from schemas.targets.target import ENABLED, Target, TargetRequest, TargetStatus
 
 FORM = TargetForm()
 REQUEST = {"provider_key": "generic_webhook", "base_url": "https://tracker.example.com/hook", "name": "Tracker"}
@@ -104,6 +105,7 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
         "delivery": {"concurrency": 16, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
         "created_at": "2026-03-01T12:00:00.000Z",
         "max_per_minute": None,
+        "provider_settings": {},
     }
 
 

@@ -153,6 +153,7 @@ def test_a_safe_address_becomes_an_active_target(host: str, client: TestClient, 
         "connected": {"status": "unknown", "last_success_at": None},
         "last_validation": {"status": "passed", "reason": None, "checked_at": record["created_at"]},
         "max_per_minute": None,
+        "provider_settings": {},
         "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
         "created_at": record["created_at"],
     }

@@ -378,7 +378,7 @@ def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClien
     assert re.findall(r'action="/console/targets/[^/]+/(\w+)"', page) == ["pause", "disable", "remove"]
     for verb in FOR_WEBHOOKS:
         refused = act(person, target.id, verb)
-        assert (refused.status_code, "is not allowed to use generic_webhook targets" in words(refused)) == (403, True)
+        assert (refused.status_code, "is not allowed to use webhook or tracker targets" in words(refused)) == (403, True)
     assert (status_of(target), recoveries.list_page()) == ("active", [])
     assert [act(person, target.id, verb).status_code for verb in ("pause", "disable")] == [303, 303]
     assert status_of(target) == "disabled"

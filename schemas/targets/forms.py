@@ -1,0 +1,133 @@
+"""The bodies that create and edit targets: a new target has the form of its provider, with that provider's settings."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
+
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
+from schemas.base.fields import MAX_URL, AnyObject, Form, MayName, NoMembers, Text, WholeNumber
+from schemas.settings.definitions import DeploymentMode
+from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
+from schemas.trackers.exchange import Tracker
+from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
+from schemas.url_policy.credentials import has_credential
+
+_PROVIDER: Final = "Where tickets go: a webhook of yours, or an issue tracker."
+_SETTINGS: Final = "The provider's settings, which `GET /api/providers` describes; a webhook has none."
+
+
+def _url_field(**options: Any) -> Text:
+    description = "The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."
+    return Text(max_length=MAX_URL, metadata={"description": description}, **options)
+
+
+def _name_field(**options: Any) -> Text:
+    return Text(min_length=1, max_length=200, metadata={"description": "The name."}, **options)
+
+
+def _limit_field(**options: Any) -> WholeNumber:
+    description = "The most delivery attempts a minute; null for no limit."
+    return WholeNumber(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
+
+
+class _FormWithUrl(Form):
+    """A form with `base_url`."""
+
+    @validates("base_url")
+    def _has_no_credential(self, url: str, data_key: str) -> None:
+        if has_credential(url):
+            raise ValidationError("credential_in_query")
+
+
+class _NewTargetForm(_FormWithUrl):
+    """What a new target of every provider has."""
+
+    base_url = _url_field(required=True)
+    deployment_mode = Text(
+        load_default=None,
+        allowed=[mode.value for mode in DeploymentMode],
+        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
+    )
+    name = _name_field(required=True)
+    max_per_minute = _limit_field(load_default=None)
+
+    @pre_load
+    def _has_settings(self, body: Any, **_: Any) -> Any:
+        """Add the settings where there are none, so that a missing one is named by its own path."""
+        return {"provider_settings": {}, **body} if isinstance(body, dict) else body
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
+        return TargetRequest(**request)
+
+
+class TargetForm(Form):
+    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it.
+
+    A tracker brings the form of its settings and its rate limit.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker] = TRACKERS) -> None:
+        super().__init__()
+        self._by_provider = dict(_forms_by_provider(trackers))
+        #: Every form that a body may have.
+        self.forms: tuple[Form, ...] = tuple(self._by_provider.values())
+        self._other = _form("OtherTargetForm", tuple(self._by_provider), AnyObject())
+
+    def read_reduced(self, value: Any, may_name: MayName = lambda _: False) -> Any:
+        """Return a body as a TargetRequest. Raises ValidationFailed with every problem."""
+        named = value.get("provider_key") if isinstance(value, dict) else None
+        form = self._by_provider.get(named) if isinstance(named, str) else None
+        return (form or self._other).read_reduced(value, may_name)
+
+    def reduced(self, value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
+        """Return `value`: every form reads everything."""
+        return value
+
+    def member_names(self) -> frozenset[str]:
+        """Return the field names of every provider's form."""
+        return frozenset[str]().union(*(form.member_names() for form in self.forms))
+
+
+class TargetEditForm(_FormWithUrl):
+    """The body of `PATCH /api/ticket-export-targets/{target_id}`: at least one member."""
+
+    name = _name_field()
+    base_url = _url_field()
+    max_per_minute = _limit_field(allow_none=True)
+    provider_settings = AnyObject(metadata={"description": f"{_SETTINGS} They replace all settings of the target."})
+
+    @validates_schema(skip_on_field_errors=True)
+    def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
+        if not edited:
+            raise ValidationError("no_members")
+
+    @post_load
+    def _make(self, edited: dict[str, Any], **_: Any) -> TargetEdit:
+        return TargetEdit(**edited, sets_limit="max_per_minute" in edited)
+
+
+def settings_form(provider_key: str) -> Form:
+    """Return the form of a provider's settings."""
+    return NoMembers() if provider_key == GENERIC_WEBHOOK else TRACKERS[provider_key].settings_form()
+
+
+def _forms_by_provider(trackers: Mapping[str, Tracker]) -> Iterator[tuple[str, Form]]:
+    yield GENERIC_WEBHOOK, _form("WebhookTargetForm", (GENERIC_WEBHOOK,), _settings_field(NoMembers))
+    for key, tracker in trackers.items():
+        limit = _limit_field(load_default=tracker.max_per_minute, allow_none=True)
+        settings = _settings_field(tracker.settings_form)
+        yield key, _form(f"{key.title()}TargetForm", (key,), settings, max_per_minute=limit)
+
+
+def _settings_field(form: type[Form]) -> fields.Nested:
+    is_required = any(setting.required for setting in form().fields.values())
+    return fields.Nested(form, required=is_required, metadata={"description": _SETTINGS})
+
+
+def _form(name: str, keys: tuple[str, ...], settings: fields.Field[Any], **more: fields.Field[Any]) -> Form:
+    """Return the form of a new target for the providers `keys`."""
+    provider = Text(required=True, allowed=keys, metadata={"description": _PROVIDER})
+    made: type[Form] = type(name, (_NewTargetForm,), {"provider_key": provider, "provider_settings": settings, **more})
+    return made()
