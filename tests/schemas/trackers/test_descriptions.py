@@ -27,7 +27,7 @@ def test_described_requests_pass() -> None:
     ("method", "url", "body", "expected"),
     [
         ("POST", ISSUES, {}, "body/: 'title' is a required property"),
-        ("POST", ISSUES, {"title": "A", "lables": []}, "body: lables is unknown"),
+        ("POST", ISSUES, {"title": "A", "etiquettes": []}, "body: etiquettes is unknown"),
         ("POST", ISSUES, {"title": "A", "labels": "a"}, "body/labels: 'a' is not of type 'array'"),
         ("POST", ISSUES, None, "the body is missing"),
         ("GET", ISSUES, {"title": "A"}, "no body is described"),
