@@ -81,6 +81,10 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "Check the receiver's response, adjust its rules, then retry.",
     ),
     "no_secret": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page."),
+    "no_standard_secret": ErrorHelp(
+        "The target signs by Standard Webhooks and has no secret for it.",
+        "Set one on the target's page, or with bin/riskrelay secret set target --standard-webhooks.",
+    ),
     "secret_unreadable": ErrorHelp(
         "The worker's ENCRYPTION_KEYS cannot decrypt the target's secret.",
         "Add the missing key to ENCRYPTION_KEYS, then restart the worker.",

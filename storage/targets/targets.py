@@ -33,8 +33,9 @@ _CHANGES: Final = {
 _OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 #: `status_reason` of targets whose account may no longer use webhooks.
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
-#: `status_reason` of an inactive target.
+#: `status_reason` of an inactive target: the secret that is missing.
 UNSIGNED: Final = "no_secret"
+NO_STANDARD_SECRET: Final = "no_standard_secret"  # noqa: S105 - an error code
 #: The condition of a target that was not removed.
 IS_PRESENT: Final = TargetRow.deleted_at.is_null()
 _AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"

@@ -269,7 +269,7 @@ def test_the_documented_address_codes_are_those_of_the_policy() -> None:
 #: Arguments and variables that hold error codes in the worker, a function that returns them, and one that takes them.
 _ERRORS: Final = {"error", "error_code"}
 _RETURNS_ERROR: Final = {"_reason"}
-_TAKES_ERROR: Final = {"transport_error"}
+_TAKES_ERROR: Final = {"transport_error", "_MissingSecret"}
 #: The argument that holds reasons.
 _REASONS: Final = {"reason"}
 
@@ -316,8 +316,9 @@ def test_the_documented_reasons_are_those_in_the_code() -> None:
     waiting = {next_attempt("approved", 0, status, None, 0).reason for status in TargetStatus} - {None}
     assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
     constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT, NO_WEBHOOKS}
-    assert {"no_secret", "operator"} <= {*re.findall(r'"([a-z_]+)"', statements)}
-    assert rows_under("Of targets") == constants | {"no_secret", "operator", "receiver_gone"}
+    named = {"no_secret", "no_standard_secret", "operator"}
+    assert named <= {*re.findall(r'"([a-z_]+)"', statements)}
+    assert rows_under("Of targets") == constants | named | {"receiver_gone"}
 
 
 # --- make targets and files

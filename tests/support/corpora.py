@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -47,3 +47,12 @@ def tracker_file(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"There is no {name} in {CORPORA / 'trackers'}; set CORPORA_DIR.")
     return path
+
+
+def standard_webhook_vector() -> dict[str, Any]:
+    """Return a signature that the project of Standard Webhooks publishes; skips the test where it is absent."""
+    path = CORPORA / "webhooks" / "signature-vectors.json"
+    if not path.is_file():
+        pytest.skip(f"There are no signatures in {CORPORA}; set CORPORA_DIR.")
+    [vector] = [each for each in json.loads(path.read_bytes()) if each["scheme"] == "standard-webhooks v1"]
+    return dict(vector)

@@ -77,4 +77,6 @@ def _result(outcome: Outcome, began_at: datetime, now: datetime) -> tuple[Verdic
 def _message(order: PingOrder, at: datetime) -> Message:
     body = ping_body(order)
     sealed, nonce = order.secret_sealed, new_nonce()
-    return Message(order.id, order.id, order.target_id, order.base_url, sealed, body, at, nonce, order.account_id)
+    return Message(
+        order.id, order.id, order.target_id, order.base_url, sealed, body, at, nonce, order.account_id, order.options
+    )

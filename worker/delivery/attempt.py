@@ -95,6 +95,7 @@ class AttemptRunner:
                     started_at,
                     nonce,
                     claim.account_id,
+                    claim.options,
                 )
             )
         now, jitter = self._options.now(), self._options.jitter()

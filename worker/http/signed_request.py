@@ -1,9 +1,11 @@
-"""Signs a message with its target's secret and posts it.
+"""Signs a message with its target's secrets and posts it.
 
-A target's own secret takes precedence over the default, which serves certain accounts only. A message that cannot be signed
-is not sent. Every result is an outcome, not an exception.
+A target's own secret takes precedence over the default, which serves certain accounts only. A target may ask for the
+signature of Standard Webhooks, another form of the body, and headers of its own. A message that cannot be signed is not
+sent. Every result is an outcome, not an exception.
 """
 
+import json
 import logging
 import secrets
 from datetime import datetime
@@ -15,11 +17,24 @@ from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import kept_answer, without_secret
 from schemas.settings.parsers import LEAST_SECRET_BYTES
+from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
+from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
 from schemas.version import VERSION
 from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.encrypted_columns import STANDARD_SECRET, TARGET_HEADERS
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
-from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from worker.http.body_formats import formatted
+from worker.http.signing import (
+    NONCE_HEADER,
+    SIGNATURE_HEADER,
+    STANDARD_ID_HEADER,
+    STANDARD_SIGNATURE_HEADER,
+    STANDARD_TIMESTAMP_HEADER,
+    TIMESTAMP_HEADER,
+    sign,
+    sign_standard,
+)
 
 USER_AGENT: Final = f"RiskRelay/{VERSION}"
 #: 128 bits, in hex.
@@ -48,6 +63,26 @@ class Message(NamedTuple):
     at: datetime
     nonce: str
     account_id: AccountId = None
+    options: DeliveryOptions = DEFAULT_OPTIONS
+
+
+class _Request(NamedTuple):
+    """What is sent, and every secret that a response could repeat."""
+
+    headers: dict[str, str]
+    body: bytes
+    secrets: tuple[str, ...]
+
+
+class _OwnHeaders(NamedTuple):
+    """The headers that a target adds, and what is secret in them."""
+
+    headers: dict[str, str]
+    secrets: tuple[str, ...]
+
+
+class _MissingSecret(Exception):
+    """A secret that signs for the target is missing; the argument is the error code."""
 
 
 class SignedPost:
@@ -57,29 +92,61 @@ class SignedPost:
         self._post = post
         self._default_secret = default_secret
         self._open = lru_cache(maxsize=_OPEN_SECRETS)(vault.open)
+        self._open_headers = lru_cache(maxsize=_OPEN_SECRETS)(lambda sealed, at: _own_headers(vault.open(sealed, at)))
 
     def send(self, message: Message) -> Outcome:
         """Send one message and return its outcome; never raises."""
         try:
-            secret = self._secret(message)
-            if secret is None:
-                return Outcome(error="no_secret")
-            outcome = self._post(message.url, signed_headers(message, secret), message.body, message.account_id)
+            request = self._request(message)
+            outcome = self._post(message.url, request.headers, request.body, message.account_id)
+        except _MissingSecret as missing:
+            return Outcome(error=str(missing))
         except RiskRelayError as broken:
             _log.error("message cannot be signed", extra={**_named(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it counts as a missing response
             _log.exception("sending failed", extra=_named(message))
             return Outcome(error="internal_error")
-        clean = without_secret(outcome.body, secret)
-        # A secret of a few letters, as older versions allowed, occurs in any response: its ticket fields must survive.
-        is_short = len(secret.encode()) < LEAST_SECRET_BYTES
-        return outcome._replace(body=outcome.body if is_short else clean, kept=_kept(clean, message))
+        body = _without(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
+        # A secret of a few letters occurs in any response: its ticket fields must survive.
+        clean = _without(body, [secret for secret in request.secrets if _is_short(secret)])
+        return outcome._replace(body=body, kept=_kept(clean, message))
 
-    def _secret(self, message: Message) -> str | None:
-        if message.secret_sealed is None:
-            return self._default_secret.text_for(message.account_id)
-        return self._open(message.secret_sealed, secret_context(message.target_id))
+    def _request(self, message: Message) -> _Request:
+        if message.options is DEFAULT_OPTIONS:
+            secret = self._secret(message)
+            return _Request(signed_headers(message, secret), message.body, (secret,))
+        options, target_id = message.options, message.target_id
+        signature = Signature(options.signature)
+        own = _OwnHeaders({}, ())
+        if options.headers_sealed is not None:
+            own = self._open_headers(options.headers_sealed, TARGET_HEADERS.context(target_id))
+        body, described = formatted(message.body, BodyFormat(options.format))
+        formed = message._replace(body=body)
+        headers, all_secrets = {**own.headers, **_plain_headers(formed), **described}, own.secrets
+        if signature.is_service:
+            secret = self._secret(message)
+            headers |= _service_headers(formed, secret)
+            all_secrets += (secret,)
+        if signature.is_standard:
+            standard = self._standard_secret(message)
+            headers |= _standard_headers(formed, standard)
+            all_secrets += (standard, standard.removeprefix(STANDARD_PREFIX))
+        return _Request(headers, body, all_secrets)
+
+    def _secret(self, message: Message) -> str:
+        if message.secret_sealed is not None:
+            return self._open(message.secret_sealed, secret_context(message.target_id))
+        secret = self._default_secret.text_for(message.account_id)
+        if secret is None:
+            raise _MissingSecret("no_secret")
+        return secret
+
+    def _standard_secret(self, message: Message) -> str:
+        sealed = message.options.standard_secret_sealed
+        if sealed is None:
+            raise _MissingSecret("no_standard_secret")
+        return self._open(sealed, STANDARD_SECRET.context(message.target_id))
 
 
 def new_nonce() -> str:
@@ -89,16 +156,49 @@ def new_nonce() -> str:
 
 def signed_headers(message: Message, secret: str) -> dict[str, str]:
     """Return the headers of a message, signed with a secret that is not empty."""
-    timestamp = int(message.at.timestamp())
+    return _plain_headers(message) | _service_headers(message, secret)
+
+
+def _plain_headers(message: Message) -> dict[str, str]:
     return {
         "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
-        TIMESTAMP_HEADER: str(timestamp),
-        NONCE_HEADER: message.nonce,
-        SIGNATURE_HEADER: sign(secret.encode(), timestamp, message.nonce, message.body),
         "Idempotency-Key": message.key,
         "X-Request-Id": message.id,
     }
+
+
+def _service_headers(message: Message, secret: str) -> dict[str, str]:
+    timestamp = int(message.at.timestamp())
+    return {
+        TIMESTAMP_HEADER: str(timestamp),
+        NONCE_HEADER: message.nonce,
+        SIGNATURE_HEADER: sign(secret.encode(), timestamp, message.nonce, message.body),
+    }
+
+
+def _standard_headers(message: Message, secret: str) -> dict[str, str]:
+    timestamp = int(message.at.timestamp())
+    return {
+        STANDARD_ID_HEADER: message.key,
+        STANDARD_TIMESTAMP_HEADER: str(timestamp),
+        STANDARD_SIGNATURE_HEADER: sign_standard(standard_key(secret) or b"", message.key, timestamp, message.body),
+    }
+
+
+def _own_headers(text: str) -> _OwnHeaders:
+    headers: dict[str, str] = json.loads(text)
+    return _OwnHeaders(headers, tuple(part for value in headers.values() for part in credentials_of(value) if part))
+
+
+def _is_short(secret: str) -> bool:
+    return len(secret.encode()) < LEAST_SECRET_BYTES
+
+
+def _without(body: bytes, repeated: list[str]) -> bytes:
+    for secret in repeated:
+        body = without_secret(body, secret)
+    return body
 
 
 def _kept(body: bytes, message: Message) -> str | None:

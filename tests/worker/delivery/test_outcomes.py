@@ -156,6 +156,7 @@ def test_an_answer_means_what_the_table_says(
         "connection_closed",
         "bad_answer",
         "no_secret",
+        "no_standard_secret",
         "secret_unreadable",
         "internal_error",
     ],

@@ -1,0 +1,144 @@
+"""Forms of a delivery's body besides the approved one: CloudEvents and SARIF.
+
+Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from schemas.base.strict_json import canonical
+from schemas.exports.group_ticket import is_group
+from schemas.targets.webhook_options import BodyFormat
+
+#: Event types are reverse domain names by convention; ours is followed by the `type` of the body.
+_EVENT_TYPE_PREFIX: Final = "io.riskrelay."
+#: Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sarif-v2.1.0-errata01-os-complete.html
+_SARIF_SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS: Final[Mapping[str, str]] = {
+    "critical": "error",
+    "high": "error",
+    "medium": "warning",
+    "low": "note",
+    "info": "note",
+}
+#: Scores by which consumers tell critical from high, within the ranges that they share.
+_SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
+
+#: What a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.
+_URI_CHARACTERS: Final = "%:/?#@!$&'()*+,;=~"
+_BARE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+class FormattedBody(NamedTuple):
+    """The bytes of a request and the headers that describe them."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def formatted(body: bytes, wanted: BodyFormat) -> FormattedBody:
+    """Return the body of an export or a ping in a form."""
+    return _FORMS[wanted](body)
+
+
+def _as_it_is(body: bytes) -> FormattedBody:
+    return FormattedBody(body, {"Content-Type": "application/json"})
+
+
+def _structured(body: bytes) -> FormattedBody:
+    event = json.loads(body)
+    envelope = {**_attributes(event), "datacontenttype": "application/json", "data": event}
+    return FormattedBody(canonical(envelope), {"Content-Type": "application/cloudevents+json"})
+
+
+def _binary(body: bytes) -> FormattedBody:
+    attributes = {f"ce-{name}": value for name, value in _attributes(json.loads(body)).items()}
+    return FormattedBody(body, {"Content-Type": "application/json", **attributes})
+
+
+def _attributes(event: Mapping[str, Any]) -> dict[str, str]:
+    """Return the context attributes of CloudEvents 1.0: ids, times and constants alone, which any header may hold."""
+    target_id = event["export"]["target_id"] if "export" in event else event["target"]["id"]
+    return {
+        "specversion": "1.0",
+        "id": event["id"],
+        "source": f"urn:riskrelay:target:{target_id}",
+        "type": _EVENT_TYPE_PREFIX + event["type"],
+        "subject": event["export"]["id"] if "export" in event else target_id,
+        "time": event["created_at"],
+    }
+
+
+def _sarif(body: bytes) -> FormattedBody:
+    event = json.loads(body)
+    ticket = event.pop("ticket", None)
+    driver: dict[str, Any] = {"name": "RiskRelay"}
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"riskrelay/{event['id']}"},
+        "results": [],
+        "properties": {"riskrelay": event},
+    }
+    if ticket is not None:
+        rule = _rule(ticket, event["export"]["source"]["type"])
+        driver["rules"] = [rule]
+        run["results"] = [_result(rule, ticket, place) for place in _places(ticket)]
+        event["evidence"] = {name: value for name, value in ticket["evidence"].items() if name != "places"}
+    log: dict[str, Any] = {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return FormattedBody(canonical(log), {"Content-Type": "application/sarif+json"})
+
+
+def _rule(ticket: Mapping[str, Any], source: str) -> dict[str, Any]:
+    code = ticket["evidence"].get("rule")
+    # A title of a rule without a code would be another rule for every ticket.
+    return {
+        "id": code if isinstance(code, str) and code else source,
+        "shortDescription": {"text": ticket["title"]},
+        "fullDescription": {"text": ticket["description"] or ticket["title"]},
+        "defaultConfiguration": {"level": _LEVELS[ticket["severity"]]},
+        "properties": {
+            "tags": sorted({*ticket["labels"]}),
+            "security-severity": _SCORES[ticket["severity"]],
+            "severity": ticket["severity"],
+        },
+    }
+
+
+def _places(ticket: Mapping[str, Any]) -> list[tuple[str | None, str]]:
+    """Return page and location of each result; a ticket that is no group has one."""
+    evidence = ticket["evidence"]
+    if is_group(ticket):
+        return [(place["url"], place["location"]) for place in evidence["places"]]
+    location = evidence.get("location")
+    return [(ticket["page_url"], location if isinstance(location, str) else "")]
+
+
+def _result(rule: Mapping[str, Any], ticket: Mapping[str, Any], place: tuple[str | None, str]) -> dict[str, Any]:
+    url, location = place
+    physical = {"physicalLocation": {"artifactLocation": {"uri": _uri(url)}}} if url else {}
+    logical = {"logicalLocations": [{"fullyQualifiedName": location, "kind": "element"}]} if location else {}
+    identity = hashlib.sha256(canonical([rule["id"], url, location])).hexdigest()
+    return {
+        "ruleId": rule["id"],
+        "ruleIndex": 0,
+        "level": _LEVELS[ticket["severity"]],
+        "message": {"text": ticket["title"]},
+        **({"locations": [{**physical, **logical}]} if url or location else {}),
+        "partialFingerprints": {"riskrelayPlace/v1": identity},
+    }
+
+
+def _uri(url: str) -> str:
+    return quote(_BARE_PERCENT.sub("%25", url), safe=_URI_CHARACTERS)
+
+
+_FORMS: Final[Mapping[BodyFormat, Callable[[bytes], FormattedBody]]] = {
+    BodyFormat.TICKET: _as_it_is,
+    BodyFormat.CLOUDEVENTS: _structured,
+    BodyFormat.CLOUDEVENTS_BINARY: _binary,
+    BodyFormat.SARIF: _sarif,
+}
