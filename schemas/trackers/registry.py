@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from schemas.trackers.exchange import Tracker
+from schemas.trackers.gitea import GiteaTracker
 
 GENERIC_WEBHOOK: Final = "generic_webhook"
 
 #: In the order in which people are offered them.
-TRACKERS: Final[Mapping[str, Tracker]] = {}
+_OFFERED: Final[tuple[Tracker, ...]] = (GiteaTracker(),)
+TRACKERS: Final[Mapping[str, Tracker]] = {tracker.key: tracker for tracker in _OFFERED}
 
 
 def provider_keys() -> tuple[str, ...]:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import requests
+
 from schemas.trackers.exchange import Steps, TrackerRequest, TrackerResponse
 
 Result = TypeVar("Result")
@@ -33,3 +35,22 @@ def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Resu
         assert not isinstance(answers, Sequence) or len(answers) == len(requests), f"Only {len(requests)} requests were made"
         result: Result = ended.value
         return result, requests
+
+
+def perform(steps: Steps[Result]) -> Result | str:
+    """Send the requests of a generator to a real server; return its result, or "lost" if a request gets no response."""
+    try:
+        request = next(steps)
+        while True:
+            response = requests.request(
+                request.method, request.url, headers=request.headers, data=request.body, timeout=30, allow_redirects=False
+            )
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            body = response.content[: request.max_response_bytes]
+            request = steps.send(TrackerResponse(response.status_code, headers, body))
+    except requests.ConnectionError:
+        steps.close()
+        return "lost"
+    except StopIteration as ended:
+        result: Result = ended.value
+        return result

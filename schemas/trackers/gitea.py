@@ -1,0 +1,240 @@
+"""Gitea and Forgejo: issues of a repository.
+
+The list of issues is consistent at once, newest first, but no filter finds the export's id for certain: a lookup reads the
+newest issues and compares their texts, then asks the search, which may lag. Labels are set by id, for a user who may write
+to the repository; Gitea drops them otherwise, and assignees too.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from schemas.base.fields import Form, Several, Text
+from schemas.trackers.common import TrackerSettingsForm, api_base_of, labels_of, text_at, value_at
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, UNAVAILABLE, failure_of
+from schemas.trackers.text import markdown, titles
+
+#: Gitea cuts a longer title without an error, in the middle of a character.
+MAX_TITLE_BYTES: Final = 255
+#: Gitea has no limit; this is GitHub's, less some room.
+MAX_BODY_CHARS: Final = 60_000
+#: Entries of a page: the most that Gitea gives by default.
+PAGE_ENTRIES: Final = 50
+#: Pages of a list that are read: 150 issues that are newer than a lost one, or 150 labels.
+MAX_PAGES: Final = 3
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+#: Pages of a repository: a longer URL that ends in one is not the repository's.
+_PAGES: Final = frozenset(
+    {"issues", "pulls", "labels", "milestones", "projects", "releases", "wiki", "activity", "settings"}
+)
+_NEXT: Final = re.compile(r'rel="?next\b')
+#: What Gitea's message names, and our name for it.
+_FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "body": "description", "label": "labels"}
+
+
+class GiteaSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a Gitea target."""
+
+    assignees = Several(
+        Text(min_length=1, max_length=100),
+        at_most=10,
+        metadata={"description": "Names of the users that get the issues; they must have access to the repository."},
+    )
+
+
+class GiteaTracker:
+    """Issues in a repository of Gitea or Forgejo."""
+
+    key = "gitea"
+    name = "Gitea, Forgejo"
+    base_url_example = "https://gitea.example.com/acme/shop"
+    secret_help = (
+        "An access token with the scope `write:issue` (in the web interface: Issue, Read and Write), created "  # noqa: S105 - help
+        "under Settings > Applications. Labels and assignees are set if its user may write to the repository."
+    )
+    secret_help_url: str | None = "https://docs.gitea.com/development/api-usage#generating-and-listing-api-tokens"  # noqa: S105 - a page
+    settings_form: type[Form] = GiteaSettingsForm
+    #: The list is consistent at once; a request that we gave up may still be at work.
+    lookup_delay_s = 5
+    max_per_minute: int | None = None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not a repository's page; None if it is one. A path before its owner is allowed."""
+        url = urlsplit(base_url)
+        path = [part for part in url.path.split("/") if part]
+        if url.query or len(path) < 2 or not all(map(_NAME.fullmatch, path[-2:])):
+            return "base_url is the page of a repository, such as https://gitea.example.com/acme/shop."
+        if path[-1].endswith(".git"):
+            return "base_url is the page of a repository, without `.git` at its end."
+        if len(path) > 2 and path[-1] in _PAGES:
+            return f"base_url is the page of a repository, without `/{path[-1]}` at its end."
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; returns None where a success names no issue. Labels that do not exist are left out."""
+        wanted: dict[str, Any] = {
+            "title": titles.title_of(ticket, MAX_TITLE_BYTES, MAX_TITLE_BYTES),
+            "body": markdown.body_of(ticket, MAX_BODY_CHARS),
+        }
+        names = labels_of(access, ticket)
+        ids = (yield from _label_ids(access, names)) if names else []
+        if isinstance(ids, TrackerFailure):
+            return ids
+        if access.settings.get("assignees"):
+            wanted["assignees"] = access.settings["assignees"]
+        if ids:
+            wanted["labels"] = ids
+        response = yield _post(access, wanted, creates=True)
+        failure = yield from _explained(access, response)
+        return failure or _issue(access, response.json())
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue whose text has the export's id: among the newest 150, then by the search."""
+        query: dict[str, Any] = {"state": "all", "type": "issues", "limit": PAGE_ENTRIES}
+        pages = [query | {"page": page} for page in range(1, MAX_PAGES + 1)]
+        for asked in (*pages, query | {"q": ticket.export_id}):
+            response = yield _get(access, f"/issues?{urlencode(asked)}")
+            failure = failure_of(response)
+            if failure is not None:
+                return failure
+            issues = response.json()
+            if not isinstance(issues, list):
+                return _unreadable()
+            found = _with_marker(access, issues, ticket.export_id)
+            if found is not None or not _has_next(response):
+                return found
+        return None
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token and its right to create issues, whether the repository takes them, and the assignees.
+
+        Gitea shows neither scopes nor rights to a token for issues alone. It refuses an issue without a title, after it has
+        checked everything else.
+        """
+        response = yield _post(access, {"title": ""})
+        if response.status != 422 or response.json() is None:
+            failure = yield from _explained(access, response)
+            return failure or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+        return (yield from _repository_failure(access)) or (yield from _assignee_failure(access))
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return None: Gitea has no limit of requests."""
+        return None
+
+
+def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | TrackerFailure]:
+    """Return the ids of those labels that the repository has; Gitea compares names by case."""
+    ids: dict[str, int] = {}
+    for page in range(1, MAX_PAGES + 1):
+        response = yield _get(access, f"/labels?limit={PAGE_ENTRIES}&page={page}")
+        failure = failure_of(response)
+        if failure is not None:
+            return failure
+        labels = response.json()
+        if not isinstance(labels, list):
+            return _unreadable()
+        for label in labels:
+            name, number = text_at(label, "name"), value_at(label, "id")
+            if name is not None and _is_number(number):
+                ids.setdefault(name, number)
+        if not _has_next(response):
+            break
+    return [ids[name] for name in names if name in ids]
+
+
+def _with_marker(access: TrackerAccess, issues: list[Any], marker: str) -> TrackerIssue | None:
+    """Return the oldest issue with the marker: a person may have quoted it in a later one."""
+    having = [each for each in issues if marker in (text_at(each, "body") or "") and not value_at(each, "pull_request")]
+    known = [each for each in having if _is_number(each.get("number"))]
+    return _issue(access, min(known, key=lambda each: each["number"])) if known else None
+
+
+def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
+    number = value_at(value, "number")
+    return TrackerIssue(str(number), f"{access.base_url}/issues/{number}") if _is_number(number) else None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**63
+
+
+def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:
+    """Return what the response to a create refuses; a 404 may be a repository without issues, so ask for the repository."""
+    failure = failure_of(response)
+    if failure is None:
+        return None
+    if failure.code == NOT_FOUND:
+        return (yield from _repository_failure(access)) or failure
+    if failure.kind is FailureKind.PAYLOAD:
+        message = (text_at(response.json(), "message") or "").lower()
+        field = next((field for word, field in _FIELDS.items() if word in message), None)
+        return TrackerFailure(failure.kind, failure.code, field=field)
+    return failure
+
+
+def _repository_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    """Return why the repository takes no issues; None if it does, or if the token may not read it."""
+    response = yield _get(access, "")
+    repository = response.json() if response.status == 200 else None
+    if value_at(repository, "archived") is True:
+        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+    if value_at(repository, "has_issues") is False:
+        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+    return None
+
+
+def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    """Return a failure if a user cannot be assigned; None if all can, or if the token may not read who can."""
+    wanted = access.settings.get("assignees") or []
+    if not wanted:
+        return None
+    response = yield _get(access, "/assignees")
+    users = response.json() if response.status == 200 else None
+    if not isinstance(users, list):
+        return None
+    names = {(text_at(user, "login") or "").lower() for user in users}
+    if all(name.lower() in names for name in wanted):
+        return None
+    return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="assignees")
+
+
+def _has_next(response: TrackerResponse) -> bool:
+    return _NEXT.search(response.headers.get("link") or "") is not None
+
+
+def _unreadable() -> TrackerFailure:
+    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
+    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+
+def _get(access: TrackerAccess, path: str) -> TrackerRequest:
+    return TrackerRequest("GET", _api(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
+
+
+def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
+    headers = {**_headers(access), "Content-Type": "application/json"}
+    return TrackerRequest("POST", f"{_api(access)}/issues", headers, json.dumps(issue).encode(), creates)
+
+
+def _api(access: TrackerAccess) -> str:
+    """Return the repository's URL in the API."""
+    prefix, owner, repository = access.base_url.rsplit("/", 2)
+    return f"{api_base_of(access.settings, f'{prefix}/api/v1')}/repos/{owner}/{repository}"
+
+
+def _headers(access: TrackerAccess) -> dict[str, str]:
+    return {"Authorization": f"token {access.token}", "Accept": "application/json"}
