@@ -69,6 +69,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "empty_match": (
         "An empty match would match every export; name one of project_id, severity_at_least, sources, rule, page_path."
     ),
+    "not_a_key": "Not a key: capital letters, digits and underscores, beginning with a letter, such as SHOP.",
     "not_a_path": "A pattern for a path begins with /, * or ?.",
     "preview_not_safe": "The ticket's preview has problems; preview.problems lists them.",
     "target_removed": "The target of this export was removed; choose another target with target_id.",

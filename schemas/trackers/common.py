@@ -14,6 +14,9 @@ from schemas.trackers.exchange import TrackerAccess, TrackerTicket
 ON_FIXED: Final = ("comment", "close", "nothing")
 MAX_LABELS: Final = 20
 MAX_LABEL: Final = 100
+MAX_KEY: Final = 50
+#: The key of a project or a team, with which the names of its issues begin.
+_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Longer URLs of issues are left out: they come from the tracker's response.
 MAX_ISSUE_URL: Final = 500
 
@@ -39,6 +42,22 @@ class TrackerSettingsForm(Form):
         parts = urlsplit(url)
         if "@" in parts.netloc or re.search(r"[?#\s\\]", url):
             raise ValidationError("invalid_url")
+
+
+class PriorityBySeverityForm(Form):
+    """The tracker's name of a priority for each severity that has one."""
+
+    critical = Text(min_length=1, max_length=MAX_LABEL)
+    high = Text(min_length=1, max_length=MAX_LABEL)
+    medium = Text(min_length=1, max_length=MAX_LABEL)
+    low = Text(min_length=1, max_length=MAX_LABEL)
+    info = Text(min_length=1, max_length=MAX_LABEL)
+
+
+def require_key(key: str) -> None:
+    """Raise ValidationError if a text is not the key of a project or a team."""
+    if not _KEY.fullmatch(key):
+        raise ValidationError("not_a_key")
 
 
 def api_base_of(settings: Mapping[str, Any], usual: str) -> str:

@@ -5,11 +5,17 @@ from typing import Final
 
 from schemas.trackers.exchange import Tracker
 from schemas.trackers.gitea import GiteaTracker
+from schemas.trackers.jira import JiraTracker
+from schemas.trackers.linear import LinearTracker
 
 GENERIC_WEBHOOK: Final = "generic_webhook"
 
 #: In the order in which people are offered them.
-_OFFERED: Final[tuple[Tracker, ...]] = (GiteaTracker(),)
+_OFFERED: Final[tuple[Tracker, ...]] = (
+    JiraTracker(),
+    GiteaTracker(),
+    LinearTracker(),
+)
 TRACKERS: Final[Mapping[str, Tracker]] = {tracker.key: tracker for tracker in _OFFERED}
 
 

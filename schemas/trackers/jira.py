@@ -1,0 +1,314 @@
+"""Jira: Cloud with REST API 3 and ADF, Data Center with REST API 2 and wiki text.
+
+Both have the same resources; the callers of `_is_data_center` are what differs. Jira has no idempotency key and its search
+lags: each issue gets a label made of the export's id, and a lookup waits `lookup_delay_s` before it trusts an empty result.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from marshmallow import fields, validates
+
+from schemas.base.fields import Form, Text, WholeNumber
+from schemas.trackers.common import (
+    MAX_KEY,
+    PriorityBySeverityForm,
+    TrackerSettingsForm,
+    api_base_of,
+    labels_of,
+    require_key,
+    text_at,
+    value_at,
+)
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, TOKEN_REJECTED, UNAVAILABLE, failure_of, rate_limited
+from schemas.trackers.text import adf, titles, wiki
+
+MAX_SUMMARY: Final = 255
+MAX_DESCRIPTION: Final = 32_767
+MAX_JIRA_LABEL: Final = 255
+DEFAULT_ISSUE_TYPE: Final = "Task"
+#: Projects have fewer; a page has at most so many.
+_MOST_ISSUE_TYPES: Final = 200
+#: One export makes one issue; more only if a lookup came before Jira's index knew it.
+_MOST_FOUND: Final = 10
+
+_ISSUE_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}-[0-9]{1,18}")
+#: First parts of paths of Jira's pages: a URL with one is a page's, not the site's.
+_PAGES: Final = frozenset({"browse", "projects", "issues", "secure", "software", "rest", "servicedesk", "plugins"})
+
+#: Our name for each field of Jira that an error may name.
+_FIELDS: Final[Mapping[str, str]] = {
+    "summary": "title",
+    "description": "description",
+    "labels": "labels",
+    "priority": "priority_by_severity",
+    "assignee": "assignee",
+    "issuetype": "issue_type",
+    "project": "project",
+}
+#: Jira answers a wrong token as it answers a stranger, even with 200; this header has then one of these values.
+_LOGIN_HEADER: Final = "x-seraph-loginreason"
+_LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
+_RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
+_PERMISSIONS: Final = ("BROWSE_PROJECTS", "CREATE_ISSUES")
+_TOKEN_REJECTED: Final = TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
+
+
+class JiraSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a Jira target."""
+
+    project = Text(required=True, max_length=MAX_KEY, metadata={"description": "The key of the project, such as `SHOP`."})
+    issue_type = Text(
+        min_length=1, max_length=100, metadata={"description": "The name of the issue type; by default `Task`."}
+    )
+    priority_by_severity = fields.Nested(
+        PriorityBySeverityForm,
+        metadata={"description": "The name of Jira's priority for each severity; without it, Jira's default."},
+    )
+    assignee = Text(
+        min_length=1,
+        max_length=200,
+        metadata={"description": "Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."},
+    )
+    api_version = WholeNumber(
+        minimum=2, maximum=3, metadata={"description": "3 for Jira Cloud, which is the default; 2 for Jira Data Center."}
+    )
+
+    @validates("project")
+    def _is_a_key(self, project: str, data_key: str) -> None:
+        require_key(project)
+
+
+class JiraTracker:
+    """Issues in a project of Jira Cloud or Jira Data Center."""
+
+    key = "jira"
+    name = "Jira"
+    base_url_example = "https://acme.atlassian.net"
+    secret_help = (
+        "Jira Cloud: `email:token`, an API token of a user with the permissions Browse projects and "  # noqa: S105 - help
+        "Create issues in the project. Data Center: a personal access token of such a user, or `user:password`."
+    )
+    secret_help_url: str | None = "https://id.atlassian.com/manage-profile/security/api-tokens"  # noqa: S105 - a page
+    settings_form: type[Form] = JiraSettingsForm
+    lookup_delay_s = 60
+    max_per_minute: int | None = None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not the address of a Jira, or why the settings do not fit it; None if both are right."""
+        url = urlsplit(base_url)
+        path = [part for part in url.path.split("/") if part]
+        is_cloud = (url.hostname or "").endswith(".atlassian.net")
+        if url.query or (path and (is_cloud or not _PAGES.isdisjoint(path))):
+            return f"base_url is the address of Jira, not of a page in it: {url.scheme}://{url.netloc}"
+        if is_cloud and _is_data_center(settings):
+            return "api_version 2 is for Jira Data Center; Jira Cloud has api_version 3."
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; returns None where a success names no issue."""
+        response = yield _post(access, "/issue", {"fields": _fields(access, ticket)}, creates=True)
+        return _refusal_of(response) or _issue(access, text_at(response.json(), "key"))
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue with the export's label; the oldest, should there be several."""
+        label = marker_label(ticket.export_id)
+        search = "/search" if _is_data_center(access.settings) else "/search/jql"
+        jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
+        response = yield _post(access, search, {"jql": jql, "fields": ["labels"], "maxResults": _MOST_FOUND})
+        refusal = _login_failure(response) or _refusal_of(response)
+        if refusal is not None:
+            # The query is ours but for the project: it does not exist, or the token cannot see it.
+            return _not_found("project") if refusal.kind is FailureKind.PAYLOAD else refusal
+        issues = value_at(response.json(), "issues")
+        if not isinstance(issues, list):
+            return _unreadable()
+        found = (_issue(access, text_at(issue, "key")) for issue in issues if label in _labels_in(issue))
+        return next((issue for issue in found if issue is not None), None)
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token, the project, the permissions in it and its issue type."""
+        response = yield _get(access, "/myself")
+        refusal = _login_failure(response) or _refusal_of(response)
+        if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
+            # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
+            return _not_found("base_url")
+        if response.status == 403:
+            # Everybody may ask for their own name; Cloud answers a token without its email so.
+            return _TOKEN_REJECTED
+        if refusal is None:
+            refusal = yield from _permission_failure(access)
+        if refusal is None:
+            refusal = yield from _issue_type_failure(access)
+        return refusal
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return the reset time of an answer without requests left."""
+        return _reset_at_s(response) if (response.headers.get("x-ratelimit-remaining") or "").strip() == "0" else None
+
+
+def marker_label(export_id: str) -> str:
+    """Return the label by which the issue of an export is found."""
+    return f"rr-{export_id.lower()}"
+
+
+def _fields(access: TrackerAccess, ticket: TrackerTicket) -> dict[str, Any]:
+    settings = access.settings
+    is_data_center = _is_data_center(settings)
+    made: dict[str, Any] = {
+        "project": {"key": settings["project"]},
+        "issuetype": {"name": _issue_type(settings)},
+        "summary": titles.title_of(ticket, MAX_SUMMARY),
+        "description": (
+            wiki.body_of(ticket, MAX_DESCRIPTION) if is_data_center else adf.document_of(ticket, MAX_DESCRIPTION)
+        ),
+        "labels": _labels(access, ticket),
+    }
+    priority = settings.get("priority_by_severity", {}).get(ticket.severity)
+    if priority:
+        made["priority"] = {"name": priority}
+    if settings.get("assignee"):
+        made["assignee"] = {"name" if is_data_center else "id": settings["assignee"]}
+    return made
+
+
+def _labels(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
+    """Return the labels as Jira takes them: without white space and invisible characters."""
+    joined = ("-".join(label.split()) for label in labels_of(access, ticket))
+    printable = ("".join(filter(str.isprintable, label))[:MAX_JIRA_LABEL] for label in joined)
+    return list(dict.fromkeys(filter(None, [*printable, marker_label(ticket.export_id)])))
+
+
+def _labels_in(issue: Any) -> list[str]:
+    labels = value_at(issue, "fields", "labels")
+    return [label.lower() for label in labels if isinstance(label, str)] if isinstance(labels, list) else []
+
+
+def _issue(access: TrackerAccess, key: str | None) -> TrackerIssue | None:
+    if key is None or not _ISSUE_KEY.fullmatch(key):
+        return None
+    return TrackerIssue(key, f"{access.base_url}/browse/{key}")
+
+
+def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    wanted = {"projectKey": access.settings["project"]}
+    if not _is_data_center(access.settings):  # Data Center always answers with every permission
+        wanted["permissions"] = ",".join(_PERMISSIONS)
+    response = yield _get(access, f"/mypermissions?{urlencode(wanted)}")
+    if response.status in {400, 404}:
+        return _not_found("project")
+    refusal = _refusal_of(response)
+    if refusal is not None:
+        return refusal
+    permissions = value_at(response.json(), "permissions")
+    if not isinstance(permissions, dict):
+        return _unreadable()
+    missing = (name for name in _PERMISSIONS if value_at(permissions, name, "havePermission") is not True)
+    lacking = next(missing, None)
+    return None if lacking is None else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN, field=lacking)
+
+
+def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    project = quote(access.settings["project"], safe="")
+    response = yield _get(access, f"/issue/createmeta/{project}/issuetypes?maxResults={_MOST_ISSUE_TYPES}")
+    refusal = _refusal_of(response)
+    if refusal is not None:
+        return refusal
+    page = response.json()
+    listed = value_at(page, "values" if _is_data_center(access.settings) else "issueTypes")
+    if not isinstance(listed, list):
+        return _unreadable()
+    # A subtask needs a parent, which no ticket has.
+    usable = (each for each in listed if value_at(each, "subtask") is not True)
+    wanted = _issue_type(access.settings)
+    is_there = any(wanted in (value_at(each, "name"), value_at(each, "untranslatedName")) for each in usable)
+    return None if is_there else _not_found("issue_type")
+
+
+def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
+    failure = failure_of(response)
+    if failure is None:
+        return None
+    if response.status == 429:
+        return rate_limited(response, _reset_at_s(response))
+    if failure.kind is FailureKind.PAYLOAD:
+        failure = TrackerFailure(failure.kind, failure.code, field=_refused_field(response))
+    return _login_failure(response) or failure
+
+
+def _login_failure(response: TrackerResponse) -> TrackerFailure | None:
+    return _TOKEN_REJECTED if (response.headers.get(_LOGIN_HEADER) or "").startswith(_LOGIN_FAILED) else None
+
+
+def _refused_field(response: TrackerResponse) -> str | None:
+    """Return our name for the first field that Jira refuses."""
+    if response.status == 413:
+        return "description"
+    errors = value_at(response.json(), "errors")
+    names = errors if isinstance(errors, dict) else {}
+    return next((_FIELDS[name] for name in names if name in _FIELDS), None)
+
+
+def _reset_at_s(response: TrackerResponse) -> float | None:
+    """Return X-RateLimit-Reset, which is written as `2026-01-31T12:00Z`, in seconds since 1970."""
+    text = (response.headers.get("x-ratelimit-reset") or "").strip()
+    if not _RESET_TIME.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):  # the 31st of February
+        return None
+
+
+def _not_found(field: str) -> TrackerFailure:
+    return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field=field)
+
+
+def _unreadable() -> TrackerFailure:
+    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
+    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+
+def _is_data_center(settings: Mapping[str, Any]) -> bool:
+    return settings.get("api_version") == 2
+
+
+def _issue_type(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("issue_type") or DEFAULT_ISSUE_TYPE)
+
+
+def _get(access: TrackerAccess, path: str) -> TrackerRequest:
+    return TrackerRequest("GET", _api(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
+
+
+def _post(access: TrackerAccess, path: str, body: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
+    headers = {**_headers(access), "Content-Type": "application/json"}
+    return TrackerRequest("POST", _api(access) + path, headers, json.dumps(body).encode(), creates)
+
+
+def _api(access: TrackerAccess) -> str:
+    version = 2 if _is_data_center(access.settings) else 3
+    return api_base_of(access.settings, f"{access.base_url}/rest/api/{version}")
+
+
+def _headers(access: TrackerAccess) -> dict[str, str]:
+    """Return the headers of every request: `name:secret` is Basic, anything else a personal access token."""
+    token = access.token
+    scheme = f"Basic {b64encode(token.encode()).decode()}" if ":" in token else f"Bearer {token}"
+    return {"Authorization": scheme, "Accept": "application/json"}

@@ -1,0 +1,237 @@
+"""Linear: one GraphQL endpoint, whose application errors arrive in `errors` under any status.
+
+An issue gets its id from us, made of the export's id: a second creation is refused, and the lookup by that id is exact.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from marshmallow import validates
+
+from schemas.base.fields import Form, Text
+from schemas.trackers.common import (
+    MAX_KEY,
+    TrackerSettingsForm,
+    api_base_of,
+    issue_url,
+    labels_of,
+    require_key,
+    text_at,
+    value_at,
+)
+from schemas.trackers.exchange import (
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import (
+    FORBIDDEN,
+    NOT_FOUND,
+    REJECTED,
+    TOKEN_REJECTED,
+    UNAVAILABLE,
+    failure_of,
+    rate_limited,
+    reset_of,
+)
+from schemas.trackers.text import markdown, titles
+
+MAX_TITLE: Final = 255
+MAX_DESCRIPTION: Final = 65_536
+#: Linear's priorities: 0 none, 1 urgent, 2 high, 3 medium, 4 low.
+PRIORITIES: Final[Mapping[str, int]] = {"critical": 1, "high": 2, "medium": 3, "low": 4}
+#: Two labels of one name may exist, one of the team and one of the workspace; teams have their own.
+_MOST_LABELS: Final = 250
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9]{1,20}-[0-9]{1,12}")
+
+_TEAM_AND_LABELS: Final = """\
+query TeamAndLabels($team: String!, $labels: [String!]!, $most: Int!) {
+  teams(filter: {key: {eq: $team}}, first: 1) { nodes { id } }
+  issueLabels(filter: {name: {in: $labels}}, first: $most) { nodes { id name isGroup team { id } } }
+}"""
+_CREATE: Final = """\
+mutation Create($input: IssueCreateInput!) {
+  issueCreate(input: $input) { success issue { id identifier url } }
+}"""
+_FIND: Final = """\
+query Find($id: ID!) {
+  issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier url } }
+}"""
+_VALIDATE: Final = """\
+query Validate($team: String!) {
+  viewer { id }
+  teams(filter: {key: {eq: $team}}, first: 1) { nodes { id } }
+}"""
+
+#: What follows from `errors[].extensions.type`; any other type is Linear's own trouble, which may pass.
+_CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
+    "authentication error": (FailureKind.CONFIGURATION, TOKEN_REJECTED),
+    "forbidden": (FailureKind.CONFIGURATION, FORBIDDEN),
+    "feature not accessible": (FailureKind.CONFIGURATION, FORBIDDEN),
+    # The workspace's plan allows no more issues.
+    "usage limit exceeded": (FailureKind.CONFIGURATION, FORBIDDEN),
+    "invalid input": (FailureKind.PAYLOAD, REJECTED),
+    "user error": (FailureKind.PAYLOAD, REJECTED),
+    "graphql error": (FailureKind.PAYLOAD, REJECTED),
+}
+_RATE_LIMITED: Final = "ratelimited"
+#: Limits by requests, by complexity, and of one endpoint, each with a reset time in milliseconds since 1970.
+_LIMITS: Final = ("x-ratelimit-requests", "x-ratelimit-complexity", "x-ratelimit-endpoint-requests")
+
+
+class LinearSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a Linear target."""
+
+    team = Text(required=True, max_length=MAX_KEY, metadata={"description": "The key of the team, such as `ENG`."})
+
+    @validates("team")
+    def _is_a_key(self, team: str, data_key: str) -> None:
+        require_key(team)
+
+
+class LinearTracker:
+    """Issues of a team in Linear."""
+
+    key = "linear"
+    name = "Linear"
+    base_url_example = "https://linear.app/acme"
+    secret_help = "A personal API key with the permissions Read and Create issues, for the one team."  # noqa: S105 - help
+    secret_help_url: str | None = "https://linear.app/settings/account/security"  # noqa: S105 - a page
+    settings_form: type[Form] = LinearSettingsForm
+    #: The lookup by id is exact at once.
+    lookup_delay_s = 0
+    max_per_minute: int | None = None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not the page of a workspace; None if it is one."""
+        url = urlsplit(base_url)
+        if url.query or (_is_linear(base_url) and not re.fullmatch(r"/[^/]+/?", url.path)):
+            return "base_url is the page of the workspace: https://linear.app/acme"
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue under our id; returns None where a success names no issue."""
+        names = labels_of(access, ticket)
+        variables = {"team": access.settings["team"], "labels": names, "most": _MOST_LABELS}
+        response = yield _request(access, _TEAM_AND_LABELS, variables)
+        data = value_at(response.json(), "data")
+        failure = _refusal_of(response) or _team_failure(data)
+        if failure is not None:
+            return failure
+        team_id = text_at(data, "teams", "nodes", 0, "id")
+        made = {
+            "id": issue_id(ticket.export_id),
+            "teamId": team_id,
+            "title": titles.title_of(ticket, MAX_TITLE),
+            "description": markdown.body_of(ticket, MAX_DESCRIPTION),
+            "priority": PRIORITIES.get(ticket.severity, 0),
+            "labelIds": _label_ids(data, team_id),
+        }
+        response = yield _request(access, _CREATE, {"input": made}, creates=True)
+        issue = _issue(access, value_at(response.json(), "data", "issueCreate", "issue"))
+        if issue is not None and 200 <= response.status < 300:
+            return issue
+        failure = _refusal_of(response)
+        if failure is None or failure.kind is not FailureKind.PAYLOAD:
+            return failure
+        # Our id may be what is refused, because an earlier attempt created the issue.
+        return (yield from self.find(access, ticket)) or failure
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue by the id that we gave it."""
+        wanted = issue_id(ticket.export_id)
+        response = yield _request(access, _FIND, {"id": wanted})
+        failure = _refusal_of(response)
+        if failure is not None:
+            return failure
+        nodes = value_at(response.json(), "data", "issues", "nodes")
+        if not isinstance(nodes, list):
+            return _UNREADABLE
+        return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the key and the team. Linear does not say whether the key may create issues."""
+        response = yield _request(access, _VALIDATE, {"team": access.settings["team"]})
+        return _refusal_of(response) or _team_failure(value_at(response.json(), "data"))
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return the latest reset time of the limits that are used up."""
+        return _held_until_s(response)
+
+
+def issue_id(export_id: str) -> str:
+    """Return the id of an export's issue: the first 16 bytes of its SHA-256 with the version and variant of a UUIDv4."""
+    return str(UUID(bytes=hashlib.sha256(export_id.encode()).digest()[:16], version=4))
+
+
+#: A success that says nothing: no lookup may conclude from it that there is no issue.
+_UNREADABLE: Final = TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+
+def _team_failure(data: Any) -> TrackerFailure | None:
+    nodes = value_at(data, "teams", "nodes")
+    if not isinstance(nodes, list):
+        return _UNREADABLE
+    is_there = text_at(nodes, 0, "id") is not None
+    return None if is_there else TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="team")
+
+
+def _label_ids(data: Any, team_id: str | None) -> list[str]:
+    """Return the ids of the labels that exist for the team: its own come before the workspace's of the same name."""
+    nodes = value_at(data, "issueLabels", "nodes")
+    ids: dict[str, str] = {}
+    for node in nodes if isinstance(nodes, list) else []:
+        name, label_id, owner = text_at(node, "name"), text_at(node, "id"), text_at(node, "team", "id")
+        if name is None or label_id is None or owner not in (None, team_id) or value_at(node, "isGroup") is True:
+            continue
+        if owner is not None or name not in ids:
+            ids[name] = label_id
+    return list(ids.values())
+
+
+def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
+    identifier = text_at(node, "identifier")
+    if identifier is None or not _IDENTIFIER.fullmatch(identifier):
+        return None
+    return TrackerIssue(identifier, issue_url(value_at(node, "url")) or f"{access.base_url}/issue/{identifier}")
+
+
+def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
+    """Return what the errors of a response refuse; without errors, what its status refuses."""
+    errors = value_at(response.json(), "errors")
+    types = [value_at(error, "extensions", "type") for error in errors] if isinstance(errors, list) else []
+    types = [each.lower() if isinstance(each, str) else None for each in types]
+    if response.status == 429 or _RATE_LIMITED in types:
+        return rate_limited(response, _held_until_s(response))
+    known = next((_CODES[each] for each in types if each in _CODES), None)
+    if known is not None and response.status < 500:
+        return TrackerFailure(*known)
+    return failure_of(response) or (_UNREADABLE if types else None)
+
+
+def _held_until_s(response: TrackerResponse) -> float | None:
+    resets = (reset_of(response, f"{limit}-remaining", f"{limit}-reset") for limit in _LIMITS)
+    return max((reset / 1000 for reset in resets if reset is not None), default=None)
+
+
+def _is_linear(base_url: str) -> bool:
+    return urlsplit(base_url).hostname in {"linear.app", "www.linear.app"}
+
+
+def _request(access: TrackerAccess, query: str, variables: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
+    """Return a request with the API key, which has no scheme before it."""
+    usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{access.base_url}/graphql"
+    headers = {"Authorization": access.token, "Content-Type": "application/json", "Accept": "application/json"}
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    return TrackerRequest("POST", api_base_of(access.settings, usual), headers, body, creates)
