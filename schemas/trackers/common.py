@@ -1,14 +1,17 @@
 """What the modules of all trackers share: the settings that each has, the labels of an issue, the URL of its page."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
 
 from schemas.base.fields import Form, Several, Text, WebUrl
-from schemas.trackers.exchange import TrackerAccess, TrackerTicket
+from schemas.base.timestamps import from_ms
+from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerTicket
+from schemas.trackers.failures import UNAVAILABLE
 
 #: What happens to the issue when its ticket is fixed.
 ON_FIXED: Final = ("comment", "close", "nothing")
@@ -19,6 +22,12 @@ MAX_KEY: Final = 50
 _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Longer URLs of issues are left out: they come from the tracker's response.
 MAX_ISSUE_URL: Final = 500
+
+#: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970.
+_ULID_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID: Final = re.compile("[a-z]+_([0-7][0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
+#: The clocks of a tracker and ours differ by less.
+_CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 
 
 class TrackerSettingsForm(Form):
@@ -68,6 +77,54 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
 def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
     """Return the labels of the ticket and those of the target's settings, each once."""
     return list(dict.fromkeys([*ticket.labels, *access.settings.get("labels", ())]))
+
+
+def tidy_labels(labels: Iterable[str], max_chars: int) -> list[str]:
+    """Return labels in one line and without commas, which separate labels; shortened, none empty, each once in any case."""
+    tidied: dict[str, str] = {}
+    for label in labels:
+        line = " ".join(label.replace(",", " ").split())
+        shown = line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
+        tidied.setdefault(shown.casefold(), shown)
+    return [label for label in tidied.values() if label]
+
+
+def earliest_creation(ticket: TrackerTicket) -> str | None:
+    """Return a moment before which the ticket's issue cannot have been created: an hour before its export was.
+
+    The form is `2026-01-31T12:00:00Z`. None if the export's id does not say when.
+    """
+    match = _ULID.fullmatch(ticket.export_id)
+    if match is None:
+        return None
+    ms = 0
+    for letter in match[1]:
+        ms = ms << 5 | _ULID_LETTERS.index(letter)
+    try:
+        return f"{from_ms(ms) - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"
+    except OverflowError:  # ten letters reach the year 10889
+        return None
+
+
+def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | None:
+    """Return the issue that a response names by a number and the URL of its page; None if it names none of this `place`.
+
+    `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's is made of it where the
+    response has no URL that may be shown.
+    """
+    if type(number) is not int or not 0 < number < 2**63:
+        return None
+    page = issue_url(url)
+    if page is None:
+        return TrackerIssue(str(number), f"{own_url}/{number}")
+    path = page.partition("://")[2].partition("/")[2].casefold()
+    is_ours = f"/{place.casefold()}/" in f"/{path}" and path.endswith(f"/{number}")
+    return TrackerIssue(str(number), page) if is_ours else None
+
+
+def unreadable() -> TrackerFailure:
+    """Return the failure of a success that cannot be read: no lookup may conclude from it that there is no issue."""
+    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
 
 
 def issue_url(value: Any) -> str | None:

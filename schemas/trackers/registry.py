@@ -5,6 +5,8 @@ from typing import Final
 
 from schemas.trackers.exchange import Tracker
 from schemas.trackers.gitea import GiteaTracker
+from schemas.trackers.github import GitHubTracker
+from schemas.trackers.gitlab import GitLabTracker
 from schemas.trackers.jira import JiraTracker
 from schemas.trackers.linear import LinearTracker
 
@@ -12,6 +14,8 @@ GENERIC_WEBHOOK: Final = "generic_webhook"
 
 #: In the order in which people are offered them.
 _OFFERED: Final[tuple[Tracker, ...]] = (
+    GitHubTracker(),
+    GitLabTracker(),
     JiraTracker(),
     GiteaTracker(),
     LinearTracker(),

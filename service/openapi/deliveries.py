@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from schemas.api.responses import TargetPingEvent, TicketExportEvent
-from schemas.version import VERSION
+from schemas.version import USER_AGENT
 from service.openapi.exports import TICKET
 from service.openapi.operations import AT, EXPORT_ID, TARGET_ID
 
@@ -56,7 +56,7 @@ _HEADERS: Final = (
         None,
         "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
     ),
-    ("User-Agent", "Who calls.", None, f"RiskRelay/{VERSION}"),
+    ("User-Agent", "Who calls.", None, USER_AGENT),
 )
 
 #: The effect of a response on an export; a ping only reports it.

@@ -19,7 +19,7 @@ from schemas.exports.response_excerpt import kept_answer, without_secret
 from schemas.settings.parsers import LEAST_SECRET_BYTES
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
-from schemas.version import VERSION
+from schemas.version import USER_AGENT
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import STANDARD_SECRET, TARGET_HEADERS
 from storage.secrets.vault import Vault
@@ -36,7 +36,6 @@ from worker.http.signing import (
     sign_standard,
 )
 
-USER_AGENT: Final = f"RiskRelay/{VERSION}"
 #: 128 bits, in hex.
 _NONCE_BYTES: Final = 16
 #: Decrypting a secret costs more than signing with it; a rotated one has other bytes and is decrypted again.

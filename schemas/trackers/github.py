@@ -1,0 +1,297 @@
+"""GitHub and GitHub Enterprise Server: issues of a repository, over the REST API.
+
+A lookup reads the newest issues of the token's user and compares their texts: the list is nearly consistent, while GitHub's
+search lags by seconds. Labels and assignees need more rights than issues; GitHub drops them without an error, or refuses the
+whole issue, which is then created without them.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from schemas.base.fields import Form, Several, Text
+from schemas.trackers.common import (
+    TrackerSettingsForm,
+    api_base_of,
+    earliest_creation,
+    issue_of,
+    labels_of,
+    text_at,
+    tidy_labels,
+    unreadable,
+    value_at,
+)
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUES_DISABLED,
+    NOT_FOUND,
+    TOKEN_REJECTED,
+    failure_of,
+    rate_limited,
+    reset_of,
+)
+from schemas.trackers.text import markdown, titles
+from schemas.version import USER_AGENT
+
+API_VERSION: Final = "2022-11-28"
+MAX_TITLE: Final = 256
+MAX_BODY: Final = 65_536
+MAX_GITHUB_LABEL: Final = 50
+MAX_ASSIGNEES: Final = 10
+#: So many of the longest issues fit into MAX_LIST_BYTES.
+PAGE_ENTRIES: Final = 50
+#: 500 issues: what GitHub lets one user create in an hour.
+MAX_PAGES: Final = 10
+#: GitHub's documentation: wait at least a minute after a secondary limit that names no time.
+SECONDARY_LIMIT_S: Final = 60.0
+
+_OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_REPOSITORY: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
+_LOGIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}(?:\[bot\])?")
+_LIMIT_MESSAGE: Final = re.compile("secondary rate limit|abuse detection|rate limit exceeded|submitted too quickly", re.I)
+_ARCHIVED_MESSAGE: Final = re.compile(r"\barchived\b", re.I)
+#: Our name for each field that an error may name.
+_FIELDS: Final[Mapping[str | None, str]] = {
+    "title": "title",
+    "body": "description",
+    "label": "labels",
+    "labels": "labels",
+    "assignee": "assignees",
+    "assignees": "assignees",
+}
+#: What an issue can do without.
+_OPTIONAL: Final = frozenset({"labels", "assignees"})
+#: Who may set labels and assignees; each permission includes those before it.
+_TRIAGE: Final = ("triage", "push", "maintain", "admin")
+
+
+class GitHubSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a GitHub target."""
+
+    assignees = Several(
+        Text(min_length=1, max_length=100),
+        at_most=MAX_ASSIGNEES,
+        metadata={"description": "User names that the issues are assigned to; they need access to the repository."},
+    )
+
+
+class GitHubTracker:
+    """Issues in a repository of GitHub or GitHub Enterprise Server."""
+
+    key = "github"
+    name = "GitHub"
+    base_url_example = "https://github.com/acme/shop"
+    secret_help = (
+        "A fine-grained personal access token for this repository, with its permission "  # noqa: S105 - help
+        "Issues: Read and write. A classic token needs the scope `repo`, or `public_repo` for a public repository."
+    )
+    secret_help_url: str | None = "https://github.com/settings/personal-access-tokens/new"  # noqa: S105 - a page
+    settings_form: type[Form] = GitHubSettingsForm
+    #: The list of issues follows a create within seconds, and GitHub ends a request after ten.
+    lookup_delay_s = 60
+    #: GitHub creates at most 80 a minute.
+    max_per_minute: int | None = 60
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not a repository's page; None if it is one."""
+        url = urlsplit(base_url)
+        path = url.path.strip("/").split("/")
+        if url.query or len(path) != 2 or not _OWNER.fullmatch(path[0]) or not _REPOSITORY.fullmatch(path[1]):
+            return f"base_url is the page of a repository, such as {self.base_url_example}, and of nothing in it."
+        if path[1].lower().endswith(".git"):
+            return "base_url is the page of a repository, without `.git` at its end."
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; without its labels and assignees where GitHub refuses it for those."""
+        wanted = {"title": titles.title_of(ticket, MAX_TITLE), "body": markdown.body_of(ticket, MAX_BODY)}
+        options = {
+            "labels": tidy_labels(labels_of(access, ticket), MAX_GITHUB_LABEL),
+            "assignees": list(access.settings.get("assignees", ())),
+        }
+        response = yield _create(access, wanted | {name: value for name, value in options.items() if value})
+        failure = _failure_of(response)
+        if failure is not None and failure.field in _OPTIONAL:
+            response = yield _create(access, wanted)
+            failure = _failure_of(response)
+        return failure or _issue(access, response.json())
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue whose text has the export's id, among the newest of the token's user since the export exists."""
+        query: dict[str, Any] = {"state": "all", "sort": "created", "direction": "desc", "per_page": PAGE_ENTRIES}
+        creator = yield from _login(access)
+        if isinstance(creator, TrackerFailure):
+            return creator
+        if creator is not None:
+            query["creator"] = creator
+        since = earliest_creation(ticket)
+        if since is not None:
+            query["since"] = since
+        for page in range(1, MAX_PAGES + 1):
+            response = yield _get(access, f"{_repository(access)}/issues?{urlencode(query | {'page': page})}")
+            failure = _failure_of(response)
+            if failure is not None:
+                return failure
+            issues = response.json()
+            if not isinstance(issues, list):
+                return unreadable()
+            found = _with_marker(access, issues, ticket.export_id)
+            has_more = len(issues) >= PAGE_ENTRIES or 'rel="next"' in response.headers.get("link", "")
+            if found is not None or not has_more:
+                return found
+        return None
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token, the repository, whether it takes issues, and the rights that GitHub shows.
+
+        GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
+        may write issues; the check reads them.
+        """
+        response = yield _get(access, _repository(access))
+        failure = _failure_of(response) or _repository_failure(access, response)
+        if failure is not None:
+            return failure
+        failure = _failure_of((yield _get(access, f"{_repository(access)}/issues?per_page=1")))
+        if failure is not None:
+            return failure
+        for login in access.settings.get("assignees", ()):
+            failure = _failure_of((yield _get(access, f"{_repository(access)}/assignees/{quote(login, safe='')}")))
+            if failure is not None:
+                return replace(failure, field="assignees") if failure.code == NOT_FOUND else failure
+        return None
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return when the next requests are allowed, if this response used up the last one."""
+        return reset_of(response)
+
+
+def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
+    """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
+    response = yield _get(access, "/user")
+    failure = _failure_of(response)
+    if failure is not None:
+        is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
+        return failure if is_final else None
+    login = text_at(response.json(), "login")
+    return login if login and _LOGIN.fullmatch(login) else None
+
+
+def _with_marker(access: TrackerAccess, issues: list[Any], marker: str) -> TrackerIssue | None:
+    """Return the oldest issue with the marker in its text; the list has pull requests too."""
+    having = (each for each in issues if marker in (text_at(each, "body") or "") and value_at(each, "pull_request") is None)
+    found = [issue for issue in (_issue(access, each) for each in having) if issue is not None]
+    return min(found, key=lambda issue: int(issue.id), default=None)
+
+
+def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
+    place = urlsplit(access.base_url).path.strip("/")
+    return issue_of(value_at(value, "number"), value_at(value, "html_url"), place, f"{access.base_url}/issues")
+
+
+def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
+    """Return what a response refuses; a 403 may be a limit, an archived repository, or the labels alone."""
+    failure = failure_of(response)
+    if failure is None or response.status not in {403, 422, 429}:
+        return failure
+    if _is_limit(response):
+        limited = rate_limited(response, reset_of(response))
+        has_time = limited.retry_after_s is not None or limited.retry_at_s is not None
+        return limited if has_time else replace(limited, retry_after_s=SECONDARY_LIMIT_S)
+    if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
+        return replace(failure, code=ARCHIVED)
+    return replace(failure, field=_refused_field(response.json()))
+
+
+def _is_limit(response: TrackerResponse) -> bool:
+    if response.status == 429 or _LIMIT_MESSAGE.search(_message(response)):
+        return True
+    is_used_up = (response.headers.get("x-ratelimit-remaining") or "").strip() == "0"
+    return response.status == 403 and (is_used_up or "retry-after" in response.headers)
+
+
+def _message(response: TrackerResponse) -> str:
+    """Return GitHub's messages: the response's own, and that of each error in it."""
+    value = response.json()
+    return " ".join(filter(None, (text_at(value, "message"), *(text_at(each, "message") for each in _errors(value)))))
+
+
+def _refused_field(value: Any) -> str | None:
+    """Return the first of our fields that an error names; an error of a label names the label's own fields."""
+    named = ("label" if text_at(each, "resource") == "Label" else text_at(each, "field") for each in _errors(value))
+    return next((_FIELDS[name] for name in named if name in _FIELDS), None)
+
+
+def _errors(value: Any) -> list[Any]:
+    errors = value_at(value, "errors")
+    return errors if isinstance(errors, list) else []
+
+
+def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> TrackerFailure | None:
+    """Return why issues cannot be created in the repository of a response, as far as it says so."""
+    repository = response.json()
+    if not isinstance(repository, dict):
+        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+    if repository.get("archived") is True:
+        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+    if repository.get("has_issues") is False:
+        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+    # Only classic tokens have scopes; GitHub sends none, or an empty list, for others.
+    scopes = {scope.strip() for scope in response.headers.get("x-oauth-scopes", "").split(",")} - {""}
+    needed = {"repo"} if repository.get("private") is True else {"repo", "public_repo"}
+    if scopes and scopes.isdisjoint(needed):
+        return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+    permissions = repository.get("permissions")
+    wanted = next((name for name in ("labels", "assignees") if access.settings.get(name)), None)
+    if wanted and isinstance(permissions, dict) and not any(permissions.get(role) is True for role in _TRIAGE):
+        return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN, field=wanted)
+    return None
+
+
+def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
+    headers = {**_headers(access), "Content-Type": "application/json"}
+    url = f"{_api_base(access)}{_repository(access)}/issues"
+    # The response repeats the whole text.
+    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), True, MAX_LIST_BYTES)
+
+
+def _get(access: TrackerAccess, path: str) -> TrackerRequest:
+    return TrackerRequest("GET", _api_base(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
+
+
+def _repository(access: TrackerAccess) -> str:
+    return f"/repos/{urlsplit(access.base_url).path.strip('/')}"
+
+
+def _api_base(access: TrackerAccess) -> str:
+    url = urlsplit(access.base_url)
+    if url.netloc.lower() in {"github.com", "www.github.com"}:
+        usual = "https://api.github.com"
+    elif url.netloc.lower().endswith(".ghe.com"):  # GitHub Enterprise Cloud with data residency
+        usual = f"https://api.{url.netloc}"
+    else:
+        usual = f"{url.scheme}://{url.netloc}/api/v3"
+    return api_base_of(access.settings, usual)
+
+
+def _headers(access: TrackerAccess) -> dict[str, str]:
+    return {
+        "Authorization": f"Bearer {access.token}",
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": API_VERSION,
+        "User-Agent": USER_AGENT,
+    }

@@ -1,0 +1,271 @@
+"""GitLab, gitlab.com and self-managed: issues of a project, over the REST API.
+
+A lookup searches descriptions for the export's id, then compares the newest issues of the token's user: the search does not
+depend on how many issues there are, the list not on GitLab's index. GitLab ignores parameters that it does not know, so only
+the returned descriptions count.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from schemas.base.fields import Form, Several, Text
+from schemas.trackers.common import (
+    TrackerSettingsForm,
+    api_base_of,
+    issue_of,
+    labels_of,
+    text_at,
+    tidy_labels,
+    unreadable,
+    value_at,
+)
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUES_DISABLED,
+    MOVED,
+    NOT_FOUND,
+    TOKEN_REJECTED,
+    failure_of,
+    rate_limited,
+    reset_of,
+)
+from schemas.trackers.text import markdown, titles
+from schemas.version import USER_AGENT
+
+MAX_TITLE: Final = 255
+#: GitLab takes 1,048,576; so many of PAGE_ENTRIES issues fit into MAX_LIST_BYTES.
+MAX_DESCRIPTION: Final = 65_536
+MAX_GITLAB_LABEL: Final = 255
+MAX_ASSIGNEES: Final = 10
+PAGE_ENTRIES: Final = 50
+#: A limit that names no time is one per minute.
+LIMIT_S: Final = 60.0
+#: Planner: the least role that sets labels and assignees.
+PLANNER: Final = 15
+
+_API: Final = "/api/v4"
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_REMAINING: Final = "ratelimit-remaining"
+_RESET: Final = "ratelimit-reset"
+#: Our name for each field that an error may name.
+_FIELDS: Final[Mapping[str, str]] = {
+    "title": "title",
+    "description": "description",
+    "labels": "labels",
+    "assignees": "assignees",
+    "assignee_ids": "assignees",
+}
+
+
+class GitLabSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a GitLab target."""
+
+    assignees = Several(
+        Text(min_length=1, max_length=255),
+        at_most=MAX_ASSIGNEES,
+        metadata={"description": "User names that the issues are assigned to; GitLab Free takes the first."},
+    )
+
+
+class GitLabTracker:
+    """Issues in a project of GitLab."""
+
+    key = "gitlab"
+    name = "GitLab"
+    base_url_example = "https://gitlab.com/group/shop"
+    secret_help = (
+        "A project access token with the role Planner or Reporter and the scope `api`, created "  # noqa: S105 - help
+        "in the project under Settings, Access tokens. A personal access token of such a member works too."
+    )
+    secret_help_url: str | None = "https://docs.gitlab.com/user/project/settings/project_access_tokens/"  # noqa: S105 - a page
+    settings_form: type[Form] = GitLabSettingsForm
+    #: A create that we gave up may be at work for as long as GitLab lets a request take: a minute.
+    lookup_delay_s = 60
+    max_per_minute: int | None = None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not a project's page; None if it is one."""
+        parts = _project(base_url, settings).split("/")
+        if urlsplit(base_url).query or len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
+            return f"base_url is the page of a project, such as {self.base_url_example}, and of nothing in it."
+        if parts[-1].lower().endswith(".git"):
+            return "base_url is the page of a project, without `.git` at its end."
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; an assignee who is not found is left out."""
+        wanted: dict[str, Any] = {
+            "title": titles.title_of(ticket, MAX_TITLE),
+            "description": markdown.body_of(ticket, MAX_DESCRIPTION),
+        }
+        labels = tidy_labels(labels_of(access, ticket), MAX_GITLAB_LABEL)
+        if labels:
+            wanted["labels"] = labels
+        users = []
+        for name in access.settings.get("assignees", ()):
+            user = yield from _user_id(access, name)
+            if isinstance(user, TrackerFailure):
+                return user
+            users += [] if user is None else [user]
+        if users:
+            wanted["assignee_ids"] = users
+        response = yield _create(access, wanted)
+        return _failure_of(response) or _issue(access, response.json())
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue whose description has the export's id: by the search, then among the user's newest."""
+        searched = {"search": ticket.export_id, "in": "description", "sort": "asc"}
+        newest = {"scope": "created_by_me", "sort": "desc"}
+        for query in (searched, newest):
+            query |= {"state": "all", "order_by": "created_at", "per_page": str(PAGE_ENTRIES)}
+            response = yield _get(access, f"{_path(access)}/issues?{urlencode(query)}")
+            failure = _failure_of(response)
+            if failure is not None:
+                return failure
+            issues = response.json()
+            if not isinstance(issues, list):
+                return unreadable()
+            having = (each for each in issues if ticket.export_id in (text_at(each, "description") or ""))
+            found = [issue for issue in (_issue(access, each) for each in having) if issue is not None]
+            if found:
+                # The oldest: a person may have copied it.
+                return min(found, key=lambda issue: int(issue.id))
+        return None
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token's scope, the project, whether it has issues, the role in it, and the assignees."""
+        response = yield _get(access, "/personal_access_tokens/self")
+        # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
+        if response.status not in {403, 404}:
+            failure = _failure_of(response) or _scope_failure(response)
+            if failure is not None:
+                return failure
+        response = yield _get(access, _path(access))
+        failure = _failure_of(response) or _project_failure(response)
+        if failure is not None:
+            return failure
+        for name in access.settings.get("assignees", ()):
+            user = yield from _user_id(access, name)
+            if isinstance(user, TrackerFailure):
+                return user
+            if user is None:
+                return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="assignees")
+        return None
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return when the next requests are allowed, if this response used up the last one."""
+        return reset_of(response, _REMAINING, _RESET)
+
+
+def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:
+    """Return the id of a user; None if the token finds no user of this name."""
+    response = yield _get(access, f"/users?{urlencode({'username': name})}")
+    failure = _failure_of(response)
+    if failure is not None:
+        is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
+        return failure if is_final else None
+    users = response.json()
+    for user in users if isinstance(users, list) else ():
+        number, username = value_at(user, "id"), text_at(user, "username")
+        if type(number) is int and 0 < number < 2**63 and username is not None and username.casefold() == name.casefold():
+            return number
+    return None
+
+
+def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
+    project = _project(access.base_url, access.settings)
+    return issue_of(value_at(value, "iid"), value_at(value, "web_url"), project, f"{access.base_url}/-/issues")
+
+
+def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
+    """Return what a response refuses; GitLab redirects reads of a moved project, and answers writes with 405."""
+    failure = failure_of(response)
+    if response.status == 405:
+        return TrackerFailure(FailureKind.CONFIGURATION, MOVED)
+    if response.status == 429:
+        limited = rate_limited(response, reset_of(response, _REMAINING, _RESET))
+        has_time = limited.retry_after_s is not None or limited.retry_at_s is not None
+        return limited if has_time else replace(limited, retry_after_s=LIMIT_S)
+    if failure is not None and failure.kind is FailureKind.PAYLOAD:
+        return replace(failure, field=_refused_field(response.json()))
+    return failure
+
+
+def _refused_field(value: Any) -> str | None:
+    """Return the field that an error names: the first of `message`, or the first word of `error`."""
+    messages = value_at(value, "message")
+    named = [*messages] if isinstance(messages, dict) else (text_at(value, "error") or "").split()[:1]
+    return next((_FIELDS[name] for name in named if name in _FIELDS), None)
+
+
+def _scope_failure(response: TrackerResponse) -> TrackerFailure | None:
+    token = response.json()
+    if not isinstance(token, dict):
+        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+    scopes = token.get("scopes")
+    # A fine-grained token has no scopes; its rights are not shown.
+    lacks_scope = isinstance(scopes, list) and token.get("granular") is not True and "api" not in scopes
+    return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN) if lacks_scope else None
+
+
+def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
+    """Return why issues cannot be created in the project of a response, as far as it says so."""
+    project = response.json()
+    if not isinstance(project, dict):
+        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+    if project.get("archived") is True:
+        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+    if project.get("issues_enabled") is False or project.get("issues_access_level") == "disabled":
+        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+    levels = [value_at(project, "permissions", each, "access_level") for each in ("project_access", "group_access")]
+    known = [level for level in levels if type(level) is int]
+    # No level is no refusal: members of a group that the project is shared with have none here.
+    return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN) if known and max(known) < PLANNER else None
+
+
+def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
+    headers = {**_headers(access), "Content-Type": "application/json"}
+    url = f"{_api_base(access.base_url, access.settings)}{_path(access)}/issues"
+    # The response repeats the whole text.
+    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), True, MAX_LIST_BYTES)
+
+
+def _get(access: TrackerAccess, path: str) -> TrackerRequest:
+    url = _api_base(access.base_url, access.settings) + path
+    return TrackerRequest("GET", url, _headers(access), max_response_bytes=MAX_LIST_BYTES)
+
+
+def _path(access: TrackerAccess) -> str:
+    return f"/projects/{quote(_project(access.base_url, access.settings), safe='')}"
+
+
+def _project(base_url: str, settings: Mapping[str, Any]) -> str:
+    """Return the path of the project; a path before GitLab's own is that of `api_base`, too."""
+    prefix = urlsplit(_api_base(base_url, settings)).path.removesuffix(_API)
+    path = urlsplit(base_url).path.rstrip("/")
+    return (path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path).strip("/")
+
+
+def _api_base(base_url: str, settings: Mapping[str, Any]) -> str:
+    url = urlsplit(base_url)
+    return api_base_of(settings, f"{url.scheme}://{url.netloc}{_API}")
+
+
+def _headers(access: TrackerAccess) -> dict[str, str]:
+    return {"PRIVATE-TOKEN": access.token, "Accept": "application/json", "User-Agent": USER_AGENT}

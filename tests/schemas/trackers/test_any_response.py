@@ -1,0 +1,104 @@
+"""Whatever a tracker responds, its module returns a result: the response is a stranger's."""
+
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.trackers.exchange import TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.registry import TRACKERS
+from tests.support.tracker_steps import answer, play
+
+MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
+TICKET: Final = TrackerTicket(MARKER, "A form has no label", "The field has no label.", "high", labels=("website-risk",))
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "github": {"assignees": ["octocat"]},
+    "gitlab": {"assignees": ["jane"]},
+    "gitea": {"assignees": ["jane"]},
+    "jira": {"project": "SHOP"},
+    "linear": {"team": "ENG"},
+    "redmine": {},
+}
+
+#: Names that the modules read, so that the values beneath them are read too.
+NAMES = st.sampled_from(
+    (
+        *("number", "html_url", "body", "iid", "web_url", "description", "id", "url", "key"),
+        *("name", "login", "username", "message", "errors", "field", "resource", "error", "data"),
+        *("issue", "issues", "nodes", "success", "extensions", "type", "permissions", "project_access", "access_level"),
+        *("scopes", "archived", "has_issues", "pull_request", "fields", "labels", "team", "teams"),
+    )
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=10)
+    | st.sampled_from([MARKER, "https://tracker.example.com/acme/shop/issues/7", "javascript:alert(1)", "SHOP-7"])
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES | st.text(max_size=4), inner, max_size=6)
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        (
+            *("retry-after", "link", "location", "x-oauth-scopes"),
+            *("x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-remaining", "ratelimit-reset"),
+            *("x-ratelimit-requests-remaining", "x-ratelimit-requests-reset", "x-seraph-loginreason"),
+        )
+    ),
+    st.sampled_from(["0", "7", "-1", "1e9", "9" * 400, "soon", "٣", "", "Wed, 21 Oct 2026 07:28:00 GMT", 'a; rel="next"']),
+)
+STATUSES = st.sampled_from([200, 201, 204, 301, 400, 401, 403, 404, 405, 410, 422, 423, 429, 500, 503]) | st.integers(
+    100, 599
+)
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> TrackerResponse:
+    body = draw(st.binary(max_size=40)) if draw(st.integers(0, 4)) == 0 else draw(VALUES)
+    return answer(draw(STATUSES), body)._replace(headers=draw(HEADERS))
+
+
+#: A tracker may respond well until the last request of a task.
+GOOD: Final = {
+    "login": "octocat",
+    "username": "jane",
+    "id": 1,
+    "number": 7,
+    "iid": 7,
+    "scopes": ["api"],
+    "full_name": "acme/shop",
+}
+
+
+@pytest.mark.parametrize("key", TRACKERS)
+@given(
+    st.lists(
+        responses() | st.sampled_from([answer(200, []), answer(200, GOOD), answer(200, [GOOD])]), min_size=1, max_size=6
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_any_responses_have_a_result(key: str, given_answers: list[TrackerResponse]) -> None:
+    tracker = TRACKERS[key]
+    access = TrackerAccess("https://tracker.example.com/acme/shop", SETTINGS[key], "token")
+    for steps in (tracker.create(access, TICKET), tracker.find(access, TICKET)):
+        result = play(steps, _endless(given_answers))[0]
+        assert result is None or isinstance(result, TrackerIssue | TrackerFailure)
+        if isinstance(result, TrackerIssue):
+            assert result.id
+            assert result.url.startswith(("https://", "http://"))
+            assert len(result.url) <= 500
+            assert result.url.isprintable()
+    assert isinstance(play(tracker.validate(access), _endless(given_answers))[0], TrackerFailure | None)
+    for response in given_answers:
+        assert isinstance(tracker.held_until_s(response), float | None)
+
+
+def _endless(answers: list[TrackerResponse]) -> Iterator[TrackerResponse]:
+    """Give the answers, then repeat the last; a task that reads pages ends after a bounded number of them."""
+    return chain(answers, repeat(answers[-1], 200))
