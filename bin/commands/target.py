@@ -20,7 +20,7 @@ from schemas.trackers.registry import GENERIC_WEBHOOK
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
-from storage.targets import pings, targets
+from storage.targets import pings, targets, validations
 
 _COLUMNS: Final = ("id", "name", "status", "status_reason", "base_url")
 
@@ -221,10 +221,10 @@ def validate(target_id: str, as_json: bool) -> None:
         found = Validation(target.validation_reason)
         if not is_by_worker:
             # Imported here: only the commands that connect to targets need it, and the import is slow.
-            from worker.composition import compose_client  # noqa: PLC0415 - see above
+            from worker.composition import compose_inspect  # noqa: PLC0415 - see above
 
             _report_no_worker()
-            found = compose_client(settings, 1).inspect(target.base_url)
+            found = compose_inspect(settings, 1)(validations.unleased(target_id))
         by, status = "worker" if is_by_worker else "command", "passed" if found.has_passed else "failed"
         checked = {"by": by, "status": status, "reason": found.reason}
         print_record({**dump_target(target, utc_now()), "checked": checked}, as_json)
