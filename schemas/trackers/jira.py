@@ -8,6 +8,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -36,15 +37,16 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, TOKEN_REJECTED, UNAVAILABLE, failure_of, rate_limited
+from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, UNAVAILABLE, failure_of, rate_limited
 from schemas.trackers.text import adf, titles, wiki
 
 MAX_SUMMARY: Final = 255
 MAX_DESCRIPTION: Final = 32_767
 MAX_JIRA_LABEL: Final = 255
 DEFAULT_ISSUE_TYPE: Final = "Task"
-#: Projects have fewer; a page has at most so many.
-_MOST_ISSUE_TYPES: Final = 200
+#: Entries of a page, the most that Cloud gives, and pages: 1,000 issue types, or fields of one.
+_PAGE: Final = 200
+_MOST_PAGES: Final = 5
 #: One export makes one issue; more only if a lookup came before Jira's index knew it.
 _MOST_FOUND: Final = 10
 
@@ -62,6 +64,9 @@ _FIELDS: Final[Mapping[str, str]] = {
     "issuetype": "issue_type",
     "project": "project",
 }
+#: Jira fills these in, even where it says that they are required.
+_SET_BY_JIRA: Final = frozenset({"project", "issuetype", "reporter", "assignee", "priority"})
+_FIELD_ID: Final = re.compile(r"[A-Za-z0-9_]{1,60}")
 #: Jira answers a wrong token as it answers a stranger, even with 200; this header has then one of these values.
 _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
@@ -143,7 +148,7 @@ class JiraTracker:
         return next((issue for issue in found if issue is not None), None)
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
-        """Check the token, the project, the permissions in it and its issue type."""
+        """Check the token, the project, the permissions in it, its issue type and the fields of that."""
         response = yield _get(access, "/myself")
         refusal = _login_failure(response) or _refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
@@ -225,20 +230,62 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
 
 
 def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
-    project = quote(access.settings["project"], safe="")
-    response = yield _get(access, f"/issue/createmeta/{project}/issuetypes?maxResults={_MOST_ISSUE_TYPES}")
-    refusal = _refusal_of(response)
-    if refusal is not None:
-        return refusal
-    page = response.json()
-    listed = value_at(page, "values" if _is_data_center(access.settings) else "issueTypes")
-    if not isinstance(listed, list):
-        return _unreadable()
-    # A subtask needs a parent, which no ticket has.
-    usable = (each for each in listed if value_at(each, "subtask") is not True)
+    path = f"/issue/createmeta/{quote(access.settings['project'], safe='')}/issuetypes"
+    listed = yield from _listed(access, path)
+    if isinstance(listed, TrackerFailure):
+        return listed
     wanted = _issue_type(access.settings)
-    is_there = any(wanted in (value_at(each, "name"), value_at(each, "untranslatedName")) for each in usable)
-    return None if is_there else _not_found("issue_type")
+    # A subtask needs a parent, which no ticket has.
+    ids = (
+        text_at(each, "id")
+        for each in listed
+        if wanted in (value_at(each, "name"), value_at(each, "untranslatedName")) and value_at(each, "subtask") is not True
+    )
+    issue_type_id = next(filter(None, ids), None)
+    if issue_type_id is None:
+        return _not_found("issue_type")
+    listed = yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}")
+    return listed if isinstance(listed, TrackerFailure) else _fields_failure(access, listed)
+
+
+def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure | None:
+    """Return what every ticket would fail of: a field of ours that cannot be set, or one that must be and is not ours."""
+    by_id = {field_id: each for each in listed if (field_id := text_at(each, "fieldId")) is not None}
+    ours = ["summary", "description", "labels"]
+    ours += [
+        name
+        for name, setting in (("priority", "priority_by_severity"), ("assignee", "assignee"))
+        if access.settings.get(setting)
+    ]
+    absent = next((name for name in ours if name not in by_id), None)
+    if absent is not None:
+        return _rejected(absent)
+    required = (
+        name
+        for name, each in by_id.items()
+        if value_at(each, "required") is True and value_at(each, "hasDefaultValue") is not True
+    )
+    return next((_rejected(name) for name in required if name not in ours and name not in _SET_BY_JIRA), None)
+
+
+def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailure]:
+    """Return all entries of a list that Jira gives in pages; Cloud and Data Center name it differently."""
+    entries: list[Any] = []
+    for _ in range(_MOST_PAGES):
+        response = yield _get(access, f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
+        refusal = _refusal_of(response)
+        if refusal is not None:
+            return refusal
+        page = response.json()
+        lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
+        found = next((each for each in lists if isinstance(each, list)), None)
+        if found is None:
+            return _unreadable()
+        entries += found
+        total = value_at(page, "total")
+        if not found or not isinstance(total, int) or len(entries) >= total:
+            break
+    return entries
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
@@ -248,7 +295,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     if response.status == 429:
         return rate_limited(response, _reset_at_s(response))
     if failure.kind is FailureKind.PAYLOAD:
-        failure = TrackerFailure(failure.kind, failure.code, field=_refused_field(response))
+        failure = replace(failure, field=_refused_field(response))
     return _login_failure(response) or failure
 
 
@@ -257,12 +304,16 @@ def _login_failure(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _refused_field(response: TrackerResponse) -> str | None:
-    """Return our name for the first field that Jira refuses."""
+    """Return the first field that Jira refuses."""
     if response.status == 413:
         return "description"
     errors = value_at(response.json(), "errors")
-    names = errors if isinstance(errors, dict) else {}
-    return next((_FIELDS[name] for name in names if name in _FIELDS), None)
+    return next((_name_of(name) for name in errors), None) if isinstance(errors, dict) else None
+
+
+def _name_of(field_id: str) -> str | None:
+    """Return our name for a field of Jira; for one that is not ours, Jira's id such as `customfield_10010`."""
+    return _FIELDS.get(field_id) or (field_id if _FIELD_ID.fullmatch(field_id) else None)
 
 
 def _reset_at_s(response: TrackerResponse) -> float | None:
@@ -274,6 +325,10 @@ def _reset_at_s(response: TrackerResponse) -> float | None:
         return datetime.fromisoformat(text).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):  # the 31st of February
         return None
+
+
+def _rejected(field_id: str) -> TrackerFailure:
+    return TrackerFailure(FailureKind.PAYLOAD, REJECTED, field=_name_of(field_id))
 
 
 def _not_found(field: str) -> TrackerFailure:

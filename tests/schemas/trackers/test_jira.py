@@ -54,7 +54,21 @@ TYPES = [
     {"id": "2", "name": "Fehler", "untranslatedName": "Bug", "subtask": False},
     {"id": "3", "name": "Sub-task", "subtask": True},
 ]
-ISSUE_TYPES = answer(200, {"issueTypes": TYPES, "values": TYPES})
+
+
+def page(entries: list[Any], total: int | None = None) -> TrackerResponse:
+    """Return a page of a list as Cloud and Data Center name it."""
+    listed = {"issueTypes": entries, "values": entries, "startAt": 0, "maxResults": 200}
+    return answer(200, listed | {"total": len(entries) if total is None else total})
+
+
+def field(field_id: str, required: bool = False, has_default: bool = False) -> dict[str, Any]:
+    return {"fieldId": field_id, "name": field_id, "required": required, "hasDefaultValue": has_default}
+
+
+ISSUE_TYPES = page(TYPES)
+OURS = [field("summary", required=True), field("description"), field("labels"), field("priority"), field("assignee")]
+FIELDS = page(OURS)
 
 
 def with_settings(access: TrackerAccess, **settings: Any) -> TrackerAccess:
@@ -63,6 +77,10 @@ def with_settings(access: TrackerAccess, **settings: Any) -> TrackerAccess:
 
 def configuration(code: str, field: str | None = None) -> TrackerFailure:
     return TrackerFailure(FailureKind.CONFIGURATION, code, field=field)
+
+
+def rejected(field: str | None = None) -> TrackerFailure:
+    return TrackerFailure(FailureKind.PAYLOAD, "tracker_rejected", field=field)
 
 
 def created_fields(access: TrackerAccess, ticket: TrackerTicket = TICKET) -> Any:
@@ -210,8 +228,9 @@ REFUSALS: list[tuple[TrackerResponse, TrackerFailure]] = [
             ({"assignee": "User 'x' does not exist."}, "assignee"),
             ({"issuetype": "Specify a valid issue type"}, "issue_type"),
             ({"project": "Specify a valid project ID or key"}, "project"),
-            ({"customfield_10010": "Team is required.", "summary": "x"}, "title"),
-            ({"customfield_10010": "Team is required."}, None),
+            ({"customfield_10010": "Team is required.", "summary": "x"}, "customfield_10010"),
+            ({"<script>": "x"}, None),
+            ({}, None),
         ]
     ),
 ]
@@ -282,7 +301,7 @@ def test_a_lookup_waits_for_the_index() -> None:
 
 @BOTH
 def test_a_working_target_passes_its_validation(access: TrackerAccess) -> None:
-    result, requests = play(JIRA.validate(access), [MYSELF, ALLOWED, ISSUE_TYPES])
+    result, requests = play(JIRA.validate(access), [MYSELF, ALLOWED, ISSUE_TYPES, FIELDS])
     assert result is None
     assert {request.method for request in requests} == {"GET"}
 
@@ -309,8 +328,15 @@ def test_a_working_target_passes_its_validation(access: TrackerAccess) -> None:
         ([MYSELF, ALLOWED, answer(403)], configuration("tracker_forbidden")),
         ([MYSELF, ALLOWED, answer(200, {})], TrackerFailure(FailureKind.RETRY, "tracker_unavailable")),
         (
-            [MYSELF, ALLOWED, answer(200, {"issueTypes": [], "values": []})],
+            [MYSELF, ALLOWED, page([])],
             configuration("tracker_not_found", "issue_type"),
+        ),
+        ([MYSELF, ALLOWED, ISSUE_TYPES, answer(401)], configuration("tracker_token_rejected")),
+        ([MYSELF, ALLOWED, ISSUE_TYPES, answer(200, [])], TrackerFailure(FailureKind.RETRY, "tracker_unavailable")),
+        ([MYSELF, ALLOWED, ISSUE_TYPES, page(OURS[:2])], rejected("labels")),
+        (
+            [MYSELF, ALLOWED, ISSUE_TYPES, page([*OURS, field("customfield_10010", required=True)])],
+            rejected("customfield_10010"),
         ),
     ],
 )
@@ -325,8 +351,49 @@ def test_a_validation_names_what_is_missing(
     ("issue_type", "is_there"), [("Task", True), ("Bug", True), ("Fehler", True), ("Sub-task", False), ("Story", False)]
 )
 def test_an_issue_type_of_the_project_that_needs_no_parent_is_accepted(issue_type: str, is_there: bool) -> None:
-    result, _ = play(JIRA.validate(with_settings(CLOUD, issue_type=issue_type)), [MYSELF, ALLOWED, ISSUE_TYPES])
+    answers = [MYSELF, ALLOWED, ISSUE_TYPES, *([FIELDS] if is_there else [])]
+    result, _ = play(JIRA.validate(with_settings(CLOUD, issue_type=issue_type)), answers)
     assert result == (None if is_there else configuration("tracker_not_found", "issue_type"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [field("reporter", required=True)],
+        [field("assignee", required=True)],
+        [field("customfield_10010", required=True, has_default=True)],
+        [field("customfield_10010"), None, {"fieldId": 7, "required": True}],
+    ],
+)
+def test_a_field_that_jira_fills_in_is_not_missing(more: list[Any]) -> None:
+    result, _ = play(JIRA.validate(CLOUD), [MYSELF, ALLOWED, ISSUE_TYPES, page([*OURS, *more])])
+    assert result is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [({}, None), ({"assignee": "5b10"}, "assignee"), ({"priority_by_severity": {"high": "High"}}, "priority_by_severity")],
+)
+def test_a_field_must_be_on_the_screen_if_a_setting_sets_it(settings: dict[str, Any], missing: str | None) -> None:
+    answers = [MYSELF, ALLOWED, ISSUE_TYPES, page(OURS[:3])]
+    result, _ = play(JIRA.validate(with_settings(CLOUD, **settings)), answers)
+    assert result == (None if missing is None else rejected(missing))
+
+
+def test_lists_are_read_to_their_last_page() -> None:
+    answers = [
+        MYSELF,
+        ALLOWED,
+        page([TYPES[1]], total=2),
+        page([TYPES[0]], total=2),
+        page(OURS[:1], total=3),
+        page(OURS[1:], total=3),
+    ]
+    result, requests = play(JIRA.validate(CLOUD), answers)
+    assert result is None
+    assert [request.url.partition("startAt=")[2] for request in requests[2:]] == [
+        f"{n}&maxResults=200" for n in (0, 1, 0, 1)
+    ]
 
 
 # The official descriptions
@@ -337,7 +404,7 @@ def test_requests_match_the_official_description(access: TrackerAccess) -> None:
     access = with_settings(access, assignee="5b10", priority_by_severity={"high": "High"})
     _, [create] = play(JIRA.create(access, TICKET), [CREATED])
     _, [find] = play(JIRA.find(access, TICKET), [answer(200, {"issues": []})])
-    _, validate = play(JIRA.validate(access), [MYSELF, ALLOWED, ISSUE_TYPES])
+    _, validate = play(JIRA.validate(access), [MYSELF, ALLOWED, ISSUE_TYPES, FIELDS])
     for request in (find, *validate):
         assert complaints(access, request) == []
     # Data Center's description demands an object for every field, which no Jira does.
