@@ -86,18 +86,18 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
                     "scanner": Summary("Set the shared secret of the scanner; it overrides the environment."),
                     "email": Summary("Set the shared secret of inbound email; it overrides the environment."),
                     "storefront": Summary("Set the shared secret of storefront webhooks; it overrides the environment."),
-                    "target": Summary("Set the signing secret of one target."),
+                    "target": Summary("Set the signing secret of a webhook, or the token of a tracker."),
                 },
             ),
         },
     ),
     "target": Summary(
-        "Manage targets, the webhooks that tickets are delivered to.",
+        "Manage targets, the webhooks and trackers that tickets are delivered to.",
         {
             "list": Summary("List targets, newest first."),
             "show": Summary("Show one target."),
-            "add": Summary("Create a generic_webhook target."),
-            "set": Summary("Change a target's name, URL or rate limit."),
+            "add": Summary("Create a target: a webhook, or a tracker, whose token is read from standard input."),
+            "set": Summary("Change a target's name, URL, settings or rate limit."),
             "remove": Summary("Remove a target that no export waits for, and erase its secret."),
             "validate": Summary("Check a target's URL, DNS, connection and certificate without sending a request."),
             "ping": Summary("Send one signed test event to a target and print the result."),
@@ -112,6 +112,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         {
             "list": Summary("List exports, newest first, or in the order --sort."),
             "show": Summary("Show one export, and whether its target was removed."),
+            "open": Summary("Print the link of the ticket at its target."),
             "attempts": Summary("List the delivery attempts of an export, newest first, with address and response."),
             "prepare": Summary("Prepare a ticket by hand, from options or JSON, with the checks that the API makes."),
             "approve": Summary(

@@ -32,7 +32,7 @@ from service.api.target_actions import (
     TargetSwitchResource,
     TargetValidationResource,
 )
-from service.api.targets import TargetResource, TargetsResource
+from service.api.targets import ProvidersResource, TargetResource, TargetsResource
 from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console.routes import Console
 from service.http import error_responses
@@ -97,6 +97,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         EmailWebhookResource(settings, secrets, executor, operations.intake),
         TargetsResource(executor, targets, base_url),
         TargetResource(executor, targets),
+        ProvidersResource(),
         TargetValidationResource(executor, targets),
         TargetPingResource(executor, targets),
         TargetSwitchResource("pause", executor, targets),

@@ -8,19 +8,15 @@ from typing import Final
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
 from schemas.settings.definitions import Settings
-from schemas.settings.egress import Egress
-from schemas.targets.validations import Validation
 from storage.accounts.account_limits import account_limits
 from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.maintenance.retention import Cutoffs, cutoffs
-from storage.secrets.default_secret import DefaultSecret, served_accounts
+from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from storage.targets.validations import ValidationJob
 from worker.background import approval_rules, bulk_jobs, compliance, pings, recoveries, retention, validations
 from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
@@ -29,7 +25,7 @@ from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import LEASE_S, RENEW_S, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
-from worker.http.signed_request import SignedPost, open_certificate
+from worker.http.signed_request import SignedPost
 from worker.metrics import Attempts
 
 #: Waiting for a database lock as long as requests do, and then renewing, could take longer than a lease lasts.
@@ -54,18 +50,6 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
         deadline_s=settings.delivery_timeout_s,
         connect_timeout_s=settings.connect_timeout_s,
         connections=connections,
-        egress=egress_of(settings),
-    )
-
-
-def egress_of(settings: Settings) -> Egress:
-    """Return how connections to targets are made."""
-    return Egress(
-        settings.target_ca,
-        settings.client_certificate,
-        served_accounts(settings),
-        settings.egress_proxy,
-        settings.egress_sources,
     )
 
 
@@ -89,7 +73,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
     vault = Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
-    inspect = compose_inspect(settings, validations.VALIDATIONS_AT_ONCE)
+    inspect = compose_client(settings, validations.VALIDATIONS_AT_ONCE).inspect
     lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
     validation = validations.ValidationTask(inspect, worker_name(), now, lease_s)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
@@ -113,20 +97,6 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         BackgroundTask("bulk_jobs", bulk_job.run_once, bulk_jobs.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]
-
-
-def compose_inspect(settings: Settings, at_once: int) -> validations.Inspect:
-    """Return what checks a target from its URL to its certificate, for `at_once` threads."""
-    client, vault = compose_client(settings, at_once), Vault(settings.encryption_keys)
-
-    def inspect(due: ValidationJob) -> Validation:
-        try:
-            certificate = open_certificate(vault.open, due.target_id, due.options)
-        except (NoEncryptionKey, WrongEncryptionKey):
-            return Validation(reason="secret_unreadable")
-        return client.inspect(due.base_url, due.account_id, certificate)
-
-    return inspect
 
 
 def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:

@@ -25,6 +25,7 @@ from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
+from schemas.base.printable import printable
 from schemas.exports.record import export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
@@ -143,6 +144,26 @@ def show(export_id: str, as_json: bool) -> None:
             return
         if summaries.by_id([shown.target_id], shown.account_id)[shown.target_id].is_removed:
             echo(f"Target {shown.target_id} was removed.")
+
+
+@export.command(
+    "open",
+    epilog='Example: xdg-open "$(riskrelay export open exp_…)"\n\n'
+    "Exit codes: 0 printed, 1 not found or no link, 2 wrong usage.",
+)
+@click.argument("export_id")
+@json_option
+def open_ticket(export_id: str, as_json: bool) -> None:
+    """Print the link of the ticket at its target."""
+    with opened():
+        shown = queries.get(export_id)
+        if shown.provider_ticket_url is None:
+            named = "its receiver named no link" if shown.status is ExportStatus.EXPORTED else f"it is {shown.status}"
+            raise Refused(f"Export {export_id} has no link at a target: {named}.")
+        if as_json:
+            print_record({"id": shown.provider_ticket_id, "url": shown.provider_ticket_url}, as_json)
+        else:
+            echo(printable(shown.provider_ticket_url))
 
 
 @export.command(

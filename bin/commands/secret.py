@@ -1,35 +1,28 @@
 """`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
-import sys
 from dataclasses import asdict
 from datetime import datetime
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
+from bin.cli.secret_input import own_vault, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.responses import dump_target
+from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.intake.sources import Rejection, connected_status
 from schemas.settings.definitions import Settings
-from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
-from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
 from schemas.targets.target import Target
+from service.operations.wiring import build_operations
 from storage.intake import rejections
 from storage.secrets import integrations
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
-from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets
-
-#: The error messages for an invalid secret.
-_MESSAGES = {
-    SecretFault.UNFIT: f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.",
-    SecretFault.TOO_SHORT: f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.",
-}
 
 
 @click.group()
@@ -48,9 +41,17 @@ def set_secret() -> None:
 @click.argument("target_id")
 @json_option
 def target(target_id: str, as_json: bool) -> None:
-    """Set the signing secret of one target."""
+    """Set the signing secret of a webhook, or the token of a tracker.
+
+    Jira Cloud needs `email:token`; the documentation of targets names the token of each tracker. A worker validates the
+    target with it afterwards.
+    """
     with opened() as settings:
-        fingerprint = targets.set_secret(target_id, _read_secret(), _own_vault(settings), utc_now())
+        operations = build_operations(settings).targets
+        is_tracker = operations.get(target_id, OPERATOR).is_tracker
+        secret = read_secret("Token", "") if is_tracker else read_secret()
+        fingerprint = operations.set_secret(target_id, secret, own_vault(settings), OPERATOR)
+        operations.wake_workers()
         print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
 
 
@@ -63,8 +64,8 @@ def _integration_command(integration: Integration) -> None:
     @json_option
     def set_integration(as_json: bool) -> None:
         with opened() as settings:
-            shared = SharedSecrets(settings, _own_vault(settings))
-            fingerprint = shared.set(integration, _read_secret(), utc_now())
+            shared = SharedSecrets(settings, own_vault(settings))
+            fingerprint = shared.set(integration, read_secret(), utc_now())
             print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
 
 
@@ -133,20 +134,3 @@ def _target(target: Target) -> dict[str, object]:
         "last_refused_at": None,
         "last_refusal": None,
     }
-
-
-def _own_vault(settings: Settings) -> Vault:
-    """Return the vault, after checking that ENCRYPTION_KEYS belong to this installation's database."""
-    vault = Vault(settings.encryption_keys)
-    check_keys(vault, utc_now())
-    return vault
-
-
-def _read_secret() -> str:
-    """Read standard input and strip one trailing newline; a terminal does not echo it."""
-    on_terminal = sys.stdin.isatty()
-    text = click.prompt("Secret", hide_input=True, err=True) if on_terminal else sys.stdin.read(MAX_SECRET + 2)
-    secret = secret_from(text)
-    if isinstance(secret, SecretFault):
-        raise Refused(_MESSAGES[secret])
-    return secret

@@ -1,28 +1,32 @@
 """`target`: create, show, control and remove ticket export targets."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
+from bin.cli.provider_options import settings_from, settings_options
 from bin.cli.records import Command, json_option, print_record, print_records
+from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
 from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
+from schemas.targets.error_help import help_for
 from schemas.targets.forms import TargetEditForm, TargetForm
-from schemas.targets.target import MAX_PER_MINUTE
+from schemas.targets.target import MAX_PER_MINUTE, TargetRequest, place_of
 from schemas.targets.validations import Validation
-from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.trackers.registry import GENERIC_WEBHOOK, provider_keys
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
-from storage.targets import pings, targets, validations
+from storage.db.engine import transaction
+from storage.targets import pings, targets
 
-_COLUMNS: Final = ("id", "name", "status", "status_reason", "base_url")
+_COLUMNS: Final = ("id", "name", "provider_key", "status", "status_reason", "base_url")
 
 
 def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
@@ -45,7 +49,7 @@ def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
 
 @click.group()
 def target() -> None:
-    """Manage targets, the webhooks that tickets are delivered to."""
+    """Manage targets, the webhooks and trackers that tickets are delivered to."""
 
 
 @target.command("list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 2 wrong settings.")
@@ -68,27 +72,59 @@ def show(target_id: str, as_json: bool) -> None:
 
 
 @target.command(
-    epilog="Example: riskrelay target add 'Our tracker' --url https://tracker.example.com/hook --account 1\n\n"
+    epilog="Examples: riskrelay target add github https://github.com/acme/shop --label website-risk <token.txt; "
+    "riskrelay target add generic_webhook https://tracker.example.com/hook --name 'Our tracker'\n\n"
     "Exit codes: 0 created, 1 refused, 2 wrong usage."
 )
-@click.argument("name")
-@click.option("--url", required=True, help="The URL that deliveries are posted to.")
-@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@click.argument("provider_key", metavar="PROVIDER")
+@click.argument("base_url", metavar="URL", required=False)
+@click.option("--name", help="The name; default: the host and path of the URL.")
+@click.option("--account", "account_id", type=ROW_ID, help="The account's id; default: the only account.")
+@settings_options
 @_limit_option()
+@click.option("--url", help="The URL of a webhook, if the first argument is its name.")
 @json_option
-def add(name: str, url: str, account_id: int, limit_members: dict[str, int | None], as_json: bool) -> None:
-    """Create a generic_webhook target.
+def add(
+    provider_key: str,
+    base_url: str | None,
+    name: str | None,
+    account_id: int | None,
+    settings: tuple[str, ...],
+    labels: tuple[str, ...],
+    limit_members: dict[str, int | None],
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Create a target: a webhook, or a tracker, whose token is read from standard input.
 
-    The settings of this command check its address; a worker validates it afterwards. WEBHOOK_SECRET signs for it, unless it
-    gets a secret of its own with `secret set target`.
+    PROVIDER is generic_webhook or a tracker such as github, URL the receiver, or the page of the tracker's project. The
+    settings of this command check the URL; a worker validates the target afterwards. Without a token a tracker is inactive
+    until `secret set target`. WEBHOOK_SECRET signs for a webhook, unless it gets a secret of its own.
     """
-    members = {"provider_key": GENERIC_WEBHOOK, "base_url": url, "name": name, **limit_members}
-    with opened() as settings:
-        operations = build_operations(settings).targets
-        accounts.require_account(account_id)
-        request = read_checked(TargetForm(), members)
+    if url is not None:
+        if base_url is not None or name is not None or provider_key in provider_keys():
+            raise click.UsageError("Use PROVIDER URL and --name, or the name of a webhook and --url.")
+        provider_key, base_url, name = GENERIC_WEBHOOK, url, provider_key
+    if base_url is None:
+        raise click.UsageError("Missing argument 'URL'.")
+    members: dict[str, Any] = {
+        "provider_key": provider_key,
+        "base_url": base_url,
+        "name": name or place_of(base_url),
+        **limit_members,
+    }
+    if given := settings_from(provider_key, settings, labels):
+        members["provider_settings"] = given
+    with opened() as installation:
+        operations = build_operations(installation).targets
+        account_id = _account(account_id)
+        request: TargetRequest = read_checked(TargetForm(), members)
         operations.require_safe(request, account_id)
-        made = operations.create(request, account_id, OPERATOR)
+        token, vault = (None, None) if provider_key == GENERIC_WEBHOOK else (read_token("Token"), own_vault(installation))
+        with transaction():
+            made = operations.create(request, account_id, OPERATOR)
+            if token is not None and vault is not None:
+                operations.set_secret(made.id, token, vault, OPERATOR)
         operations.wake_workers()
         _print(made.id, operations, as_json)
 
@@ -101,20 +137,34 @@ def add(name: str, url: str, account_id: int, limit_members: dict[str, int | Non
 @click.argument("target_id")
 @click.option("--name", help="The new name.")
 @click.option("--url", help="The new URL; exports that wait are sent there.")
+@settings_options
 @_limit_option()
 @json_option
 def set_members(
-    target_id: str, name: str | None, url: str | None, limit_members: dict[str, int | None], as_json: bool
+    target_id: str,
+    name: str | None,
+    url: str | None,
+    settings: tuple[str, ...],
+    labels: tuple[str, ...],
+    limit_members: dict[str, int | None],
+    as_json: bool,
 ) -> None:
-    """Change a target's name, URL or rate limit.
+    """Change a target's name, URL, settings or rate limit.
 
     A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
+    Settings that are not named stay; `--setting NAME=` removes one. A tracker on another server loses its token.
     """
-    members = {key: value for key, value in (("name", name), ("base_url", url)) if value is not None} | limit_members
-    if not members:
-        raise click.UsageError("Use --name, --url or --max-per-minute.")
-    with opened() as settings:
-        operations = build_operations(settings).targets
+    members: dict[str, Any] = {
+        **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
+        **limit_members,
+    }
+    if not (members or settings or labels):
+        raise click.UsageError("Use --name, --url, --setting, --label or --max-per-minute.")
+    with opened() as installation:
+        operations = build_operations(installation).targets
+        if settings or labels:
+            found = operations.get(target_id, OPERATOR)
+            members["provider_settings"] = settings_from(found.provider_key, settings, labels, found.provider_settings)
         edit = read_checked(TargetEditForm(), members)
         operations.require_safe_edit(target_id, edit, OPERATOR)
         operations.edit(target_id, edit, OPERATOR)
@@ -221,13 +271,15 @@ def validate(target_id: str, as_json: bool) -> None:
         found = Validation(target.validation_reason)
         if not is_by_worker:
             # Imported here: only the commands that connect to targets need it, and the import is slow.
-            from worker.composition import compose_inspect  # noqa: PLC0415 - see above
+            from worker.composition import compose_client  # noqa: PLC0415 - see above
 
             _report_no_worker()
-            found = compose_inspect(settings, 1)(validations.unleased(target_id))
+            found = compose_client(settings, 1).inspect(target.base_url)
         by, status = "worker" if is_by_worker else "command", "passed" if found.has_passed else "failed"
         checked = {"by": by, "status": status, "reason": found.reason}
         print_record({**dump_target(target, utc_now()), "checked": checked}, as_json)
+    if found.reason is not None and not as_json:
+        echo(" ".join(help_for(found.reason)))
     if not found.has_passed:
         raise SystemExit(1)
 
@@ -256,6 +308,17 @@ def ping(target_id: str, as_json: bool) -> None:
         print_record(dump(PingOutcomeResponse, result), as_json)
     if not result.delivered:
         raise SystemExit(1)
+
+
+def _account(account_id: int | None) -> int:
+    """Return an account's id, by default that of the only one. Raises NotFound, Refused."""
+    if account_id is not None:
+        accounts.require_account(account_id)
+        return account_id
+    found = accounts.list_accounts()
+    if len(found) != 1:
+        raise Refused(f"There are {len(found)} accounts; name one with --account. `account list` lists them.")
+    return found[0].id
 
 
 def _report_no_worker() -> None:

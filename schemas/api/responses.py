@@ -479,6 +479,16 @@ def dump_target(target: Target, now: datetime) -> dict[str, Any]:
     return dump(TargetResponse, as_shown(target, now))
 
 
+class ProviderResponse(ResponseSchema):
+    """Where tickets can go."""
+
+    key = one_of(provider_keys(), "The `provider_key` of its targets.")
+    name = text("Its name.")
+    base_url_example = text("A `base_url` of a target.")
+    settings_schema = free("The JSON Schema of its `provider_settings`.")
+    secret = text("What the secret of a target is, its least scope, and where it is created.")
+
+
 class PingOutcomeResponse(ResponseSchema):
     """The result of a test event."""
 
@@ -844,6 +854,12 @@ class AttemptListResponse(ResponseSchema):
 
     items = several(fields.Nested(AttemptResponse), "The attempts, newest first.")
     next_cursor = text(_NEXT_CURSOR, nullable=True)
+
+
+class ProviderListResponse(ResponseSchema):
+    """Every provider."""
+
+    items = several(fields.Nested(ProviderResponse), "The providers: webhooks first, then trackers.")
 
 
 class TargetListResponse(ResponseSchema):

@@ -1,4 +1,4 @@
-"""`/api/ticket-export-targets`: create, list, read, edit and remove targets.
+"""`/api/ticket-export-targets`: create, list, read, edit and remove targets; `/api/providers`: where they can lead.
 
 Only an account that may use webhook targets creates and edits them; one that may not any more still reads and removes its
 targets.
@@ -10,10 +10,11 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.responses import dump_target
+from schemas.api.responses import ProviderResponse, dump, dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.forms import TargetEditForm, TargetForm
+from schemas.targets.providers import providers
 from schemas.targets.target import TargetStatus
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
@@ -61,6 +62,26 @@ class TargetsResource:
         target = self._targets.create(req.context.payload, principal.account_id, principal)
         headers = {"Location": f"{self._url}/{target.id}"}
         return ApiResponse(201, dump_target(target, utc_now()), headers, {"target_id": target.id})
+
+
+class ProvidersResource:
+    """Lists where tickets can go."""
+
+    path = "/api/providers"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
+        self.operations = {"GET": reading, "HEAD": reading}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return every provider with the schema of its settings."""
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps(
+            {"items": [dump(ProviderResponse, each) for each in providers()]}, ensure_ascii=False
+        ).encode()
+
+    on_head = on_get
 
 
 class TargetResource:

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import PingOutcomeResponse, TargetListResponse, TargetResponse
-from service.api.targets import TargetResource, TargetsResource
+from schemas.api.responses import PingOutcomeResponse, ProviderListResponse, TargetListResponse, TargetResponse
+from service.api.targets import ProvidersResource, TargetResource, TargetsResource
 from service.openapi.operations import AT, PAGING, TARGET_ID, OperationDescription, Operations, SuccessResponse, listed
 
 TAG: Final = "Ticket export targets"
@@ -23,6 +23,13 @@ TARGET: Final[dict[str, Any]] = {
     "provider_settings": {},
     "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
     "created_at": AT,
+}
+_PROVIDER: Final = {
+    "key": "generic_webhook",
+    "name": "Webhook",
+    "base_url_example": "https://tracker.example.com/hook",
+    "settings_schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "secret": "A random text of at least 8 bytes, which signs deliveries and which your receiver verifies.",
 }
 _VALIDATED: Final = {**TARGET, "last_validation": {"status": "passed", "reason": None, "checked_at": AT}}
 
@@ -73,6 +80,14 @@ OPERATIONS: Final[Operations] = {
         description="The targets of the token's account, newest first.",
         responses=(listed("targets", TargetListResponse, TARGET),),
         parameters=("TargetStatus", *PAGING),
+    ),
+    ("GET", ProvidersResource.path): OperationDescription(
+        id="listProviders",
+        tag=TAG,
+        summary="List providers",
+        description="Where tickets can go: each with the JSON Schema of its settings and the secret that it needs. The list "
+        "is the same for every account and has one page.",
+        responses=(SuccessResponse(200, "Every provider.", ProviderListResponse, {"items": [_PROVIDER]}),),
     ),
     ("GET", TargetResource.path): OperationDescription(
         id="readTicketExportTarget",

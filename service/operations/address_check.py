@@ -34,11 +34,11 @@ class AddressCheck:
         refusal = check_addresses(addresses, self._policy)
         return _refused(refusal) if refusal else Validation(is_partial=True)
 
-    def require_safe(self, url: str, account_id: AccountId) -> None:
-        """Raise ValidationFailed on `/base_url` for a URL that is not allowed."""
+    def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
+        """Raise ValidationFailed on `path` for a URL that is not allowed."""
         reason = self.check(url, account_id).reason
         if reason is not None:
-            raise ValidationFailed(FieldProblem("/base_url", reason, refusal_text(reason, self._policy)))
+            raise ValidationFailed(FieldProblem(path, reason, refusal_text(reason, self._policy)))
 
     def validate(self, url: str, account_id: AccountId) -> Validation:
         """Check `url`. Raises ServiceUnavailable if our resolver is overloaded, which says nothing about the target."""

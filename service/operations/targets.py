@@ -5,10 +5,10 @@ No transaction and no connection is held while waiting for a resolver, a worker 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
@@ -24,6 +24,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import worker_heartbeats
 from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.vault import Vault
 from storage.targets import changes, pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
@@ -60,8 +61,9 @@ class TargetOperations:
         return targets.get(target_id, self.default_secret, actor.account_id)
 
     def require_safe(self, request: TargetRequest, account_id: int) -> None:
-        """Check the URL of an account's new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
+        """Check the URLs of an account's new target. Waits for the resolver. Raises ValidationFailed."""
         self._check.require_safe(request.base_url, account_id)
+        self._require_safe_api(request.provider_settings, account_id)
         require_page(request.provider_key, request.base_url, request.provider_settings)
 
     def create(self, request: TargetRequest, account_id: int, actor: Actor) -> Target:
@@ -85,6 +87,7 @@ class TargetOperations:
             self._check.require_safe(base_url, target.account_id)
         if base_url != target.base_url or edit.provider_settings is not None:
             settings = target.provider_settings if edit.provider_settings is None else edit.provider_settings
+            self._require_safe_api(settings, target.account_id)
             require_page(target.provider_key, base_url, settings)
 
     def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
@@ -97,9 +100,22 @@ class TargetOperations:
             edit = checked_edit(edit, self.get(target_id, actor))
         with engine.transaction():
             is_moved = changes.edit(target_id, edit, self.default_secret, now, actor.key, actor.account_id)
-            if is_moved and isinstance(actor, OperatorPrincipal):
-                # The settings of a shell may differ from those of the workers: one of them checks the URL too.
+            if edit.provider_settings is not None or (is_moved and isinstance(actor, OperatorPrincipal)):
+                # The settings of a shell may differ from those of the workers: one of them checks the URL too. Only a
+                # tracker knows whether its settings are right.
                 validations.request(target_id, None, now, actor.key)
+
+    def set_secret(self, target_id: str, secret: str, vault: Vault, actor: Actor) -> str:
+        """Give a target its own secret and return the fingerprint; a worker tries the token of a tracker.
+
+        Call `wake_workers` once the transaction is committed.
+        """
+        now = utc_now()
+        with engine.transaction():
+            fingerprint = targets.set_secret(target_id, secret, vault, now, actor.key, actor.account_id)
+            if self.get(target_id, actor).is_tracker:
+                validations.request(target_id, actor.account_id, now, actor.key)
+        return fingerprint
 
     def remove(self, target_id: str, actor: Actor) -> None:
         """Remove a target that no export waits for, and erase its secret. Raises TargetInUse, a Conflict."""
@@ -236,6 +252,11 @@ class TargetOperations:
         engine.release()
         assert result is not None  # noqa: S101 - a ping that is over has its result
         return result
+
+    def _require_safe_api(self, settings: Mapping[str, Any], account_id: int) -> None:
+        """Check the address of a tracker's API, where it is another one."""
+        if "api_base" in settings:
+            self._check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
     def _wait_for_validation(
         self,

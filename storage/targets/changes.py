@@ -88,8 +88,8 @@ def edit(
         base_url, before = wanted.base_url or row.base_url, json.loads(row.provider_settings)
         settings = before if wanted.provider_settings is None else wanted.provider_settings
         if settings != before:
-            # A worker checks the new settings as soon as it can.
-            changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_due_at": now}
+            # The result of a validation under way is that of the former settings.
+            changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
             entries.append(("configure_target", None))
         has_left = row.provider_key != GENERIC_WEBHOOK and _server(base_url, settings) != _server(row.base_url, before)
         is_moved = base_url != row.base_url or has_left

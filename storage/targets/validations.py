@@ -115,13 +115,8 @@ def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] =
                 compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                return _job(row, lease)
+                return ValidationJob(row.id, row.account_id, row.base_url, lease, row.secret_sealed, options_of(row))
     return None
-
-
-def unleased(target_id: str) -> ValidationJob:
-    """Return what a validation of a target needs, for one that is not recorded. Raises TargetNotFound."""
-    return _job(targets.find_row(target_id, None), "")
 
 
 def finish(job: ValidationJob, validation: Validation, now: datetime, worker: str) -> bool:
@@ -131,10 +126,6 @@ def finish(job: ValidationJob, validation: Validation, now: datetime, worker: st
             return False
         targets.record_validation(job.target_id, None, validation, now, worker)
     return True
-
-
-def _job(row: TargetRow, lease: str) -> ValidationJob:
-    return ValidationJob(row.id, targets.account_of(row), row.base_url, lease, row.secret_sealed, options_of(row))
 
 
 def _spared_until(row: TargetRow, now: datetime) -> datetime | None:

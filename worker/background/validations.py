@@ -7,7 +7,7 @@ down is shown and blocks nothing. No database connection is held during the netw
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
@@ -24,18 +24,19 @@ POLL_S: Final = 1.0
 #: How much longer than its deadline a validation is leased: to write the result, to wait for another writer.
 LEASE_MARGIN_S: Final = 15.0
 
-Inspect: TypeAlias = Callable[[ValidationJob], Validation]
-
 _log: Final = logging.getLogger(__name__)
 
 
 class ValidationTask:
     """Claims and validates targets.
 
-    `inspect` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
+    `inspect` checks the URL of an account within a deadline and never raises for what the network does; a lease lasts
+    `lease_s` seconds.
     """
 
-    def __init__(self, inspect: Inspect, worker: str, now: Callable[[], datetime], lease_s: float) -> None:
+    def __init__(
+        self, inspect: Callable[[str, AccountId], Validation], worker: str, now: Callable[[], datetime], lease_s: float
+    ) -> None:
         self._inspect = inspect
         self._worker = worker
         self._now = now
@@ -55,7 +56,7 @@ class ValidationTask:
 
     def validate(self, due: ValidationJob) -> None:
         """Validate a target that was claimed, and record the result."""
-        validation = self._inspect(due)
+        validation = self._inspect(due.base_url, due.account_id)
         if validation.reason == DnsFailure.OVERLOADED:
             # Our own overload, not the target's fault: the lease expires, and the target is validated then.
             overloaded = {"target_id": due.target_id, "worker": self._worker}

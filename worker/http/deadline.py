@@ -23,7 +23,7 @@ class Exchange:
     """One request under its deadline: the connection it uses and the duration of its parts.
 
     It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them. Its name is looked up
-    in the share of `account_id`. `certificate` is the target's own client certificate with its key.
+    in the share of `account_id`.
     """
 
     __slots__ = (
@@ -32,22 +32,14 @@ class Exchange:
         "account_id",
         "address",
         "began_at",
-        "certificate",
         "connect_timeout_s",
         "deadline",
         "first_byte_at",
         "timings",
     )
 
-    def __init__(
-        self,
-        deadline_s: float,
-        connect_timeout_s: float = math.inf,
-        account_id: AccountId = None,
-        certificate: str | None = None,
-    ) -> None:
+    def __init__(self, deadline_s: float, connect_timeout_s: float = math.inf, account_id: AccountId = None) -> None:
         self.account_id = account_id
-        self.certificate = certificate
         self.began_at = time.monotonic()
         self.deadline = self.began_at + deadline_s
         self.connect_timeout_s = connect_timeout_s

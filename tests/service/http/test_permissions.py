@@ -174,6 +174,8 @@ ROWS: Final = [
     # An account without the right to webhook targets may still turn off those that exist.
     RoutePermission("POST", f"{TARGET}/pause", MANAGE),
     RoutePermission("POST", f"{TARGET}/disable", MANAGE),
+    RoutePermission("GET", "/api/providers", MANAGE),
+    RoutePermission("HEAD", "/api/providers", MANAGE),
     RoutePermission("GET", EXPORTS, READ),
     RoutePermission("HEAD", EXPORTS, READ),
     RoutePermission(

@@ -1,0 +1,47 @@
+"""Reads a secret from standard input, or from a terminal that does not show it."""
+
+import sys
+
+import click
+
+from bin.cli.installation import Refused
+from runtime.clock import utc_now
+from schemas.settings.definitions import Settings
+from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
+from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+
+
+def own_vault(settings: Settings) -> Vault:
+    """Return the vault, after checking that ENCRYPTION_KEYS belong to this installation's database."""
+    vault = Vault(settings.encryption_keys)
+    check_keys(vault, utc_now())
+    return vault
+
+
+def read_secret(prompt: str = "Secret", remedy: str = f"; {HOW_TO_MAKE_ONE}") -> str:
+    """Read one line, without its newline. Raises Refused, with the `remedy` for a secret that is too short."""
+    return _checked(_read(prompt), remedy)
+
+
+def read_token(prompt: str) -> str | None:
+    """Read the token of a tracker; None for no input. Raises Refused."""
+    text = _read(prompt, default="")
+    return _checked(text, "") if text.rstrip("\r\n") else None
+
+
+def _checked(text: str, remedy: str) -> str:
+    secret = secret_from(text)
+    if secret is SecretFault.TOO_SHORT:
+        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more{remedy}. Nothing was changed.")
+    if isinstance(secret, SecretFault):
+        raise Refused(f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.")
+    return secret
+
+
+def _read(prompt: str, default: str | None = None) -> str:
+    if sys.stdin.isatty():
+        typed: str = click.prompt(prompt, default=default, hide_input=True, show_default=False, err=True)
+        return typed
+    return sys.stdin.read(MAX_SECRET + 2)

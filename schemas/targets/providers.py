@@ -1,0 +1,94 @@
+"""What a client can know of each provider: its settings as JSON Schema, its secret, an example of its URL."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from marshmallow import Schema, fields
+
+from schemas.base.fields import MAX_URL, Several, Text, WebUrl, WholeNumber
+from schemas.targets.forms import settings_form
+from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
+
+_WEBHOOK_NAME: Final = "Webhook"
+_WEBHOOK_EXAMPLE: Final = "https://tracker.example.com/hook"
+_WEBHOOK_HELP: Final = (
+    "A random text of at least 8 bytes, which signs deliveries and which your receiver verifies; by default WEBHOOK_SECRET."
+)
+
+#: Digits of a setting; limits have fewer.
+_MAX_DIGITS: Final = 9
+
+
+class Provider(NamedTuple):
+    """A kind of target: `secret` says what its secret is, with its least scope; `secret_url` where it is created."""
+
+    key: str
+    name: str
+    base_url_example: str
+    secret_help: str
+    secret_url: str | None
+
+    @property
+    def secret(self) -> str:
+        """What the secret is, and where it is created."""
+        return self.secret_help if self.secret_url is None else f"{self.secret_help} See {self.secret_url}"
+
+    @property
+    def settings_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its `provider_settings`."""
+        return _object(settings_form(self.key))
+
+
+def providers() -> Iterator[Provider]:
+    """Yield every provider, in the order in which people are offered them."""
+    yield Provider(GENERIC_WEBHOOK, _WEBHOOK_NAME, _WEBHOOK_EXAMPLE, _WEBHOOK_HELP, None)
+    for each in TRACKERS.values():
+        yield Provider(each.key, each.name, each.base_url_example, each.secret_help, each.secret_help_url)
+
+
+def provider(key: str) -> Provider | None:
+    """Return one provider; None where there is none with this key."""
+    return next((each for each in providers() if each.key == key), None)
+
+
+def _object(form: Schema) -> dict[str, Any]:
+    required = [name for name, field in form.fields.items() if field.required]
+    return {
+        "type": "object",
+        "properties": {name: _described(field) for name, field in form.fields.items()},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _described(field: fields.Field[Any]) -> dict[str, Any]:
+    description: Mapping[str, Any] = {name: text for name, text in field.metadata.items() if name == "description"}
+    return {**_type(field), **description}
+
+
+def _type(field: fields.Field[Any]) -> dict[str, Any]:
+    """Return what a field takes. Raises TypeError for a kind of field that no settings have had yet."""
+    match field:
+        case fields.Nested():
+            return _object(field.schema)
+        case Several():
+            return {"type": "array", "items": _described(field.inner), "minItems": field.at_least, "maxItems": field.at_most}
+        case WholeNumber():
+            return {"type": "integer", "minimum": field.minimum, "maximum": field.maximum}
+        case WebUrl():
+            return {"type": "string", "format": "uri", "maxLength": MAX_URL}
+        case Text(allowed=[*_, _]):
+            return {"type": "string", "enum": list(field.allowed)}
+        case Text():
+            return {"type": "string", "minLength": field.min_length, "maxLength": field.max_length}
+    raise TypeError(field)
+
+
+def setting_from(schema: Mapping[str, Any], texts: Sequence[str]) -> Any:
+    """Return a setting as the schema has it from what a person typed: every text of a list, else the last one."""
+    if schema.get("type") == "array":
+        return list(texts)
+    text = texts[-1]
+    # Other texts are refused by the form, with the limits; more digits than a limit has stay text.
+    is_number = schema.get("type") == "integer" and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else text
