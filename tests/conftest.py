@@ -15,6 +15,7 @@ from storage.db.engine import close_database, connection, open_database
 from storage.db.models import ALL
 from tests.support.browsers import chromium
 from tests.support.factories import Customer, make_customer, make_target
+from tests.support.redmine_server import RedmineServer
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess
 
@@ -33,6 +34,13 @@ def redis_server() -> Iterator[RedisServer]:
 def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL for the whole run."""
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redmine() -> Iterator[RedmineServer]:
+    """A real Redmine for the whole run."""
+    with RedmineServer() as server:
         yield server
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from schemas.base.fields import Form
 
-#: What is read of an ordinary response; a longer one is cut.
-MAX_RESPONSE_BYTES: Final = 64 * 1024
+#: What is read of an ordinary response; a longer one is cut. That to a create repeats the issue's text, escaped.
+MAX_RESPONSE_BYTES: Final = 1024 * 1024
 #: What is read of a list of issues, which has their whole texts.
 MAX_LIST_BYTES: Final = 4 * 1024 * 1024
 

@@ -9,6 +9,7 @@ from schemas.trackers.github import GitHubTracker
 from schemas.trackers.gitlab import GitLabTracker
 from schemas.trackers.jira import JiraTracker
 from schemas.trackers.linear import LinearTracker
+from schemas.trackers.redmine import RedmineTracker
 
 GENERIC_WEBHOOK: Final = "generic_webhook"
 
@@ -19,6 +20,7 @@ _OFFERED: Final[tuple[Tracker, ...]] = (
     JiraTracker(),
     GiteaTracker(),
     LinearTracker(),
+    RedmineTracker(),
 )
 TRACKERS: Final[Mapping[str, Tracker]] = {tracker.key: tracker for tracker in _OFFERED}
 

@@ -67,6 +67,7 @@ class Server:
     stop_signal: signal.Signals  # ends it in order
     death_signal: signal.Signals  # sent when the test run itself dies
     ready_errors: tuple[type[Exception], ...]  # what its client raises while it cannot serve yet
+    start_timeout_s = START_TIMEOUT_S
 
     def __init__(self, owner: tuple[int, int]) -> None:
         self.owner = owner
@@ -81,15 +82,15 @@ class Server:
     def start(self) -> None:
         """Start it (again) with the data it has, and return once it answers.
 
-        Raises ServerError with its log if it does not within START_TIMEOUT_S.
+        Raises ServerError with its log if it does not within `start_timeout_s`.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ServerError("Start test servers on the main thread: they end with the thread that starts them.")
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self.start_timeout_s
         while not self._answers():
             if time.monotonic() >= deadline:
                 self.kill()
-                raise ServerError(f"No answer after {START_TIMEOUT_S:g} s:\n{self._log()}")
+                raise ServerError(f"No answer after {self.start_timeout_s:g} s:\n{self._log()}")
             if not self.is_running:
                 self._process = self._launch()
             time.sleep(POLL_INTERVAL_S)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -96,16 +97,12 @@ def test_requests_are_as_the_official_description_has_them() -> None:
 def test_the_labels_that_exist_are_set_by_their_ids() -> None:
     first = answer(200, [{"id": 7, "name": "bug"}, {"id": 8, "name": "Risk"}], link='<x>; rel="next",<y>; rel="last"')
     second = answer(200, [{"id": 9, "name": "risk"}, {"id": 10, "name": "risk"}, {"id": "11", "name": "odd"}])
-    ticket = TrackerTicket(**{**_members(TICKET), "labels": ("risk", "absent", "bug")})
+    ticket = replace(TICKET, labels=("risk", "absent", "bug"))
     _, requests = play(
         GITEA.create(access(labels=["bug", "odd"]), ticket), [first, second, recorded("create, writer, label id")]
     )
     assert [request.url for request in requests[:2]] == [f"{REPOSITORY}/labels?limit=50&page={page}" for page in (1, 2)]
     assert json.loads(requests[2].body)["labels"] == [9, 7]
-
-
-def _members(ticket: TrackerTicket) -> dict[str, Any]:
-    return {name: getattr(ticket, name) for name in ticket.__dataclass_fields__}
 
 
 def test_without_labels_none_are_listed() -> None:
@@ -123,7 +120,7 @@ def test_nothing_is_created_while_labels_cannot_be_listed(status: int) -> None:
 
 
 def test_a_title_has_at_most_255_bytes() -> None:
-    long = TrackerTicket(**{**_members(TICKET), "title": "größer als erlaubt " * 40})
+    long = replace(TICKET, title="größer als erlaubt " * 40)
     _, requests = play(GITEA.create(access(), long), [recorded("create, writer, label id")])
     title = json.loads(requests[0].body)["title"]
     assert 240 < len(title.encode()) <= 255
@@ -348,3 +345,15 @@ def test_a_real_server_has_one_issue_after_a_lost_response() -> None:
         assert server.creates_of(TICKET.export_id) == 2
         assert [label["name"] for each in server.issues_of(TICKET.export_id) for label in each["labels"]] == ["website-risk"]
         assert server.lookups == 3
+
+
+def test_the_response_to_the_largest_ticket_is_read() -> None:
+    large = replace(TICKET, description="<" * 100_000, evidence={"html": "&" * 100_000})
+    _, (request,) = play(GITEA.create(access(), large), [answer(201, issue(57))])
+    repeated = json.loads(request.body)["body"]
+    # Go escapes these characters.
+    escaped = json.dumps(issue(57, repeated)).replace("<", r"\u003c").replace("&", r"\u0026").encode()
+    assert len(escaped) > 300_000
+    assert play(GITEA.create(access(), large), [answer(201, escaped)])[0] == TrackerIssue(
+        "57", "https://gitea.example.com/owner/pub/issues/57"
+    )

@@ -1,0 +1,258 @@
+"""Redmine: issues of a project.
+
+Redmine answers in the language of the token's user, reports an unknown project as a field that is missing, and ignores an
+unknown tracker: names of the settings become ids before the create, and a request for the project follows a refused create.
+Redmine has no labels; those of a ticket are not sent.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from marshmallow import fields
+
+from schemas.base.fields import Form, Text
+from schemas.trackers.common import PriorityBySeverityForm, TrackerSettingsForm, api_base_of, text_at, value_at
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, REJECTED, UNAVAILABLE, failure_of
+from schemas.trackers.text import textile, titles
+
+MAX_SUBJECT: Final = 255
+#: Redmine has no limit; this keeps an issue readable.
+MAX_DESCRIPTION: Final = 60_000
+#: Entries of a page of members, the most that Redmine gives, and how many pages are read.
+PAGE_ENTRIES: Final = 100
+MAX_PAGES: Final = 3
+#: One export makes one issue; a Redmine that does not know the filter answers with the newest issues.
+MAX_FOUND: Final = 50
+
+_PATH: Final = re.compile(r"(?P<prefix>/.*)?/projects/(?P<project>[a-z0-9_-]{1,100})")
+#: `status` of a project that takes issues; 5 is a closed one.
+_ACTIVE: Final = 1
+
+
+class RedmineSettingsForm(TrackerSettingsForm):
+    """`provider_settings` of a Redmine target."""
+
+    tracker = Text(
+        min_length=1,
+        max_length=100,
+        metadata={"description": "The name or the id of the project's tracker, such as `Bug`; by default its first one."},
+    )
+    priority_by_severity = fields.Nested(
+        PriorityBySeverityForm,
+        metadata={"description": "The name or the id of the priority for each severity; without it, Redmine's default."},
+    )
+    assignee = Text(
+        min_length=1,
+        max_length=200,
+        metadata={"description": "The member that gets the issues: a name as the project lists it, an id, or `me`."},
+    )
+
+
+class RedmineTracker:
+    """Issues in a project of Redmine."""
+
+    key = "redmine"
+    name = "Redmine"
+    base_url_example = "https://redmine.example.com/projects/shop"
+    secret_help = (
+        "The API access key of a user with the permissions View issues and Add issues in the project; "  # noqa: S105 - help
+        "the page My account shows it. An administrator enables the REST API under Administration > Settings > API."
+    )
+    secret_help_url: str | None = "https://www.redmine.org/projects/redmine/wiki/Rest_api#Authentication"  # noqa: S105 - a page
+    settings_form: type[Form] = RedmineSettingsForm
+    #: The list is consistent at once; a request that we gave up may still be at work.
+    lookup_delay_s = 5
+    max_per_minute: int | None = None
+
+    def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
+        """Return why a URL is not a project's page; None if it is one. A path before `/projects` is allowed."""
+        url = urlsplit(base_url)
+        if url.query or not _PATH.fullmatch(url.path):
+            return "base_url is the page of a project, such as https://redmine.example.com/projects/shop."
+        return None
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Create an issue; returns None where a success names no issue."""
+        priority = _priorities(access).get(ticket.severity)
+        ids = yield from _ids(access, () if priority is None else (priority,))
+        if isinstance(ids, TrackerFailure):
+            return ids
+        subject, description = titles.title_of(ticket, MAX_SUBJECT), textile.body_of(ticket, MAX_DESCRIPTION)
+        response = yield _post(access, {**ids, "subject": subject, "description": description}, creates=True)
+        failure = failure_of(response)
+        if failure is not None and failure.kind is FailureKind.PAYLOAD:
+            return (yield from _project_failure(access)) or failure
+        return failure or _issue(access, value_at(response.json(), "issue"))
+
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue whose text has the export's id; the oldest, should there be several."""
+        marker = ticket.export_id
+        query = {
+            "project_id": _project(access),
+            "status_id": "*",
+            "description": f"~{marker}",
+            "sort": "id:desc",
+            "limit": MAX_FOUND,
+        }
+        response = yield _get(access, f"/issues.json?{urlencode(query)}")
+        failure = failure_of(response)
+        if failure is not None:
+            return failure
+        issues = value_at(response.json(), "issues")
+        if not isinstance(issues, list):
+            return _unreadable()
+        found = (_issue(access, each) for each in reversed(issues) if marker in (text_at(each, "description") or ""))
+        return next((issue for issue in found if issue is not None), None)
+
+    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+        """Check the token, the project, the settings, and the permission to add issues.
+
+        Redmine does not show a user's permissions. It refuses an issue without a subject, and checks everything else before.
+        """
+        failure = yield from _project_failure(access)
+        if failure is not None:
+            return failure
+        ids = yield from _ids(access, tuple(_priorities(access).values()))
+        if isinstance(ids, TrackerFailure):
+            return ids
+        response = yield _post(access, {**ids, "subject": ""})
+        if response.status != 422:
+            return failure_of(response) or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+        errors = value_at(response.json(), "errors")
+        # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
+        return TrackerFailure(FailureKind.PAYLOAD, REJECTED) if isinstance(errors, list) and len(errors) > 1 else None
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return None: Redmine has no limit of requests."""
+        return None
+
+
+def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any] | TrackerFailure]:
+    """Return the members of an issue that the settings name, by id: the first of `priorities`, all of which must exist."""
+    settings, project = access.settings, f"/projects/{_project(access)}"
+    members: dict[str, Any] = {"project_id": _project(access)}
+    for member, setting, names, path, listed in (
+        (
+            "tracker_id",
+            "tracker",
+            _given(settings.get("tracker")),
+            f"{project}.json?include=trackers",
+            ("project", "trackers"),
+        ),
+        ("priority_id", "priority_by_severity", priorities, "/enumerations/issue_priorities.json", ("issue_priorities",)),
+        ("assigned_to_id", "assignee", _given(settings.get("assignee")), f"{project}/memberships.json", ("memberships",)),
+    ):
+        ids: dict[str, int] | TrackerFailure = {}
+        if not all(_is_id(name) for name in names):
+            ids = yield from _listed(access, path, listed)
+        if isinstance(ids, TrackerFailure):
+            return ids
+        found = [name if _is_id(name) else ids.get(name.casefold()) for name in names]
+        if None in found:
+            return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field=setting)
+        if found:
+            members[member] = found[0]
+    return members
+
+
+def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[dict[str, int] | TrackerFailure]:
+    """Return the ids of what a list has, by name in lower case; of memberships those of their users or groups."""
+    ids: dict[str, int] = {}
+    for page in range(MAX_PAGES):
+        separator = "&" if "?" in path else "?"
+        response = yield _get(access, f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
+        failure = failure_of(response)
+        if failure is not None:
+            return failure
+        entries = value_at(response.json(), *place)
+        if not isinstance(entries, list):
+            return _unreadable()
+        for entry in entries:
+            named = value_at(entry, "user") or value_at(entry, "group") or entry
+            name, number = text_at(named, "name"), value_at(named, "id")
+            if name is not None and _is_number(number):
+                ids.setdefault(name.casefold(), number)
+        total = value_at(response.json(), "total_count")
+        if not _is_number(total) or total <= (page + 1) * PAGE_ENTRIES:
+            break
+    return ids
+
+
+def _given(name: str | None) -> tuple[str, ...]:
+    return () if name is None else (name,)
+
+
+def _is_id(name: str) -> bool:
+    """Return whether Redmine takes a value as it is: an id, or `me`, the user of the token."""
+    return name == "me" or (name.isascii() and name.isdecimal())
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**63
+
+
+def _priorities(access: TrackerAccess) -> Mapping[str, str]:
+    return access.settings.get("priority_by_severity") or {}
+
+
+def _project_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    """Return why the project takes no issues; None if it does, as far as it shows."""
+    response = yield _get(access, f"/projects/{_project(access)}.json?include=enabled_modules")
+    failure = failure_of(response)
+    if failure is not None:
+        return failure
+    project = value_at(response.json(), "project")
+    if value_at(project, "status") not in [None, _ACTIVE]:
+        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+    modules = value_at(project, "enabled_modules")
+    if isinstance(modules, list) and "issue_tracking" not in [value_at(module, "name") for module in modules]:
+        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+    return None
+
+
+def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
+    number = value_at(value, "id")
+    return TrackerIssue(str(number), f"{_redmine(access)}/issues/{number}") if _is_number(number) else None
+
+
+def _unreadable() -> TrackerFailure:
+    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
+    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+
+def _project(access: TrackerAccess) -> str:
+    return access.base_url.rpartition("/")[2]
+
+
+def _redmine(access: TrackerAccess) -> str:
+    """Return the address of the Redmine that the project is in."""
+    return access.base_url.rsplit("/", 2)[0]
+
+
+def _get(access: TrackerAccess, path: str) -> TrackerRequest:
+    url = api_base_of(access.settings, _redmine(access)) + path
+    return TrackerRequest("GET", url, _headers(access), max_response_bytes=MAX_LIST_BYTES)
+
+
+def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
+    url = f"{api_base_of(access.settings, _redmine(access))}/issues.json"
+    headers = {**_headers(access), "Content-Type": "application/json"}
+    return TrackerRequest("POST", url, headers, json.dumps({"issue": issue}).encode(), creates)
+
+
+def _headers(access: TrackerAccess) -> dict[str, str]:
+    return {"X-Redmine-API-Key": access.token, "Accept": "application/json"}

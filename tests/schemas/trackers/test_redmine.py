@@ -1,0 +1,310 @@
+"""Redmine: what its responses mean; `test_redmine_server.py` has the same against a real one."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from schemas.base.errors import ValidationFailed
+from schemas.trackers.exchange import (
+    FailureKind,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUES_DISABLED,
+    MOVED,
+    NOT_FOUND,
+    RATE_LIMITED,
+    REJECTED,
+    TOKEN_REJECTED,
+    UNAVAILABLE,
+)
+from schemas.trackers.redmine import MAX_PAGES, RedmineTracker
+from tests.support.hostile_responses import HOSTILE_RESPONSES
+from tests.support.tracker_steps import answer, play
+
+REDMINE: Final = RedmineTracker()
+TOKEN: Final = "key-of-the-tests"
+TICKET: Final = TrackerTicket("exp_01redmine", "Form posts without a token", "The login form has no token.", "high")
+BASE: Final = "https://redmine.example.com"
+CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
+CREATED: Final = answer(201, {"issue": {"id": 57, "description": "x"}})
+SUBJECT_MISSING: Final = answer(422, {"errors": ["Subject cannot be blank"]})
+PROJECT: Final = answer(200, {"project": {"id": 1, "status": 1, "enabled_modules": [{"id": 1, "name": "issue_tracking"}]}})
+TRACKERS: Final = answer(
+    200, {"project": {"id": 1, "trackers": [{"id": 1, "name": "Bug"}, {"id": 3, "name": "Suppörtcall"}]}}
+)
+PRIORITIES: Final = answer(200, {"issue_priorities": [{"id": 2, "name": "Normal"}, {"id": 4, "name": "Urgent"}]})
+
+
+def access(base_url: str = f"{BASE}/projects/shop", **settings: Any) -> TrackerAccess:
+    return TrackerAccess(base_url, settings, TOKEN)
+
+
+def members(*named: tuple[str, int, str], total: int | None = None) -> TrackerResponse:
+    entries = [{"id": 900 + number, kind: {"id": number, "name": name}} for kind, number, name in named]
+    return answer(200, {"memberships": entries, "total_count": len(entries) if total is None else total})
+
+
+def issue_in(request_body: bytes) -> dict[str, Any]:
+    body: dict[str, dict[str, Any]] = json.loads(request_body)
+    assert list(body) == ["issue"]
+    return body["issue"]
+
+
+def test_an_issue_is_created_and_named_by_its_number() -> None:
+    made, (request,) = play(REDMINE.create(access(), TICKET), [CREATED])
+    assert made == TrackerIssue("57", f"{BASE}/issues/57")
+    assert (request.method, request.url, request.creates) == ("POST", f"{BASE}/issues.json", True)
+    assert request.headers == {
+        "X-Redmine-API-Key": TOKEN,
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+    }
+    sent = issue_in(request.body)
+    assert sent.keys() == {"project_id", "subject", "description"}
+    assert (sent["project_id"], sent["subject"]) == ("shop", TICKET.title)
+    assert TICKET.export_id in sent["description"]
+    assert TOKEN not in request.url + request.body.decode()
+
+
+def test_labels_are_not_sent() -> None:
+    _, (request,) = play(REDMINE.create(access(labels=["risk"]), replace(TICKET, labels=("forms",))), [CREATED])
+    assert issue_in(request.body).keys() == {"project_id", "subject", "description"}
+
+
+def test_a_subject_has_at_most_255_characters() -> None:
+    _, (request,) = play(REDMINE.create(access(), replace(TICKET, title="größer " * 100)), [CREATED])
+    assert len(issue_in(request.body)["subject"]) <= 255
+
+
+def test_names_of_the_settings_become_ids_and_their_case_does_not_matter() -> None:
+    target = access(tracker="SUPPÖRTCALL", priority_by_severity={"high": "urgent", "low": "7"}, assignee="Web team")
+    people = members(("user", 5, "Ann"), ("group", 9, "Web Team"))
+    _, requests = play(REDMINE.create(target, TICKET), [TRACKERS, PRIORITIES, people, CREATED])
+    sent = issue_in(requests[-1].body)
+    assert (sent["tracker_id"], sent["priority_id"], sent["assigned_to_id"]) == (3, 4, 9)
+    assert [request.url.removeprefix(BASE) for request in requests] == [
+        "/projects/shop.json?include=trackers&limit=100&offset=0",
+        "/enumerations/issue_priorities.json?limit=100&offset=0",
+        "/projects/shop/memberships.json?limit=100&offset=0",
+        "/issues.json",
+    ]
+
+
+def test_ids_of_the_settings_are_sent_without_asking() -> None:
+    target = access(tracker="3", priority_by_severity={"high": "4"}, assignee="me")
+    _, (request,) = play(REDMINE.create(target, TICKET), [CREATED])
+    sent = issue_in(request.body)
+    assert (sent["tracker_id"], sent["priority_id"], sent["assigned_to_id"]) == ("3", "4", "me")
+
+
+def test_a_severity_without_a_priority_has_redmines_default() -> None:
+    _, (request,) = play(REDMINE.create(access(priority_by_severity={"low": "Low"}), TICKET), [CREATED])
+    assert "priority_id" not in issue_in(request.body)
+
+
+def test_the_assignee_is_looked_for_on_three_pages() -> None:
+    first, last = members(("user", 1, "Ann"), total=150), members(("user", 2, "Bob"), total=150)
+    _, requests = play(REDMINE.create(access(assignee="Bob"), TICKET), [first, last, CREATED])
+    assert issue_in(requests[-1].body)["assigned_to_id"] == 2
+    endless = members(("user", 1, "Ann"), total=10**9)
+    failure, _ = play(REDMINE.create(access(assignee="Bob"), TICKET), [endless] * MAX_PAGES)
+    assert failure == TrackerFailure(CONFIGURATION, NOT_FOUND, field="assignee")
+
+
+@pytest.mark.parametrize(
+    ("settings", "listed", "field"),
+    [
+        ({"tracker": "Defect"}, TRACKERS, "tracker"),
+        ({"priority_by_severity": {"high": "Now"}}, PRIORITIES, "priority_by_severity"),
+        ({"assignee": "Nobody"}, members(("user", 5, "Ann")), "assignee"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_an_error_of_the_settings(
+    settings: dict[str, Any], listed: TrackerResponse, field: str
+) -> None:
+    expected = TrackerFailure(CONFIGURATION, NOT_FOUND, field=field)
+    assert play(REDMINE.create(access(**settings), TICKET), [listed])[0] == expected
+    assert play(REDMINE.validate(access(**settings)), [PROJECT, listed])[0] == expected
+
+
+def test_every_priority_is_validated() -> None:
+    target = access(priority_by_severity={"high": "Urgent", "low": "Lowest"})
+    failure, _ = play(REDMINE.validate(target), [PROJECT, PRIORITIES])
+    assert failure == TrackerFailure(CONFIGURATION, NOT_FOUND, field="priority_by_severity")
+
+
+@pytest.mark.parametrize(
+    ("response", "failure"),
+    [
+        (answer(401), TrackerFailure(CONFIGURATION, TOKEN_REJECTED)),
+        (answer(403), TrackerFailure(CONFIGURATION, FORBIDDEN)),
+        (answer(404), TrackerFailure(CONFIGURATION, NOT_FOUND)),
+        (answer(302), TrackerFailure(CONFIGURATION, MOVED)),
+        (answer(429, retry_after="7"), TrackerFailure(RETRY, RATE_LIMITED, retry_after_s=7.0, is_rate_limit=True)),
+        (answer(500), TrackerFailure(RETRY, UNAVAILABLE)),
+        (answer(503, retry_after="30"), TrackerFailure(RETRY, UNAVAILABLE, retry_after_s=30.0)),
+    ],
+)
+def test_a_refusal_means(response: TrackerResponse, failure: TrackerFailure) -> None:
+    assert play(REDMINE.create(access(), TICKET), [response])[0] == failure
+    assert play(REDMINE.create(access(tracker="Bug"), TICKET), [response])[0] == failure
+    assert play(REDMINE.find(access(), TICKET), [response])[0] == failure
+    assert play(REDMINE.validate(access()), [response])[0] == failure
+    assert play(REDMINE.validate(access()), [PROJECT, response])[0] == failure
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    ("project", "failure"),
+    [
+        (PROJECT, TrackerFailure(PAYLOAD, REJECTED)),
+        (answer(200, b"<html>"), TrackerFailure(PAYLOAD, REJECTED)),
+        (answer(404), TrackerFailure(CONFIGURATION, NOT_FOUND)),
+        (answer(403), TrackerFailure(CONFIGURATION, FORBIDDEN)),
+        (answer(200, {"project": {"status": 5}}), TrackerFailure(CONFIGURATION, ARCHIVED)),
+        (
+            answer(200, {"project": {"status": 1, "enabled_modules": [{"name": "wiki"}]}}),
+            TrackerFailure(CONFIGURATION, ISSUES_DISABLED),
+        ),
+        (answer(500), TrackerFailure(RETRY, UNAVAILABLE)),
+    ],
+)
+def test_a_refused_issue_is_the_projects_fault_if_the_project_takes_none(
+    status: int, project: TrackerResponse, failure: TrackerFailure
+) -> None:
+    refused = answer(status, {"errors": ["Projekt muss ausgefüllt werden"]})
+    made, requests = play(REDMINE.create(access(), TICKET), [refused, project])
+    assert made == failure
+    assert requests[1].url == f"{BASE}/projects/shop.json?include=enabled_modules"
+
+
+@pytest.mark.parametrize("body", [None, b"<html>", [], {}, {"issue": []}, {"issue": {"id": "57"}}, {"issue": {"id": 0}}])
+def test_a_success_that_names_no_issue_is_an_unknown_outcome(body: Any) -> None:
+    assert play(REDMINE.create(access(), TICKET), [answer(201, body)])[0] is None
+
+
+def test_an_issue_is_found_by_its_text_whatever_the_filter_returned() -> None:
+    issues = [
+        {"id": 9, "description": f"As in {TICKET.export_id}"},
+        {"id": 8, "description": f"text\r\n{TICKET.export_id}"},
+        {"id": 7, "description": "another"},
+        {"id": 6, "description": None},
+    ]
+    found, (request,) = play(REDMINE.find(access(), TICKET), [answer(200, {"issues": issues, "total_count": 4})])
+    assert found == TrackerIssue("8", f"{BASE}/issues/8")
+    filters = f"project_id=shop&status_id=%2A&description=~{TICKET.export_id}&sort=id%3Adesc&limit=50"
+    assert request.url == f"{BASE}/issues.json?{filters}"
+    assert play(REDMINE.find(access(), TICKET), [answer(200, {"issues": issues[2:]})])[0] is None
+
+
+@pytest.mark.parametrize("body", [None, b"<html>", [], {"issues": {}}, b'{"issues": ['])
+def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
+    unreadable = TrackerFailure(RETRY, UNAVAILABLE)
+    assert play(REDMINE.find(access(), TICKET), [answer(200, body)])[0] == unreadable
+    assert play(REDMINE.create(access(tracker="Bug"), TICKET), [answer(200, body)])[0] == unreadable
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([PROJECT, SUBJECT_MISSING], None),
+        ([answer(200, {"project": {"status": 1}}), SUBJECT_MISSING], None),
+        ([PROJECT, answer(422, {"errors": ["Subject cannot be blank", "Browser cannot be blank"]})], REJECTED),
+        ([PROJECT, answer(401)], TOKEN_REJECTED),
+        ([PROJECT, answer(403)], FORBIDDEN),
+        ([answer(404)], NOT_FOUND),
+        ([answer(200, {"project": {"status": 5}})], ARCHIVED),
+        ([answer(200, {"project": {"status": 1, "enabled_modules": []}})], ISSUES_DISABLED),
+        # A server that is no Redmine.
+        ([answer(200, b"<html>"), answer(200, b"<html>")], NOT_FOUND),
+    ],
+)
+def test_validation_says_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:
+    failure, requests = play(REDMINE.validate(access()), answers)
+    assert (failure and failure.code) == code
+    assert not any(request.creates for request in requests)
+    assert all(issue_in(request.body) == {"project_id": "shop", "subject": ""} for request in requests[1:])
+
+
+def test_validation_tries_the_settings_too() -> None:
+    target = access(tracker="Bug", priority_by_severity={"high": "4"}, assignee="Ann")
+    _, requests = play(REDMINE.validate(target), [PROJECT, TRACKERS, members(("user", 5, "Ann")), SUBJECT_MISSING])
+    assert issue_in(requests[-1].body) == {
+        "project_id": "shop",
+        "tracker_id": 1,
+        "priority_id": "4",
+        "assigned_to_id": 5,
+        "subject": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("base_url", "settings", "api", "page"),
+    [
+        (f"{BASE}/projects/shop", {}, BASE, BASE),
+        (
+            "https://example.com/red/mine/projects/my-shop_2",
+            {},
+            "https://example.com/red/mine",
+            "https://example.com/red/mine",
+        ),
+        (f"{BASE}/projects/shop", {"api_base": "https://api.example.com/r/"}, "https://api.example.com/r", BASE),
+    ],
+)
+def test_the_api_is_found_from_the_page(base_url: str, settings: dict[str, Any], api: str, page: str) -> None:
+    made, (request,) = play(REDMINE.create(access(base_url, **settings), TICKET), [CREATED])
+    assert request.url == f"{api}/issues.json"
+    assert made == TrackerIssue("57", f"{page}/issues/57")
+    assert REDMINE.problem_of(base_url, settings) is None
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        BASE,
+        f"{BASE}/projects",
+        f"{BASE}/projects/shop/issues",
+        f"{BASE}/projects/Shop",
+        f"{BASE}/issues/7",
+        f"{BASE}/projects/shop?jump=overview",
+        f"{BASE}/projects/shop%2f",
+    ],
+)
+def test_a_url_that_is_no_project_is_refused(base_url: str) -> None:
+    problem = "base_url is the page of a project, such as https://redmine.example.com/projects/shop."
+    assert REDMINE.problem_of(base_url, {}) == problem
+
+
+def test_settings_are_closed() -> None:
+    form = REDMINE.settings_form()
+    assert form.read({"tracker": "Bug", "priority_by_severity": {"low": "Low"}, "assignee": "me"})["tracker"] == "Bug"
+    for settings in ({"team": "x"}, {"tracker": 3}, {"priority_by_severity": {"urgent": "Now"}}, {"assignee": ""}):
+        with pytest.raises(ValidationFailed):
+            form.read(settings)
+
+
+@pytest.mark.parametrize("response", HOSTILE_RESPONSES)
+def test_no_response_breaks_anything(response: TrackerResponse) -> None:
+    def forever() -> Iterator[TrackerResponse]:
+        while True:
+            yield response
+
+    named = access(tracker="Bug", priority_by_severity={"high": "Urgent"}, assignee="Ann")
+    for target in (named, access()):
+        for steps in (REDMINE.create(target, TICKET), REDMINE.find(target, TICKET)):
+            made, requests = play(steps, forever())
+            assert made is None or isinstance(made, TrackerFailure | TrackerIssue)
+            assert len(requests) <= 3 * MAX_PAGES + 2
+        checked, _ = play(REDMINE.validate(target), forever())
+        assert checked is None or isinstance(checked, TrackerFailure)
+    assert REDMINE.held_until_s(response) is None

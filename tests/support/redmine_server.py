@@ -1,0 +1,109 @@
+"""A real Redmine, with a SQLite database of its own in a temporary folder.
+
+It has the projects `shop`, `wiki` (without issues), `closed` and `vault` (private), and the users of KEYS: `reporter` may
+add issues to `shop`, `developer` is a member who gets them, `stranger` is a member of nothing.
+"""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import requests
+
+from tests.support.runtimes import missing, runtime
+from tests.support.servers import Server, ServerError, free_port
+
+#: Where bin/runtimes unpacks Debian's package.
+PACKAGE: Final = Path("/usr/local/share/riskrelay-tests/redmine")
+KEYS: Final = {"reporter": "a" * 40, "developer": "b" * 40, "stranger": "c" * 40}
+TextFormat = Literal["textile", "common_mark"]
+
+
+class RedmineServer(Server):
+    """A Redmine on a loopback port; the first start creates its database, which takes about ten seconds."""
+
+    stop_signal = signal.SIGTERM
+    death_signal = signal.SIGKILL
+    ready_errors = (requests.RequestException,)
+    start_timeout_s = 60.0  # Rails loads all of its code first
+
+    def __init__(self) -> None:
+        runtime("puma")
+        if not (PACKAGE / "Gemfile").exists():
+            missing(PACKAGE)
+        super().__init__((os.geteuid(), os.getegid()))
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Return the URL of its home page, without a slash at its end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it (again), and return once it answers."""
+        if not self._app.exists():
+            self._create()
+        super().start()
+
+    def set_text_format(self, text_format: TextFormat) -> None:
+        """Set how it reads every text, from its next request on."""
+        self._order(
+            "INSERT OR REPLACE INTO settings (id, name, value, updated_on) VALUES "
+            "((SELECT id FROM settings WHERE name = 'text_formatting'), 'text_formatting', ?, ?)",
+            text_format,
+            datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
+        )
+
+    def issues(self, project: str = "shop") -> int:
+        """Return how many issues a project has."""
+        of_project = "SELECT count(*) FROM issues JOIN projects ON projects.id = project_id WHERE identifier = ?"
+        return int(self._order(of_project, project)[0][0])
+
+    def close_issue(self, issue_id: str) -> None:
+        """Close an issue, as a person does."""
+        self._order(
+            "UPDATE issues SET status_id = (SELECT max(id) FROM issue_statuses WHERE is_closed) WHERE id = ?", issue_id
+        )
+
+    @property
+    def _app(self) -> Path:
+        return self.folder / "redmine"
+
+    @property
+    def _database(self) -> Path:
+        return self._app / "instances" / "default" / "redmine.db"
+
+    def _order(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._database, timeout=10)) as database, database:
+            return database.execute(statement, values).fetchall()
+
+    def _create(self) -> None:
+        # Its links lead to the folders of an installation.
+        links = shutil.ignore_patterns("Gemfile.lock", "instances", "database.yml")
+        shutil.copytree(PACKAGE, self._app, symlinks=True, ignore=links)
+        instance = self._database.parent
+        for name in ("config", "log", "files", "tmp", "public/plugin_assets"):
+            (instance / name).mkdir(parents=True)
+        database = f"production:\n  adapter: sqlite3\n  timeout: 10000\n  database: {self._database}\n"
+        for folder in (self._app, instance):
+            (folder / "config" / "database.yml").write_text(database)
+        (instance / "config" / "secret_key.txt").write_text("0" * 64)
+        (self._app / "Gemfile.local").write_text('gem "sqlite3"\ngem "puma"\n')
+        words = ["bundle", "exec", "ruby", str(Path(__file__).with_name("redmine_setup.rb"))]
+        words += [word for pair in KEYS.items() for word in pair]
+        made = subprocess.run(words, cwd=self._app, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise ServerError(f"Redmine's database was not created:\n{made.stdout}{made.stderr}")
+
+    def _ask(self) -> None:
+        requests.get(f"{self.url}/issues.json?limit=1", timeout=30).raise_for_status()
+
+    def _command(self) -> list[str]:
+        puma = f"exec bundle exec puma --bind tcp://127.0.0.1:{self.port} --threads 1:4 --environment production config.ru"
+        return ["/bin/sh", "-c", f"cd {self._app} && {puma}"]
