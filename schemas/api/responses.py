@@ -28,6 +28,7 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import FAILING_AFTER, Target, TargetStatus, as_shown
+from schemas.targets.webhook_options import BodyFormat, Signature
 from schemas.trackers.registry import provider_keys
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType, StoppedReason
 
@@ -425,6 +426,22 @@ _CONNECTED: Final = (
 )
 
 
+class StandardSecretResponse(ResponseSchema):
+    """The Standard Webhooks secret of a target; never the secret itself."""
+
+    configured = truth("Whether the target has one.", attribute="has_standard_secret")
+    fingerprint = text(
+        "The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="standard_secret_fingerprint"
+    )
+
+
+class TargetHeaderResponse(ResponseSchema):
+    """A header that a target adds to its requests; never its value."""
+
+    name = text("The name.")
+    fingerprint = text("The fingerprint of the value.", pattern=FINGERPRINT)
+
+
 class TargetConnectionResponse(ResponseSchema):
     """Whether deliveries arrive."""
 
@@ -470,6 +487,10 @@ class TargetResponse(ResponseSchema):
     )
     max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
     provider_settings = free("The settings of the tracker; empty for a webhook.")
+    signature = one_of(Signature, "What signs deliveries to a webhook.")
+    format = one_of(BodyFormat, "The form of a delivery's body.")
+    headers = several(fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.")
+    standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = moment("When it was created.")
 

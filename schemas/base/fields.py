@@ -63,6 +63,23 @@ MESSAGES: Final[Mapping[str, str]] = {
         "A parameter of this URL is named like a credential, such as token or key; URLs are shown and logged. Remove it: "
         "deliveries are signed with the target's secret, which `secret set target` sets and the receiver verifies."
     ),
+    "webhooks_only": "Only targets of the provider generic_webhook have this; trackers are sent no webhooks.",
+    "secret_needed": (
+        "No secret signs for this target; set one with `secret set target ID`, or set the signature to standard-webhooks."
+    ),
+    "standard_secret_needed": (
+        "This target has no Standard Webhooks secret; set it first with `secret set target ID --standard-webhooks`."
+    ),
+    "standard_secret_unfit": "A Standard Webhooks secret is `whsec_` and the base64 of 24 to 64 random bytes.",
+    "standard_secret_in_use": "The target signs with this secret; set its signature to service first.",
+    "header_name_unfit": "A header name has 1 to 64 letters, digits or characters of !#$%&'*+-.^_`|~.",
+    "header_reserved": (
+        "RiskRelay or HTTP itself sets this header: Host, Content-*, User-Agent, X-Service-*, X-Request-Id, "
+        "Idempotency-Key, webhook-*, ce-*, and those of the connection. Choose another name."
+    ),
+    "header_value_unfit": "A header value is one line of 1 to 4096 printable ASCII characters without spaces at its ends.",
+    "too_many_headers": "A target has at most 4 headers; remove one first.",
+    "unknown_header": "The target has no header of this name.",
     "unknown_target": "No target has this id.",
     "target_not_active": "This target is not active; the message names its status and the fix.",
     "target_unavailable": "The last validation of this target failed; the message names the reason and the fix.",

@@ -9,6 +9,7 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.fields import MAX_URL, AnyObject, Form, MayName, NoMembers, Text, WholeNumber
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
+from schemas.targets.webhook_options import BodyFormat, Signature
 from schemas.trackers.exchange import Tracker
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from schemas.url_policy.credentials import has_credential
@@ -29,6 +30,22 @@ def _name_field(**options: Any) -> Text:
 def _limit_field(**options: Any) -> WholeNumber:
     description = "The most delivery attempts a minute; null for no limit."
     return WholeNumber(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
+
+
+def _signature_field(**options: Any) -> Text:
+    description = (
+        "What signs deliveries: our own headers, `service`, those of Standard Webhooks, `standard-webhooks`, or `both`. The "
+        "target needs the secret of each."
+    )
+    return Text(allowed=[each.value for each in Signature], metadata={"description": description}, **options)
+
+
+def _format_field(**options: Any) -> Text:
+    description = (
+        "The form of a delivery's body: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode "
+        "(`cloudevents-binary`), or a SARIF 2.1.0 log."
+    )
+    return Text(allowed=[each.value for each in BodyFormat], metadata={"description": description}, **options)
 
 
 class _FormWithUrl(Form):
@@ -97,6 +114,8 @@ class TargetEditForm(_FormWithUrl):
     base_url = _url_field()
     max_per_minute = _limit_field(allow_none=True)
     provider_settings = AnyObject(metadata={"description": f"{_SETTINGS} They replace all settings of the target."})
+    signature = _signature_field()
+    format = _format_field()
 
     @validates_schema(skip_on_field_errors=True)
     def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
@@ -114,7 +133,11 @@ def settings_form(provider_key: str) -> Form:
 
 
 def _forms_by_provider(trackers: Mapping[str, Tracker]) -> Iterator[tuple[str, Form]]:
-    yield GENERIC_WEBHOOK, _form("WebhookTargetForm", (GENERIC_WEBHOOK,), _settings_field(NoMembers))
+    options = {
+        "signature": _signature_field(load_default=Signature.SERVICE.value),
+        "format": _format_field(load_default=BodyFormat.TICKET.value),
+    }
+    yield GENERIC_WEBHOOK, _form("WebhookTargetForm", (GENERIC_WEBHOOK,), _settings_field(NoMembers), **options)
     for key, tracker in trackers.items():
         limit = _limit_field(load_default=tracker.max_per_minute, allow_none=True)
         settings = _settings_field(tracker.settings_form)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.targets.webhook_options import BodyFormat, Signature
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.url_policy.credentials import masked
 
@@ -59,6 +60,8 @@ class TargetRequest:
     name: str
     max_per_minute: int | None
     provider_settings: Mapping[str, Any] = field(default_factory=dict)
+    signature: str = Signature.SERVICE.value
+    format: str = BodyFormat.TICKET.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,16 @@ class TargetEdit:
     sets_limit: bool = False
     max_per_minute: int | None = None
     provider_settings: Mapping[str, Any] | None = None
+    signature: str | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHeader:
+    """A header that a target adds to its requests, without its value."""
+
+    name: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,10 @@ class Target:
     failures_in_row: int
     max_per_minute: int | None
     provider_settings: Mapping[str, Any] = field(default_factory=dict)
+    signature: str = Signature.SERVICE.value
+    format: str = BodyFormat.TICKET.value
+    headers: tuple[TargetHeader, ...] = ()
+    standard_secret_fingerprint: str | None = None
 
     @property
     def is_tracker(self) -> bool:
@@ -119,6 +136,11 @@ class Target:
     def has_secret(self) -> bool:
         """Whether a secret signs for it: its own or the default."""
         return self.secret_fingerprint is not None
+
+    @property
+    def has_standard_secret(self) -> bool:
+        """Whether it has a secret of Standard Webhooks."""
+        return self.standard_secret_fingerprint is not None
 
     @property
     def is_failing(self) -> bool:

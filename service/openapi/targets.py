@@ -21,6 +21,10 @@ TARGET: Final[dict[str, Any]] = {
     "last_validation": None,
     "max_per_minute": None,
     "provider_settings": {},
+    "signature": "service",
+    "format": "ticket",
+    "headers": [],
+    "standard_secret": {"configured": False, "fingerprint": None},
     "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
     "created_at": AT,
 }

@@ -18,12 +18,23 @@ from peewee import CTE, SQL, Field, ValuesList, fn
 from schemas.base.errors import WrongEncryptionKey
 from schemas.compliance.requests import subject_from
 from storage.compliance.requests import pseudonym_of
+from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.secrets import key_check
-from storage.secrets.encrypted_columns import REPORT, SHARED_SECRET, SUBJECT, TARGET_SECRET, EncryptedColumn
+from storage.secrets.encrypted_columns import (
+    REPORT,
+    SHARED_SECRET,
+    STANDARD_SECRET,
+    SUBJECT,
+    TARGET_CERTIFICATE,
+    TARGET_HEADERS,
+    TARGET_SECRET,
+    EncryptedColumn,
+)
 from storage.secrets.vault import Vault
+from storage.targets.webhook_secrets import header_fingerprints
 
 #: Rows of one slice: written in a few milliseconds, so that deliveries and requests hardly wait.
 SLICE: Final = 100
@@ -62,11 +73,14 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class _NamedColumn:
-    """An encrypted column, and the column that holds a keyed hash of its value; `shop`, if any, is hashed with it."""
+    """An encrypted column, and the column that holds a keyed hash of its value; `shop`, if any, is hashed with it.
+
+    Without `name_of` the name does not depend on a key.
+    """
 
     encrypted: EncryptedColumn
     name: "Field[Any]"
-    name_of: Callable[[Vault, str, str], str | None]
+    name_of: Callable[[Vault, str, str], str | None] | None
     shop: "Field[Any] | None" = None
 
 
@@ -92,6 +106,10 @@ def _fingerprint(vault: Vault, secret: str, _shop: str) -> str | None:
     return vault.fingerprint(secret)
 
 
+def _fingerprints_of_headers(vault: Vault, headers: str, _shop: str) -> str | None:
+    return JsonField.text(header_fingerprints(vault, headers))
+
+
 def _of_subject(vault: Vault, subject: str, shop: str) -> str | None:
     return pseudonym_of(subject_from(json.loads(subject)), shop, vault)
 
@@ -104,6 +122,9 @@ _PSEUDONYM: Final = ComplianceRequestRow.subject_pseudonym
 _SHOP: Final = ComplianceRequestRow.shop_domain
 _COLUMNS: Final = (
     _NamedColumn(TARGET_SECRET, TargetRow.secret_fingerprint, _fingerprint),
+    _NamedColumn(TARGET_HEADERS, TargetRow.header_fingerprints, _fingerprints_of_headers),
+    _NamedColumn(STANDARD_SECRET, TargetRow.standard_secret_fingerprint, _fingerprint),
+    _NamedColumn(TARGET_CERTIFICATE, TargetRow.certificate_fingerprint, None),
     _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
     _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
     _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP),
@@ -158,15 +179,18 @@ def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
             yield column, [_read(vault, column, *row) for row in found]
 
 
-def _read(vault: Vault, column: _NamedColumn, row_id: str, stored: bytes, name: str | None, shop: str) -> _Value:
+def _read(vault: Vault, column: _NamedColumn, row_id: str, stored: bytes, known: Any, shop: str) -> _Value:
     # psycopg and sqlite3 differ in how they return bytes.
     sealed = bytes(stored)
+    # A name is compared and written as it is stored.
+    name: str | None = JsonField.text(known) if isinstance(known, list) else known
     context = column.encrypted.context(row_id)
     try:
         text = vault.open(sealed, context)
     except WrongEncryptionKey:
         return _Value(row_id, sealed, None, is_current=False, name=name, new_name=None)
-    return _Value(row_id, sealed, text, vault.is_current(sealed, context), name, column.name_of(vault, text, shop))
+    new_name = name if column.name_of is None else column.name_of(vault, text, shop)
+    return _Value(row_id, sealed, text, vault.is_current(sealed, context), name, new_name)
 
 
 def _unreadable(column: _NamedColumn, values: Sequence[_Value]) -> list[UnreadableValue]:

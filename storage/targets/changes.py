@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from peewee import fn
 
-from schemas.base.errors import Conflict
+from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
@@ -29,6 +30,8 @@ from storage.targets import targets
 
 #: `status_reason` of a removed target.
 REMOVED: Final = "removed"
+#: Why a target lost what is sent as it is.
+OTHER_SERVER: Final = "other_server"
 #: Exports that a refused removal counts; more are shown as this many.
 MOST_COUNTED: Final = 10_000
 
@@ -69,8 +72,9 @@ def edit(
     """Change a target, of one account where `account_id` is given; return whether its URL changed.
 
     A new `base_url` has passed the checks of a new target's: the target starts as one, and what waits goes to the new URL.
-    A tracker on another server loses its token: a client that edits a target must not send the token to a server of its own.
-    Raises TargetNotFound, WebhooksForbidden for a new URL or new settings.
+    On another server a tracker loses its token and a webhook its headers, which are sent as they are: a client that edits a
+    target must not send them to a server of its own. Raises TargetNotFound, WebhooksForbidden for a new URL or new settings,
+    ValidationFailed for a signature whose secret is missing.
     """
     with transaction():
         if wanted.base_url is not None or wanted.provider_settings is not None:
@@ -91,16 +95,24 @@ def edit(
             # The result of a validation under way is that of the former settings.
             changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
             entries.append(("configure_target", None))
-        has_left = row.provider_key != GENERIC_WEBHOOK and _server(base_url, settings) != _server(row.base_url, before)
-        is_moved = base_url != row.base_url or has_left
+        for member, value in _webhook_options(row, wanted, default).items():
+            changes[member] = value
+            entries.append((f"set_{member}", value))
+        has_left = _server(base_url, settings) != _server(row.base_url, before)
+        is_moved = base_url != row.base_url or (has_left and row.provider_key != GENERIC_WEBHOOK)
+        if has_left:
+            erased, action = _sent_as_it_is(row)
+            changes |= erased
+            entries += [(action, OTHER_SERVER)] if erased else []
+        has_no_token = "secret_sealed" in changes
+        missing = targets.UNSIGNED if has_no_token else targets.missing_secret(row, default, changes.get("signature"))
         if is_moved:
-            is_signed = not has_left and targets.is_signed_for(row, default)
             reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
-            changes |= {**reset, **targets.first_state(is_signed, now), "base_url": base_url}
+            changes |= {**reset, **targets.first_state(missing, now), "base_url": base_url}
             entries.append(("move_target", host_of(base_url)))
-        if has_left and row.secret_sealed is not None:
-            changes |= {"secret_sealed": None, "secret_fingerprint": None}
-            entries.append(("remove_secret", "other_server"))
+        elif "signature" in changes and row.status == TargetStatus.INACTIVE:
+            # It waited for a secret of the signature before.
+            changes |= {"status": TargetStatus.ACTIVE.value, "status_reason": None}
         if changes:
             compare_and_swap(TargetRow, target_id, **{**changes, "updated_at": now})
             append_all([AuditEntry(to_ms(now), actor, action, target_id, reason=reason) for action, reason in entries])
@@ -108,7 +120,7 @@ def edit(
 
 
 def remove(target_id: str, now: datetime, actor: str, account_id: int | None = None) -> None:
-    """Remove a target, of one account where `account_id` is given, erase its secret, and end its recoveries.
+    """Remove a target, of one account where `account_id` is given, erase its secrets, and end its recoveries.
 
     Raises TargetNotFound, TargetInUse, Conflict for a recovery that begins at the same moment.
     """
@@ -132,6 +144,12 @@ def remove(target_id: str, now: datetime, actor: str, account_id: int | None = N
             status_reason=REMOVED,
             secret_sealed=None,
             secret_fingerprint=None,
+            headers_sealed=None,
+            header_fingerprints=[],
+            standard_secret_sealed=None,
+            standard_secret_fingerprint=None,
+            certificate_sealed=None,
+            certificate_fingerprint=None,
             held_until=None,
             held_reason=None,
             validation_status=None,
@@ -142,8 +160,30 @@ def remove(target_id: str, now: datetime, actor: str, account_id: int | None = N
         append(now, actor, "remove_target", target_id)
 
 
+def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret) -> dict[str, str]:
+    """Return the signature and format that change. Raises ValidationFailed."""
+    changed = {
+        member: value
+        for member, value in (("signature", wanted.signature), ("format", wanted.format))
+        if value not in {None, getattr(row, member)}
+    }
+    if changed and row.provider_key != GENERIC_WEBHOOK:
+        raise ValidationFailed(*(problem(f"/{member}", "webhooks_only") for member in changed))
+    if "signature" in changed and (missing := targets.missing_secret(row, default, changed["signature"])):
+        code = "standard_secret_needed" if missing == targets.NO_STANDARD_SECRET else "secret_needed"
+        raise ValidationFailed(problem("/signature", code))
+    return changed
+
+
+def _sent_as_it_is(row: TargetRow) -> tuple[dict[str, Any], str]:
+    """Return the columns to erase before anything is sent to another server, and the audit log's word for it."""
+    if row.provider_key == GENERIC_WEBHOOK:
+        return ({"headers_sealed": None, "header_fingerprints": []} if row.headers_sealed else {}), "remove_headers"
+    return ({"secret_sealed": None, "secret_fingerprint": None} if row.secret_sealed else {}), "remove_secret"
+
+
 def _server(base_url: str, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what decides which server gets a tracker's token, which is sent as it is."""
+    """Return what decides which server gets a token or headers, which are sent as they are."""
     parts = urlsplit(base_url.lower())
     return parts.scheme, parts.netloc, settings.get("api_base")
 

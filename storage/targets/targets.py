@@ -8,8 +8,9 @@ from peewee import Case
 
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetRequest, TargetStatus
+from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetHeader, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
+from schemas.targets.webhook_options import Signature
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
@@ -49,14 +50,14 @@ def create(
     now: datetime,
     actor: str,
 ) -> Target:
-    """Store a validated target: `active` if the default secret signs for it, else `inactive` until it gets its own.
+    """Store a validated target: `active` if the default secret signs for it, else `inactive` until it has what it needs.
 
     The default secret never goes to a tracker. `deployment_mode` applies where the request names none.
     """
     with transaction():
         # The right may have been withdrawn since the request was authenticated.
         require_webhooks(account_id)
-        row = TargetRow.create(
+        row = TargetRow(
             id=identifiers.new_id(identifiers.TARGET, now),
             account=account_id,
             provider_key=request.provider_key,
@@ -66,8 +67,12 @@ def create(
             created_at=now,
             max_per_minute=request.max_per_minute,
             provider_settings=json.dumps(request.provider_settings, ensure_ascii=False),
-            **first_state(_default_signs(default, request.provider_key, account_id), now),
+            signature=request.signature,
+            format=request.format,
         )
+        for column, value in first_state(missing_secret(row, default), now).items():
+            setattr(row, column, value)
+        row.save(force_insert=True)
         append(now, actor, "create_target", row.id)
     return _target(row, default)
 
@@ -110,20 +115,25 @@ def set_secret(
     The next delivery is signed with it, or authenticated at a tracker, whose failed validation is repeated now.
     Raises TargetNotFound.
     """
-    fingerprint = vault.fingerprint(secret)
+    sealed, fingerprint = vault.seal(secret, secret_context(target_id)), vault.fingerprint(secret)
     with transaction():
-        row = find_row(target_id, account_id)
-        # Only these columns, and the status only where it is unchanged: a worker may be writing to the target now.
-        sealed = vault.seal(secret, secret_context(target_id))
-        signed = {"secret_sealed": sealed, "secret_fingerprint": fingerprint, "updated_at": now}
-        if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **signed):
-            raise TargetNotFound
-        _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
+        row = locked_row(target_id, account_id)
+        row.secret_sealed = sealed
+        # Only these columns, and the status only where it is unchanged: a worker may have written to the target.
+        _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
+        activate(row, None, now)
         if row.provider_key != GENERIC_WEBHOOK:
             has_failed = (TargetRow.validation_status == FAILED) & TargetRow.validation_lease.is_null()
             compare_and_swap(TargetRow, target_id, has_failed, validation_due_at=now)
         append(now, actor, "set_secret", target_id)
     return fingerprint
+
+
+def activate(row: TargetRow, default: DefaultSecret | None, now: datetime) -> None:
+    """Turn an inactive target active if it has every secret that it needs now. The caller holds its lock."""
+    missing = missing_secret(row, default)
+    status = TargetStatus.INACTIVE if missing else TargetStatus.ACTIVE
+    _change(row.id, when=TargetStatus.INACTIVE, status=status.value, status_reason=missing, updated_at=now)
 
 
 def change_status(
@@ -156,9 +166,11 @@ def change_status(
             return
         if row.status not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
-        if status is TargetStatus.ACTIVE and not is_signed_for(row, default):
+        missing = missing_secret(row, default)
+        if status is TargetStatus.ACTIVE and missing is not None:
             lacks = "secret to sign with" if row.provider_key == GENERIC_WEBHOOK else "token"
-            raise Conflict(f"Target {target_id} has no {lacks}; give it one with `secret set target`.")
+            option = " --standard-webhooks" if missing == NO_STANDARD_SECRET else ""
+            raise Conflict(f"Target {target_id} has no {lacks}; give it one with `secret set target ID{option}`.")
         status_reason = None if status is TargetStatus.ACTIVE else reason
         _change(target_id, status=status.value, status_reason=status_reason, updated_at=now)
         append(now, actor, f"{verb}_target", target_id, reason)
@@ -256,6 +268,7 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
     """
     is_served = TargetRow.account.is_null(False) if default.accounts is None else TargetRow.account.in_(default.accounts)
     is_served &= TargetRow.provider_key == GENERIC_WEBHOOK
+    needs_secret = TargetRow.signature != Signature.STANDARD.value
     if default.text is None:
         is_served = TargetRow.account.is_null()
     is_waiting = (TargetRow.status == TargetStatus.INACTIVE.value) & (TargetRow.status_reason == UNSIGNED)
@@ -264,7 +277,7 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
             (TargetStatus.INACTIVE, UNSIGNED, (TargetRow.status == TargetStatus.ACTIVE.value) & ~is_served),
             (TargetStatus.ACTIVE, None, is_waiting & is_served),
         ):
-            unsigned = TargetRow.select(TargetRow.id).where(TargetRow.secret_sealed.is_null(), wanted)
+            unsigned = TargetRow.select(TargetRow.id).where(TargetRow.secret_sealed.is_null(), needs_secret, wanted)
             changes = TargetRow.update(status=status.value, status_reason=reason, updated_at=now)
             # Locked in the order of their ids, as workers do.
             found = changes.where(TargetRow.id.in_(for_update(unsigned.order_by(TargetRow.id)))).returning(TargetRow.id)
@@ -272,14 +285,14 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
             append_all([AuditEntry(to_ms(now), actor, action, row.id, reason=reason) for row in found.execute()])
 
 
-def first_state(is_signed: bool, now: datetime) -> dict[str, Any]:
+def first_state(missing: str | None, now: datetime) -> dict[str, Any]:
     """Return the columns of a target whose URL has just passed the checks and that nothing was sent to yet.
 
-    `is_signed` says whether a secret signs for it.
+    `missing` is the result of `missing_secret`.
     """
     return {
-        "status": (TargetStatus.ACTIVE if is_signed else TargetStatus.INACTIVE).value,
-        "status_reason": None if is_signed else UNSIGNED,
+        "status": (TargetStatus.INACTIVE if missing else TargetStatus.ACTIVE).value,
+        "status_reason": missing,
         "connected_status": "unknown",
         "validation_status": PASSED,
         "validated_at": now,
@@ -312,13 +325,19 @@ def account_of(found: TargetRow) -> int:
     return int(found.__data__["account"])
 
 
-def is_signed_for(row: TargetRow, default: DefaultSecret | None) -> bool:
-    """Return whether a target has a secret: its own, or `default`. None stands for a default secret that serves it."""
-    if row.secret_sealed is not None:
-        return True
-    if default is None:
-        return row.provider_key == GENERIC_WEBHOOK
-    return _default_signs(default, row.provider_key, account_of(row))
+def missing_secret(row: TargetRow, default: DefaultSecret | None, signature: str | None = None) -> str | None:
+    """Return the `status_reason` of a target that lacks a secret of its signature, or of `signature`; None if it has all.
+
+    A secret is its own, or `default`, which never goes to a tracker. None stands for a default secret that serves it.
+    """
+    wanted = Signature(signature or row.signature)
+    # First: once it is there, a default secret may serve the rest.
+    if wanted.is_standard and row.standard_secret_sealed is None:
+        return NO_STANDARD_SECRET
+    if not wanted.is_service or row.secret_sealed is not None:
+        return None
+    is_served = row.provider_key == GENERIC_WEBHOOK and (default is None or default.serves(account_of(row)))
+    return None if is_served else UNSIGNED
 
 
 def secret_context(target_id: str) -> str:
@@ -341,11 +360,6 @@ def _shows(status: TargetStatus, now: datetime) -> Any:
 def _change(target_id: str, when: TargetStatus | None = None, **changes: object) -> None:
     """Write these columns alone, only if the target still has the status `when`."""
     compare_and_swap(TargetRow, target_id, *([] if when is None else [TargetRow.status == when.value]), **changes)
-
-
-def _default_signs(default: DefaultSecret, provider_key: str, account_id: int) -> bool:
-    """Return whether the default secret signs for a target that has none of its own; it never goes to a tracker."""
-    return provider_key == GENERIC_WEBHOOK and default.serves(account_id)
 
 
 def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
@@ -373,4 +387,8 @@ def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
         failures_in_row=row.failures_in_row,
         max_per_minute=row.max_per_minute,
         provider_settings=json.loads(row.provider_settings),
+        signature=row.signature,
+        format=row.format,
+        headers=tuple(TargetHeader(**each) for each in row.header_fingerprints),
+        standard_secret_fingerprint=row.standard_secret_fingerprint,
     )

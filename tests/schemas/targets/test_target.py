@@ -106,6 +106,10 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
         "created_at": "2026-03-01T12:00:00.000Z",
         "max_per_minute": None,
         "provider_settings": {},
+        "signature": "service",
+        "format": "ticket",
+        "headers": [],
+        "standard_secret": {"configured": False, "fingerprint": None},
     }
 
 

@@ -1,15 +1,20 @@
 """`PATCH` and `DELETE /api/ticket-export-targets/{target_id}`."""
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
 from falcon.testing import Result, TestClient
 
 from storage.db.engine import execute
-from storage.targets import changes
-from tests.support.factories import NOW, Customer, make_approved, make_failed, make_target
+from storage.secrets.vault import Vault
+from storage.targets import changes, webhook_secrets
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, make_approved, make_failed, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
+
+VAULT = Vault([b"A" * 32])
+STANDARD = f"whsec_{b64encode(bytes(32)).decode()}"
 
 #: A URL that is not allowed, the reason, and a resolver's answers.
 UNSAFE = [
@@ -27,6 +32,10 @@ REFUSED: list[tuple[dict[str, Any], FieldRefusal]] = [
     ({"base_url": None}, FieldRefusal("/base_url", "null")),
     ({"max_per_minute": 0}, FieldRefusal("/max_per_minute", "out_of_range")),
     ({"provider_key": "generic_webhook"}, FieldRefusal("", "unknown_member")),
+    ({"signature": "none"}, FieldRefusal("/signature", "not_allowed")),
+    ({"signature": "both"}, FieldRefusal("/signature", "standard_secret_needed")),
+    ({"format": "xml"}, FieldRefusal("/format", "not_allowed")),
+    ({"headers": [{"name": "Authorization", "value": "x"}]}, FieldRefusal("", "unknown_member")),
     ({"status": "active"}, FieldRefusal("", "unknown_member")),
 ]
 
@@ -58,6 +67,24 @@ def test_the_members_of_the_body_are_changed_and_the_others_stay(client: TestCli
     lifted = patch(client, customer, target.id, max_per_minute=None).json
     assert (lifted["name"], lifted["max_per_minute"]) == ("Other", None)
     assert get(client, customer, f"{TARGETS}/{target.id}").json == lifted
+
+
+def test_signature_and_format_are_changed_and_headers_are_shown_as_fingerprints(
+    client: TestClient, customer: Customer
+) -> None:
+    target = make_target(customer)
+    fingerprint = webhook_secrets.set_header(target.id, "Authorization", "Bearer of ours", VAULT, NOW, "operator")
+    standard = webhook_secrets.set_standard_secret(target.id, STANDARD, VAULT, DEFAULT_SECRET, NOW, "operator")
+    answer = patch(client, customer, target.id, signature="standard-webhooks", format="cloudevents-binary")
+    assert answer.status_code == 200
+    members = ("signature", "format", "headers", "standard_secret")
+    assert {name: answer.json[name] for name in members} == {
+        "signature": "standard-webhooks",
+        "format": "cloudevents-binary",
+        "headers": [{"name": "Authorization", "fingerprint": fingerprint}],
+        "standard_secret": {"configured": True, "fingerprint": standard},
+    }
+    assert "of ours" not in answer.text
 
 
 def test_a_new_url_starts_the_target_anew_and_wakes_the_workers(

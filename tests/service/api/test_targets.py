@@ -99,6 +99,18 @@ def test_an_unsafe_address_is_refused_by_name(base_url: str, reason: str, client
         assert hidden not in answer.text
 
 
+def test_a_target_that_signs_by_standard_webhooks_waits_for_its_secret(client: TestClient, customer: Customer) -> None:
+    answer = register(client, customer, signature="standard-webhooks", format="sarif")
+    assert answer.status_code == 201
+    members = {name: answer.json[name] for name in ("status", "status_reason", "signature", "format")}
+    assert members == {
+        "status": "inactive",
+        "status_reason": "no_standard_secret",
+        "signature": "standard-webhooks",
+        "format": "sarif",
+    }
+
+
 #: The values have no shape of a credential, which the rules of forbidden content would find.
 @pytest.mark.parametrize("query", ["token=hidden", "a=1&API-Key=hidden", "t%6Fken=hidden", "sig=hidden", "auth", "key="])
 def test_a_url_with_a_parameter_for_a_credential_is_refused(
@@ -154,6 +166,10 @@ def test_a_safe_address_becomes_an_active_target(host: str, client: TestClient, 
         "last_validation": {"status": "passed", "reason": None, "checked_at": record["created_at"]},
         "max_per_minute": None,
         "provider_settings": {},
+        "signature": "service",
+        "format": "ticket",
+        "headers": [],
+        "standard_secret": {"configured": False, "fingerprint": None},
         "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
         "created_at": record["created_at"],
     }

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,15 +17,15 @@ from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.settings.definitions import Settings
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
-from storage.db.models import ALL
+from storage.db.models import ALL, TargetRow
 from storage.maintenance import key_rotation
 from storage.maintenance.key_rotation import SLICE, UnreadableValue
-from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS
+from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS, STANDARD_SECRET, TARGET_CERTIFICATE, TARGET_HEADERS
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
-from storage.targets import targets
-from tests.support.factories import NOW, Customer, make_settings, make_target
+from storage.targets import targets, webhook_secrets
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, make_settings, make_target
 from tests.support.storefront import ADA, BOB, SHOP, receive
 
 ROOT: Final = Path(__file__).parents[3]
@@ -121,6 +122,31 @@ def test_secrets_are_the_same_and_known_by_new_names(furnished: list[str], setti
     assert shared.current(Integration.SCANNER) == "open sesame"
     assert shared.states()[0].fingerprint == AFTER.fingerprint("open sesame")
     assert rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (furnished[2],)) == [(None, None)]
+
+
+def test_what_a_webhook_is_sent_with_is_encrypted_anew(furnished: list[str]) -> None:
+    target_id = furnished[0]
+    secret = f"whsec_{b64encode(bytes(32)).decode()}"
+    webhook_secrets.set_header(target_id, "Authorization", "Bearer of ours", BEFORE, NOW, "operator")
+    webhook_secrets.set_header(target_id, "X-Api-Key", "key-7", BEFORE, NOW, "operator")
+    webhook_secrets.set_standard_secret(target_id, secret, BEFORE, DEFAULT_SECRET, NOW, "operator")
+    certificate = BEFORE.seal("a certificate", TARGET_CERTIFICATE.context(target_id))
+    execute(
+        "UPDATE targets SET certificate_sealed = ?, certificate_fingerprint = 'sha256:0' WHERE id = ?",
+        (certificate, target_id),
+    )
+    assert rotate() == (8, [])
+    row = TargetRow.get_by_id(target_id)
+    headers = {"Authorization": "Bearer of ours", "X-Api-Key": "key-7"}
+    assert json.loads(AFTER.open(row.headers_sealed or b"", TARGET_HEADERS.context(target_id))) == headers
+    shown = [{"name": name, "fingerprint": AFTER.fingerprint(value)} for name, value in headers.items()]
+    assert row.header_fingerprints == shown
+    assert AFTER.open(row.standard_secret_sealed or b"", STANDARD_SECRET.context(target_id)) == secret
+    assert row.standard_secret_fingerprint == AFTER.fingerprint(secret)
+    assert AFTER.open(row.certificate_sealed or b"", TARGET_CERTIFICATE.context(target_id)) == "a certificate"
+    assert row.certificate_fingerprint == "sha256:0"
+    # Nothing is left for a second rotation.
+    assert rotate() == (0, [])
 
 
 def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_requests_to_come(
