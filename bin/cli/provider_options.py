@@ -7,6 +7,7 @@ import click
 
 from bin.cli.records import Command
 from schemas.targets.providers import provider, setting_from
+from schemas.targets.webhook_options import BodyFormat, Signature
 
 
 def settings_options(command: Command) -> Command:
@@ -22,6 +23,27 @@ def settings_options(command: Command) -> Command:
         help="A setting of the tracker; may be repeated, also for each value of a list. NAME.PART=VALUE sets a part of one.",
     )
     return label(setting(command))
+
+
+def webhook_options(command: Command) -> Command:
+    """Add `--signature` and `--format`."""
+    signature = click.option(
+        "--signature",
+        type=click.Choice([each.value for each in Signature]),
+        help="What signs deliveries to a webhook; all but service need `secret set target ID --standard-webhooks`.",
+    )
+    body_format = click.option(
+        "--format",
+        "body_format",
+        type=click.Choice([each.value for each in BodyFormat]),
+        help="The form in which deliveries to a webhook carry the ticket.",
+    )
+    return signature(body_format(command))
+
+
+def webhook_members(signature: str | None, body_format: str | None) -> dict[str, str]:
+    """Return what these options name as members of a form."""
+    return {name: value for name, value in (("signature", signature), ("format", body_format)) if value is not None}
 
 
 def settings_from(

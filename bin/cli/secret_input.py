@@ -25,6 +25,11 @@ def read_secret(prompt: str = "Secret", remedy: str = f"; {HOW_TO_MAKE_ONE}") ->
     return _checked(_read(prompt), remedy)
 
 
+def read_line(prompt: str) -> str:
+    """Read one line as it is, without its newline."""
+    return _read(prompt).removesuffix("\n").removesuffix("\r")
+
+
 def read_token(prompt: str) -> str | None:
     """Read the token of a tracker; None for no input. Raises Refused."""
     text = _read(prompt, default="")

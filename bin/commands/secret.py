@@ -1,5 +1,6 @@
 """`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 
@@ -7,7 +8,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
-from bin.cli.secret_input import own_vault, read_secret
+from bin.cli.secret_input import own_vault, read_line, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.responses import dump_target
@@ -22,7 +23,7 @@ from storage.secrets import integrations
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
 from storage.secrets.vault import Vault
-from storage.targets import targets
+from storage.targets import targets, webhook_secrets
 
 
 @click.group()
@@ -36,23 +37,59 @@ def set_secret() -> None:
 
 
 @set_secret.command(
-    epilog='Example: printf %s "$SECRET" | riskrelay secret set target tgt_…\n\nExit codes: 0 set, 1 refused, 2 wrong usage.'
+    epilog='Examples: printf %s "$SECRET" | riskrelay secret set target tgt_…; '
+    'printf %s "Bearer $TOKEN" | riskrelay secret set target tgt_… --header Authorization\n\n'
+    "Exit codes: 0 set, 1 refused, 2 wrong usage."
 )
 @click.argument("target_id")
+@click.option("--header", metavar="NAME", help="Set a header of this name, whose value is read: up to four of a webhook.")
+@click.option(
+    "--standard-webhooks", is_flag=True, help="Set the Standard Webhooks secret: whsec_ and base64 of 24 to 64 bytes."
+)
+@click.option("--remove", is_flag=True, help="Remove the header or the Standard Webhooks secret.")
 @json_option
-def target(target_id: str, as_json: bool) -> None:
+def target(target_id: str, header: str | None, standard_webhooks: bool, remove: bool, as_json: bool) -> None:
     """Set the signing secret of a webhook, or the token of a tracker.
 
     Jira Cloud needs `email:token`; the documentation of targets names the token of each tracker. A worker validates the
     target with it afterwards.
     """
+    if header is not None and standard_webhooks:
+        raise click.UsageError("Use either --header or --standard-webhooks.")
+    if remove and header is None and not standard_webhooks:
+        raise click.UsageError("--remove needs --header or --standard-webhooks.")
     with opened() as settings:
         operations = build_operations(settings).targets
-        is_tracker = operations.get(target_id, OPERATOR).is_tracker
-        secret = read_secret("Token", "") if is_tracker else read_secret()
-        fingerprint = operations.set_secret(target_id, secret, own_vault(settings), OPERATOR)
-        operations.wake_workers()
-        print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+        if header is not None:
+            print_record(_set_header(target_id, header, settings, remove), as_json)
+        elif standard_webhooks:
+            print_record(_set_standard_secret(target_id, settings, operations.default_secret, remove), as_json)
+            operations.wake_workers()
+        else:
+            is_tracker = operations.get(target_id, OPERATOR).is_tracker
+            secret = read_secret("Token", "") if is_tracker else read_secret()
+            fingerprint = operations.set_secret(target_id, secret, own_vault(settings), OPERATOR)
+            operations.wake_workers()
+            print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+
+
+def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> dict[str, object]:
+    vault = own_vault(settings)
+    if is_removed:
+        webhook_secrets.remove_header(target_id, name, vault, utc_now(), OPERATOR.key)
+        return {"name": target_id, "header": name, "removed": True}
+    value = read_line(f"Value of {name}")
+    fingerprint = webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
+    return {"name": target_id, "header": name, "fingerprint": fingerprint}
+
+
+def _set_standard_secret(target_id: str, settings: Settings, default: DefaultSecret, is_removed: bool) -> dict[str, object]:
+    if is_removed:
+        webhook_secrets.remove_standard_secret(target_id, utc_now(), OPERATOR.key)
+        return {"name": target_id, "standard_webhooks": True, "removed": True}
+    secret, vault = read_line("Standard Webhooks secret"), own_vault(settings)
+    fingerprint = webhook_secrets.set_standard_secret(target_id, secret, vault, default, utc_now(), OPERATOR.key)
+    return {"name": target_id, "standard_webhooks": True, "fingerprint": fingerprint}
 
 
 def _integration_command(integration: Integration) -> None:
@@ -118,7 +155,16 @@ def _integration(state: SecretState, accepted_at: datetime | None, rejection: Re
 
 def _targets(settings: Settings) -> list[dict[str, object]]:
     default = DefaultSecret.of(settings, Vault(settings.encryption_keys))
-    return [_target(each) for each in targets.list_all(default)]
+    return [record for each in targets.list_all(default) for record in (_target(each), *_sent_beside(each))]
+
+
+def _sent_beside(target: Target) -> Iterator[dict[str, object]]:
+    """Yield the headers of a target and its Standard Webhooks secret."""
+    shown = {**_target(target), "configured": True, "source": "database"}
+    for header in target.headers:
+        yield {**shown, "name": f"{target.id} header {header.name}", "fingerprint": header.fingerprint}
+    if target.has_standard_secret:
+        yield {**shown, "name": f"{target.id} standard-webhooks", "fingerprint": target.standard_secret_fingerprint}
 
 
 def _target(target: Target) -> dict[str, object]:

@@ -8,7 +8,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
-from bin.cli.provider_options import settings_from, settings_options
+from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, json_option, print_record, print_records
 from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
@@ -81,6 +81,7 @@ def show(target_id: str, as_json: bool) -> None:
 @click.option("--name", help="The name; default: the host and path of the URL.")
 @click.option("--account", "account_id", type=ROW_ID, help="The account's id; default: the only account.")
 @settings_options
+@webhook_options
 @_limit_option()
 @click.option("--url", help="The URL of a webhook, if the first argument is its name.")
 @json_option
@@ -91,6 +92,8 @@ def add(
     account_id: int | None,
     settings: tuple[str, ...],
     labels: tuple[str, ...],
+    signature: str | None,
+    body_format: str | None,
     limit_members: dict[str, int | None],
     url: str | None,
     as_json: bool,
@@ -112,6 +115,7 @@ def add(
         "base_url": base_url,
         "name": name or place_of(base_url),
         **limit_members,
+        **webhook_members(signature, body_format),
     }
     if given := settings_from(provider_key, settings, labels):
         members["provider_settings"] = given
@@ -138,6 +142,7 @@ def add(
 @click.option("--name", help="The new name.")
 @click.option("--url", help="The new URL; exports that wait are sent there.")
 @settings_options
+@webhook_options
 @_limit_option()
 @json_option
 def set_members(
@@ -146,20 +151,24 @@ def set_members(
     url: str | None,
     settings: tuple[str, ...],
     labels: tuple[str, ...],
+    signature: str | None,
+    body_format: str | None,
     limit_members: dict[str, int | None],
     as_json: bool,
 ) -> None:
-    """Change a target's name, URL, settings or rate limit.
+    """Change a target's name, URL, settings, signature, format or rate limit.
 
     A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
-    Settings that are not named stay; `--setting NAME=` removes one. A tracker on another server loses its token.
+    Settings that are not named stay; `--setting NAME=` removes one. On another server a tracker loses its token, and a
+    webhook its headers.
     """
     members: dict[str, Any] = {
         **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
         **limit_members,
+        **webhook_members(signature, body_format),
     }
     if not (members or settings or labels):
-        raise click.UsageError("Use --name, --url, --setting, --label or --max-per-minute.")
+        raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format or --max-per-minute.")
     with opened() as installation:
         operations = build_operations(installation).targets
         if settings or labels:
@@ -179,7 +188,7 @@ def set_members(
 @click.argument("target_id")
 @json_option
 def remove(target_id: str, as_json: bool) -> None:
-    """Remove a target that no export waits for, and erase its secret.
+    """Remove a target that no export waits for, and erase its secrets.
 
     Its exports keep its id, and their attempts remain.
     """

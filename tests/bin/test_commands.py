@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import socket
+from base64 import b64encode
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,57 @@ def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, ty
     assert result.exit_code == 0
     assert "s3cret" not in result.output
     assert plain in result.stdout
+
+
+def test_headers_of_a_webhook_come_from_standard_input_and_are_listed_as_fingerprints(shell: Shell, target_id: str) -> None:
+    words = ("secret", "set", "target", target_id, "--header", "Authorization")
+    made = shell.json(*words, standard_input="Bearer s3cret-1\n")
+    assert (made["header"], made["fingerprint"][:3]) == ("Authorization", "fp:")
+    shown = {"name": "Authorization", "fingerprint": made["fingerprint"]}
+    assert shell.json("target", "show", target_id)["headers"] == [shown]
+    listed = {each["name"]: each["fingerprint"] for each in shell.json("secret", "list")}
+    assert listed[f"{target_id} header Authorization"] == made["fingerprint"]
+    assert "s3cret" not in shell.type("secret", "list").output
+    assert shell.json(*words, "--remove")["removed"] is True
+    assert shell.json("target", "show", target_id)["headers"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("Host", "x", "RiskRelay or HTTP itself sets this header"),
+        ("X Api", "x", "A header name has"),
+        ("X-Api-Key", "s3cret\ns3cret", "one line"),
+        ("X-Api-Key", "", "one line"),
+    ],
+)
+def test_a_header_that_is_refused_says_why_and_changes_nothing(
+    shell: Shell, target_id: str, name: str, value: str, reason: str
+) -> None:
+    reported = shell.refused("secret", "set", "target", target_id, "--header", name, standard_input=value)
+    assert reason in reported
+    assert "s3cret" not in reported
+    assert shell.json("target", "show", target_id)["headers"] == []
+
+
+def test_a_webhook_signs_by_standard_webhooks_once_it_has_that_secret(shell: Shell, target_id: str) -> None:
+    change = ("target", "set", target_id, "--signature", "both", "--format", "cloudevents")
+    assert "secret set target ID --standard-webhooks" in shell.refused(*change)
+    secret = f"whsec_{b64encode(b's3cret-' * 5).decode()}"
+    words = ("secret", "set", "target", target_id, "--standard-webhooks")
+    assert "24 to 64 random bytes" in shell.refused(*words, standard_input="whsec_s3cret")
+    fingerprint = shell.json(*words, standard_input=f"{secret}\n")["fingerprint"]
+    changed = shell.json(*change)
+    assert (changed["signature"], changed["format"]) == ("both", "cloudevents")
+    assert changed["standard_secret"] == {"configured": True, "fingerprint": fingerprint}
+    assert "target set ID --signature service" in shell.refused(*words, "--remove")
+    shell.json("target", "set", target_id, "--signature", "service")
+    assert shell.json(*words, "--remove")["removed"] is True
+
+
+@pytest.mark.parametrize("options", [("--remove",), ("--header", "X-A", "--standard-webhooks")])
+def test_options_of_secrets_that_do_not_fit_are_wrong_usage(shell: Shell, target_id: str, options: tuple[str, ...]) -> None:
+    assert shell.type("secret", "set", "target", target_id, *options, standard_input="x").exit_code == 2
 
 
 @pytest.mark.parametrize("typed", ["", "\n", "two\nlines", "nul\0", "x" * 5000])
