@@ -669,7 +669,9 @@ STATEMENTS: Final = (
     SpecificationStatement("2.1", "issues is an array", refuses(1, "/issues", issues={})),
     SpecificationStatement("2.1", "issues may be empty", takes(1, 202, issues=[])),
     # 2.2
-    SpecificationStatement("2.2", "provider_key is generic_webhook", refuses(3, "/provider_key", provider_key="jira")),
+    SpecificationStatement(
+        "2.2", "provider_key is generic_webhook or a tracker", refuses(3, "/provider_key", provider_key="bugzilla")
+    ),
     SpecificationStatement("2.2", "base_url is a URL", refuses(3, "/base_url", base_url=BAD_URL)),
     SpecificationStatement(
         "2.2", "an unsafe base_url is rejected", refuses(3, "/base_url", base_url="https://inside.example.com/")
