@@ -5,6 +5,7 @@ reads the stored ticket, `with_findings` adds findings, `group_ticket` writes th
 of the first finding, an example for all.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -40,6 +41,8 @@ GROUP_NAMES: Final = ("places", "findings", "pages", "sites")
 
 #: No line of the places or the facts is empty, so the last of these begins the list of places.
 _PLACES: Final = "\n\nPlaces:\n"
+#: The list as it is written, to its last line; a person may have changed what is around it.
+_PLACES_LIST: Final = re.compile(r"\n\nPlaces:(?:\n- [^\n]*)+(?:\n… and \d+ more)?(?=\n|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class Group:
 def is_group(ticket: Mapping[str, Any]) -> bool:
     """Return whether a ticket is that of a group; a scanner's own evidence may have some of its names."""
     return all(name in ticket["evidence"] for name in GROUP_NAMES)
+
+
+def without_places(description: str) -> str:
+    """Return the description of a group's ticket without the list of places, for texts with a list of their own."""
+    return _PLACES_LIST.sub("", description)
 
 
 def new_group(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str | None) -> Group:

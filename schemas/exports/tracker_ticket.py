@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from schemas.exports.group_ticket import GROUP_NAMES, is_group
+from schemas.exports.group_ticket import GROUP_NAMES, is_group, without_places
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 
 
@@ -20,7 +20,8 @@ def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
     return TrackerTicket(
         export_id=export_id,
         title=ticket["title"],
-        description=ticket["description"],
+        # The tracker's text has a list of the places, longer than the description's.
+        description=without_places(ticket["description"]) if len(places) > 1 else ticket["description"],
         severity=ticket["severity"],
         page_url=ticket["page_url"],
         labels=tuple(ticket["labels"]),

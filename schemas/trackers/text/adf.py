@@ -8,21 +8,25 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
 _Node: TypeAlias = dict[str, Any]
+
+#: Each line takes nodes, which take time and room.
+_MAX_LINES: Final = 200
 
 _STRONG: Final[_Node] = {"type": "strong"}
 _CODE: Final[_Node] = {"type": "code"}
 
 
 def document_of(ticket: TrackerTicket, max_chars: int) -> dict[str, Any]:
-    """Return the document; as JSON it has at most `max_chars` characters."""
+    """Return the document; as JSON it has at most `max_chars` UTF-16 code units."""
     return fitted(ticket, max_chars, _Document(), _document, _size)
 
 
 class _Document(Flavor[_Node]):
-    def facts(self, severity: str, page: str | None) -> Iterator[_Node]:
+    def facts(self, severity: str, page: str) -> Iterator[_Node]:
         lines = [[_text("Severity: ", _STRONG), _text(severity)]]
         if page:
             lines.append([_text("Page: ", _STRONG), _text(page, _CODE)])
@@ -32,7 +36,10 @@ class _Document(Flavor[_Node]):
         return {"type": "heading", "attrs": {"level": 3}, "content": [_text(text)]}
 
     def description(self, text: str) -> Iterator[_Node]:
-        """Yield a paragraph for each: unlike code, its lines are wrapped."""
+        """Yield paragraphs, whose lines are wrapped; a long list of lines is a block of code."""
+        if text.count("\n") > _MAX_LINES:
+            yield {"type": "codeBlock", "content": [_text(text)]}
+            return
         for paragraph in text.split("\n\n"):
             # Jira rejects text nodes without text.
             lines = [[_text(line)] for line in paragraph.split("\n") if line]
@@ -61,7 +68,7 @@ def _document(blocks: Iterable[_Node]) -> _Node:
 
 
 def _size(document: _Node) -> int:
-    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    return length(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def _text(text: str, *marks: _Node) -> _Node:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
 #: Harmless text has no run of backticks, so nothing ends a fence of three. Older GitLab knows no longer ones.
@@ -14,12 +15,12 @@ _FENCE: Final = "```"
 
 
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
-    """Return the text of at most `max_chars` characters."""
-    return fitted(ticket, max_chars, _Markdown(), "\n\n".join, len)
+    """Return the text of at most `max_chars` UTF-16 code units."""
+    return fitted(ticket, max_chars, _Markdown(), "\n\n".join, length)
 
 
 class _Markdown(Flavor[str]):
-    def facts(self, severity: str, page: str | None) -> Iterator[str]:
+    def facts(self, severity: str, page: str) -> Iterator[str]:
         yield f"- **Severity:** {severity}" + (f"\n- **Page:** {_code(page)}" if page else "")
 
     def heading(self, text: str) -> str:

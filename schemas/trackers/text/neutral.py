@@ -7,6 +7,7 @@ characters that mean something only together.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 #: Between two characters that a tracker must not read together.
@@ -18,47 +19,59 @@ _LINE_BREAKS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 #: Databases reject NUL and half surrogate pairs, renderers drop other control characters after these rules were applied, and
 #: bidirectional controls show a text in another order than it has.
 _REMOVED: Final = re.compile(
-    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\uffff]"
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
 )
-#: `@person`, `#1`, `!1` and `![image]`. Backslashes and `&#64;` do not prevent a mention in Gitea; this does.
-_SIGIL: Final = re.compile(f"([@#!])(?!{ZWSP})")
-#: `/close` at the start of a line is a quick action in GitLab.
-_COMMAND: Final = re.compile(r"^([^\S\n]*)/", re.MULTILINE)
-#: A run as long as the fence ends it; older GitLab knows only fences of three.
-_RUN: Final = re.compile("(?<=`)`|(?<=~)~")
-#: The id of an export is the marker by which its issue is found: a quoted one must not pass for it.
-_MARKER: Final = re.compile("(exp)_(?=[0-9a-z])", re.IGNORECASE)
 
-#: `$1`, `%1`, `~label`, `&1`, `^alert` and `*iteration:` of GitLab, which reads them outside of code, so in titles.
-_OTHER_SIGIL: Final = re.compile(r'([$%~&^*\[])(?=[\w"])')
-#: A URL of a title becomes a link, and that of an issue a reference.
-_SCHEME: Final = re.compile("://")
+#: Where U+200B goes: after `@`, `#` and `!`, which begin `@person`, `#1`, `!1` and `![image]` (backslashes and `&#64;` do
+#: not prevent a mention in Gitea; this does); at the start of a line with `/close`, a quick action in GitLab; inside runs of
+#: backticks and tildes, which end a fence that is no longer (older GitLab knows only fences of three); in the id of an
+#: export, the marker by which its issue is found, so that a quoted one does not pass for it.
+_EVERYWHERE: Final = (r"(?<=[@#!])", r"^(?=[^\S\n]*/)", "(?<=`)(?=`)", "(?<=~)(?=~)", "(?i:(?<=exp)(?=_[0-9a-z]))")
+
+#: In titles also after `$1`, `%1`, `~label`, `&1`, `^alert`, `*iteration:` and `[vulnerability:` of GitLab, which reads them
+#: outside of code, and in URLs, which become links and references to issues.
+_IN_TITLES: Final = (r'(?<=[$%~&^*\[])(?=[\w"])', "(?<=:)(?=//)")
 
 
-def harmless(text: str) -> str:
-    """Return strangers' text without effect, its lines ended by newlines."""
-    text = _REMOVED.sub("", _LINE_BREAKS.sub("\n", text))
-    text = _SIGIL.sub(rf"\1{ZWSP}", text)
-    text = _COMMAND.sub(rf"\1{ZWSP}/", text)
-    text = _RUN.sub(rf"{ZWSP}\g<0>", text)
-    return _MARKER.sub(rf"\1{ZWSP}_", text)
+def harmless_by(*more: str) -> Callable[[str], str]:
+    """Return a function that makes strangers' text harmless; `more` are patterns of further places for U+200B."""
+    places = re.compile(f"(?:{'|'.join((*_EVERYWHERE, *more))})(?<!{ZWSP})(?!{ZWSP})", re.MULTILINE)
+
+    def harmless(text: str) -> str:
+        return places.sub(ZWSP, _clean(text))
+
+    return harmless
 
 
-def harmless_line(text: str) -> str:
-    """Return strangers' text without effect on one line, with single spaces."""
-    return harmless(" ".join(text.split()))
+#: Returns strangers' text without effect, its lines ended by newlines.
+harmless: Final = harmless_by()
+_harmless_title: Final = harmless_by(*_IN_TITLES)
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, with single spaces."""
+    return " ".join(_clean(text).split())
 
 
 def harmless_title(text: str) -> str:
     """Return strangers' text as one line without effect where no code contains it."""
-    return _SCHEME.sub(f":{ZWSP}//", _OTHER_SIGIL.sub(rf"\1{ZWSP}", harmless_line(text)))
+    return _harmless_title(one_line(text))
 
 
-def harmless_url(url: str) -> str:
-    """Return a URL on one line without effect; it can be copied where percent-encoding can do what U+200B does."""
-    return harmless_line(url.replace("@", "%40").replace("!", "%21").replace("`", "%60"))
+def encoded(url: str) -> str:
+    """Return a URL on one line, percent-encoded where it would need U+200B, so that it can be copied."""
+    return one_line(url).replace("@", "%40").replace("!", "%21").replace("`", "%60")
+
+
+def length(text: str) -> int:
+    """Return the length in UTF-16 code units, as Jira and Linear count; for others it is at least the characters."""
+    return len(text.encode("utf-16-le", "replace")) // 2
 
 
 def cut(text: str, max_chars: int) -> str:
     """Return a text of at most `max_chars`, with an ellipsis where it was cut."""
     return text if len(text) <= max_chars else text[: max(max_chars - 1, 0)] + ELLIPSIS[:max_chars]
+
+
+def _clean(text: str) -> str:
+    return _REMOVED.sub("", _LINE_BREAKS.sub("\n", text))

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
-from schemas.trackers.text.neutral import cut, harmless, harmless_line, harmless_url
+from schemas.trackers.text.neutral import cut, encoded, harmless, one_line
 
-#: Enough for the parts that are never shortened.
-MIN_CHARS: Final = 4000
-_MAX_PAGE: Final = MIN_CHARS // 4
+#: Enough for the parts that are never shortened, the longest URL included.
+MIN_CHARS: Final = 10_000
+_MAX_PAGE: Final = 2048
 
 FOUND: Final = "What was found"
 EVIDENCE: Final = "Evidence"
-_SHORTENED: Final = "The evidence is shortened here; RiskRelay has all of it."
+_SHORTENED: Final = "This text is shortened; RiskRelay has the whole ticket."
 _OPEN: Final = "Open this ticket in RiskRelay"
 
 Block = TypeVar("Block")
@@ -31,14 +31,15 @@ class Outline:
     """The parts of a ticket's text, all of them harmless; a flavor contains those of strangers besides."""
 
     severity: str
-    page: str | None
+    #: "" where there is none.
+    page: str
     description: str
     #: Each a URL, and a location unless it is empty.
     places: tuple[tuple[str, ...], ...]
     places_total: int
     #: JSON; "" where there is none, or no room for it.
     evidence: str
-    is_evidence_cut: bool
+    is_shortened: bool
     console_url: str | None
     #: The last line: the marker by which the issue is found again.
     marker: str
@@ -64,7 +65,7 @@ class Flavor(ABC, Generic[Block]):
             yield self.places(parts.places, parts.more_places)
         if parts.evidence:
             yield from self.evidence(parts.evidence)
-        if parts.is_evidence_cut:
+        if parts.is_shortened:
             yield self.line(_SHORTENED)
         if parts.console_url:
             yield self.link(_OPEN, parts.console_url)
@@ -75,12 +76,12 @@ class Flavor(ABC, Generic[Block]):
         return harmless(text)
 
     def neutral_url(self, url: str) -> str:
-        """Return a strangers' URL without effect in this syntax."""
-        return harmless_url(url)
+        """Return strangers' URL on one line, without effect in this syntax."""
+        return self.neutral(encoded(url))
 
     @abstractmethod
-    def facts(self, severity: str, page: str | None) -> Iterable[Block]:
-        """Return the severity and the page."""
+    def facts(self, severity: str, page: str) -> Iterable[Block]:
+        """Return the severity, and the page unless that is empty."""
 
     @abstractmethod
     def heading(self, text: str) -> Block:
@@ -107,15 +108,6 @@ class Flavor(ABC, Generic[Block]):
         """Return a line of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What is kept of each part that may be shortened: characters, places, characters."""
-
-    description: int
-    places: int
-    evidence: int
-
-
 def fitted(
     ticket: TrackerTicket,
     max_chars: int,
@@ -124,43 +116,51 @@ def fitted(
     size: Callable[[Text], int],
 ) -> Text:
     """Return what `write` makes of a ticket's blocks, of at most `max_chars` (at least MIN_CHARS) by `size`."""
-    evidence = json.dumps(ticket.evidence, ensure_ascii=False, indent=2) if ticket.evidence else ""
-
-    def written(room: _Room) -> Text:
-        return write(flavor.blocks(_outline(ticket, evidence, room, flavor)))
-
-    # No part can be longer than the whole.
-    room = _Room(min(len(ticket.description), max_chars), len(ticket.places), min(len(evidence), max_chars))
-    text = written(room)
-    for part in ("evidence", "places", "description"):
+    outline = _outline(ticket, max_chars, flavor)
+    text = write(flavor.blocks(outline))
+    for shorten in (_with_evidence, _with_places, _with_description):
         if size(text) <= max_chars:
             break
-        fits, too_much = 0, getattr(room, part)
-        while too_much - fits > 1:
-            middle = (fits + too_much) // 2
-            is_fit = size(written(replace(room, **{part: middle}))) <= max_chars
-            fits, too_much = (middle, too_much) if is_fit else (fits, middle)
-        room = replace(room, **{part: fits})
-        text = written(room)
+        # The largest part that fits is between these; a text becomes longer with each part.
+        fits, too_large = 0, max_chars
+        while too_large - fits > 1:
+            middle = (fits + too_large) // 2
+            is_fit = size(write(flavor.blocks(shorten(outline, middle)))) <= max_chars
+            fits, too_large = (middle, too_large) if is_fit else (fits, middle)
+        outline = shorten(outline, fits)
+        text = write(flavor.blocks(outline))
     return text
 
 
-def _outline(ticket: TrackerTicket, evidence: str, room: _Room, flavor: Flavor[Block]) -> Outline:
+def _with_evidence(outline: Outline, max_chars: int) -> Outline:
+    return replace(outline, evidence=cut(outline.evidence, max_chars), is_shortened=True)
+
+
+def _with_places(outline: Outline, count: int) -> Outline:
+    return replace(outline, places=outline.places[:count], is_shortened=True)
+
+
+def _with_description(outline: Outline, max_chars: int) -> Outline:
+    return replace(outline, description=cut(outline.description, max_chars), is_shortened=True)
+
+
+def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block]) -> Outline:
+    evidence = json.dumps(ticket.evidence, ensure_ascii=False, indent=2) if ticket.evidence else ""
     # The facts in the description name the only place.
-    is_listed = ticket.places_total > 1
+    listed = ticket.places if ticket.places_total > 1 else ()
     return Outline(
-        severity=harmless_line(ticket.severity),
-        page=flavor.neutral_url(cut(ticket.page_url, _MAX_PAGE)) if ticket.page_url else None,
-        description=flavor.neutral(cut(ticket.description, room.description)).strip("\n"),
-        places=tuple(_place(each, flavor) for each in ticket.places[: room.places] if is_listed),
-        places_total=ticket.places_total if is_listed else 0,
-        evidence=flavor.neutral(cut(evidence, room.evidence)),
-        is_evidence_cut=room.evidence < len(evidence),
+        severity=flavor.neutral(one_line(ticket.severity)) or "unknown",
+        page=flavor.neutral_url(cut(ticket.page_url or "", _MAX_PAGE)),
+        # No part can be longer than the limit; what is certain to be cut needs no rules.
+        description=flavor.neutral(cut(ticket.description, max_chars)).strip("\n"),
+        places=tuple(filter(None, (_place(each, flavor) for each in listed))),
+        places_total=ticket.places_total if listed else 0,
+        evidence=flavor.neutral(cut(evidence, max_chars)),
+        is_shortened=max(len(ticket.description), len(evidence)) > max_chars,
         console_url=ticket.console_url,
         marker=f"RiskRelay export {ticket.export_id}",
     )
 
 
 def _place(place: TrackerPlace, flavor: Flavor[Block]) -> tuple[str, ...]:
-    location = flavor.neutral(" ".join(place.location.split()))
-    return tuple(filter(None, (flavor.neutral_url(place.url), location)))
+    return tuple(filter(None, (flavor.neutral_url(place.url), flavor.neutral(one_line(place.location)))))

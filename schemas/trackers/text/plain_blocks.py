@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
 
@@ -11,14 +12,14 @@ class PlainBlocks(Flavor[str]):
     """A flavor whose text is `*strong*` in common with others."""
 
     def body_of(self, ticket: TrackerTicket, max_chars: int) -> str:
-        """Return the text of at most `max_chars` characters."""
-        return fitted(ticket, max_chars, self, "\n\n".join, len)
+        """Return the text of at most `max_chars` UTF-16 code units."""
+        return fitted(ticket, max_chars, self, "\n\n".join, length)
 
     @abstractmethod
     def block(self, text: str) -> str:
         """Return strangers' text as a block."""
 
-    def facts(self, severity: str, page: str | None) -> Iterator[str]:
+    def facts(self, severity: str, page: str) -> Iterator[str]:
         """Return the severity as a line, the page as a block."""
         yield f"*Severity:* {severity}"
         if page:

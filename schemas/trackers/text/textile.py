@@ -4,31 +4,42 @@ Strangers' text is in `<pre>`, which both know. Redmine finds mentions in code t
 what Redmine reads as a link is broken as well.
 """
 
-import re
 from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text.neutral import ZWSP
+from schemas.trackers.text.neutral import encoded, harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
 
-#: After these: a tag, an entity, `[[page]]`, `{{macro}}`, `](link)` and `r1`, a revision.
-_AFTER: Final = re.compile(r"<(?=\S)|&(?=[#a-zA-Z])|\[(?=\[)|\{(?=\{)|\](?=\()|\br(?=\d)")
-#: Before these: `!image!`, and the colon of `commit:1`, `user:name`, `"text":/path` and `https://`.
-_BEFORE: Final = re.compile(r'!|(?<=[\w"]):(?=\S)')
+#: What Redmine reads as a link, a macro, a tag or an entity; `!image!` is broken before the first `!`, too.
+_TOKENS: Final = (
+    r"(?<=<)(?=\S)",
+    r"(?<=&)(?=[#a-zA-Z])",
+    r"(?<=\[)(?=\[)",
+    r"(?<=\{)(?=\{)",
+    r"(?<=\])(?=[(:\[])",
+    r"(?i:(?<=\bwww)(?=\.))",
+    r"(?<=\br)(?=\d)",
+    "(?=!)",
+)
+#: `commit:1`, `user:name`, `"text":/path` and `https://…`.
+_COLON: Final = r'(?<=[\w"])(?=:\S)'
+
+_harmless: Final = harmless_by(*_TOKENS, _COLON)
+#: The colon of a URL stays, so that it can be copied.
+_harmless_url: Final = harmless_by(*_TOKENS)
 
 
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
-    """Return the text of at most `max_chars` characters."""
+    """Return the text of at most `max_chars` UTF-16 code units."""
     return _Redmine().body_of(ticket, max_chars)
 
 
 class _Redmine(PlainBlocks):
     def neutral(self, text: str) -> str:
-        return _BEFORE.sub(rf"{ZWSP}\g<0>", _AFTER.sub(rf"\g<0>{ZWSP}", super().neutral(text)))
+        return _harmless(text)
 
     def neutral_url(self, url: str) -> str:
-        # The colon stays, so that the URL can be copied.
-        return _AFTER.sub(rf"\g<0>{ZWSP}", super().neutral_url(url))
+        return _harmless_url(encoded(url))
 
     def heading(self, text: str) -> str:
         return f"*{text}*"

@@ -4,7 +4,7 @@ import unicodedata
 from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text.neutral import ELLIPSIS, ZWSP, cut, harmless_line, harmless_title
+from schemas.trackers.text.neutral import ELLIPSIS, ZWSP, harmless_title, length
 
 #: Longer runs of combining characters are cut in the middle.
 _MAX_CLUSTER: Final = 32
@@ -12,21 +12,20 @@ _JOINER: Final = "\u200d"
 
 
 def title_of(ticket: TrackerTicket, max_chars: int, max_bytes: int | None = None) -> str:
-    """Return the title, of at most `max_chars` characters and `max_bytes` bytes of UTF-8."""
-    # A title is shortened again below; a stranger's may be long.
-    title = harmless_title(cut(ticket.title, max_chars * 2))
+    """Return the title, of at most `max_chars` UTF-16 code units and `max_bytes` bytes of UTF-8."""
+    title = harmless_title(ticket.title)
     if not any(map(_is_visible, title)):
-        title = f"Website risk of severity {harmless_line(ticket.severity)}"
+        title = f"Website risk of severity {harmless_title(ticket.severity)}"
     if _fits(title, max_chars, max_bytes):
         return title
-    end = min(len(title), max_chars - 1)
-    while end and not _fits(title[:end] + ELLIPSIS, max_chars, max_bytes):
+    end = min(len(title), max_chars) - 1
+    while end > 0 and not _fits(title[:end] + ELLIPSIS, max_chars, max_bytes):
         end -= 1
-    return title[: _before_cluster(title, end)].rstrip(f" {ZWSP}") + ELLIPSIS
+    return title[: _before_cluster(title, max(end, 0))].rstrip(f" {ZWSP}") + ELLIPSIS
 
 
 def _fits(title: str, max_chars: int, max_bytes: int | None) -> bool:
-    return len(title) <= max_chars and (max_bytes is None or len(title.encode()) <= max_bytes)
+    return length(title) <= max_chars and (max_bytes is None or len(title.encode()) <= max_bytes)
 
 
 def _before_cluster(title: str, end: int) -> int:

@@ -3,28 +3,24 @@
 Strangers' text is in `{noformat}` only: inline code would still mention and load images.
 """
 
-import re
 from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text.neutral import ZWSP
+from schemas.trackers.text.neutral import harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
 
 #: `{noformat}` ends the block; `[~person]` and `[^file]` are broken in case that Jira finds them in one.
-_TOKEN: Final = re.compile(r"\{(?=noformat)|\[(?=[~^])", re.IGNORECASE)
+_harmless: Final = harmless_by(r"(?i:(?<=\{)(?=noformat))", r"(?<=\[)(?=[~^])")
 
 
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
-    """Return the text of at most `max_chars` characters."""
+    """Return the text of at most `max_chars` UTF-16 code units."""
     return _Wiki().body_of(ticket, max_chars)
 
 
 class _Wiki(PlainBlocks):
     def neutral(self, text: str) -> str:
-        return _TOKEN.sub(rf"\g<0>{ZWSP}", super().neutral(text))
-
-    def neutral_url(self, url: str) -> str:
-        return _TOKEN.sub(rf"\g<0>{ZWSP}", super().neutral_url(url))
+        return _harmless(text)
 
     def heading(self, text: str) -> str:
         return f"h3. {text}"
