@@ -85,7 +85,9 @@ def is_group(ticket: Mapping[str, Any]) -> bool:
 
 def without_places(description: str) -> str:
     """Return the description of a group's ticket without the list of places, for texts with a list of their own."""
-    return _PLACES_LIST.sub("", description)
+    lists = [*_PLACES_LIST.finditer(description)]
+    # The reported text before it may have a list, too.
+    return description[: lists[-1].start()] + description[lists[-1].end() :] if lists else description
 
 
 def new_group(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str | None) -> Group:
