@@ -27,6 +27,7 @@ from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 from worker.http.signed_request import SignedPost
 from worker.metrics import Attempts
+from worker.trackers.runner import TrackerRunner
 
 #: Waiting for a database lock as long as requests do, and then renewing, could take longer than a lease lasts.
 LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
@@ -57,7 +58,8 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
     """Return a dispatcher that keeps `clock` right and counts `attempts`; the database is open."""
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
     vault = Vault(settings.encryption_keys)
-    runner = AttemptRunner(client.post, vault, AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now))
+    attempt_options = AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now)
+    runner = AttemptRunner(client.post, vault, attempt_options, TrackerRunner(client, vault, settings.public_base_url))
     dispatcher_options = DispatcherOptions(
         worker_name(),
         settings.worker_concurrency,
@@ -73,9 +75,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
     vault = Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
-    inspect = compose_client(settings, validations.VALIDATIONS_AT_ONCE).inspect
-    lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
-    validation = validations.ValidationTask(inspect, worker_name(), now, lease_s)
+    validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = recoveries.RecoveryTask(wake_ups, now)
@@ -104,7 +104,16 @@ def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> p
     client = compose_client(settings, at_once)
     vault = Vault(settings.encryption_keys)
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    return pings.PingTask(signed_post, worker_name(), now)
+    trackers = TrackerRunner(client, vault, settings.public_base_url)
+    return pings.PingTask(signed_post, worker_name(), now, trackers)
+
+
+def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:
+    """Return the task that validates targets, for `at_once` threads."""
+    client = compose_client(settings, at_once)
+    trackers = TrackerRunner(client, Vault(settings.encryption_keys), settings.public_base_url)
+    lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
+    return validations.ValidationTask(client.inspect, worker_name(), now, lease_s, trackers)
 
 
 def worker_name() -> str:

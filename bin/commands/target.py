@@ -24,7 +24,7 @@ from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db.engine import transaction
-from storage.targets import pings, targets
+from storage.targets import pings, targets, validations
 
 _COLUMNS: Final = ("id", "name", "provider_key", "status", "status_reason", "base_url")
 
@@ -268,8 +268,9 @@ def limit(target_id: str, limit_members: dict[str, int | None], as_json: bool) -
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
-    """Check a target's URL, DNS, connection and certificate without sending a request.
+    """Check a target's URL, DNS, connection and certificate; a tracker's token, rights and settings too.
 
+    Nothing is sent to a receiver, and nothing is created at a tracker.
     A running worker checks it, by its settings, and the result is stored. Without one, this command checks it by its own
     settings, prints the result as `checked`, and stores nothing.
     """
@@ -280,10 +281,10 @@ def validate(target_id: str, as_json: bool) -> None:
         found = Validation(target.validation_reason)
         if not is_by_worker:
             # Imported here: only the commands that connect to targets need it, and the import is slow.
-            from worker.composition import compose_client  # noqa: PLC0415 - see above
+            from worker.composition import compose_validation_task  # noqa: PLC0415 - see above
 
             _report_no_worker()
-            found = compose_client(settings, 1).inspect(target.base_url)
+            found = compose_validation_task(settings, 1).inspect(validations.draft(target_id))
         by, status = "worker" if is_by_worker else "command", "passed" if found.has_passed else "failed"
         checked = {"by": by, "status": status, "reason": found.reason}
         print_record({**dump_target(target, utc_now()), "checked": checked}, as_json)
@@ -300,7 +301,7 @@ def validate(target_id: str, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def ping(target_id: str, as_json: bool) -> None:
-    """Send one signed test event to a target and print the result.
+    """Send one signed test event to a target and print the result; validate a target of a tracker.
 
     A running worker sends it, by its settings. Without one, this command sends it by its own settings and stores nothing.
     """

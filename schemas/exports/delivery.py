@@ -21,9 +21,9 @@ class Claim(NamedTuple):
     """One export held for one attempt.
 
     `attempt` counts all attempts of the export; `try_number` those of the current schedule, which a manual retry starts
-    again at `schedule_began_at`. `is_outcome_unknown` says that an earlier attempt may have delivered it.
-    `claimed_at` is when the row was last read with this lease. The attempt takes a sender
-    thread of the share of `account_id`.
+    again at `schedule_began_at`. `is_outcome_unknown` says that an earlier attempt may have delivered it, `has_lapsed` that
+    the last one ended with its lease, at an unknown moment. `claimed_at` is when the row was last read with this lease. The
+    attempt takes a sender thread of the share of `account_id`.
     """
 
     export_id: str
@@ -39,6 +39,7 @@ class Claim(NamedTuple):
     account_id: int
     options: DeliveryOptions = DEFAULT_OPTIONS
     is_outcome_unknown: bool = False
+    has_lapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

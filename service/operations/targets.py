@@ -17,12 +17,13 @@ from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target, TargetEdit, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from service.operations.address_check import AddressCheck
 from service.operations.provider_checks import checked_edit, require_page
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
-from storage.exports import worker_heartbeats
+from storage.exports import transitions, worker_heartbeats
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, targets, validations
@@ -122,16 +123,16 @@ class TargetOperations:
         changes.remove(target_id, utc_now(), actor.key, actor.account_id)
 
     def change_status(self, target_id: str, verb: str, actor: Actor) -> None:
-        """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it."""
-        targets.change_status(
-            target_id,
-            verb,
-            utc_now(),
-            actor.key,
-            BY_CLIENT if isinstance(actor, TokenPrincipal) else actor.key,
-            default=self.default_secret,
-            account_id=actor.account_id,
-        )
+        """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it.
+
+        With a target of a tracker, what configuration errors have blocked there is due again.
+        """
+        now, why = utc_now(), BY_CLIENT if isinstance(actor, TokenPrincipal) else actor.key
+        default, account_id = self.default_secret, actor.account_id
+        with engine.transaction():
+            targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
+            if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
+                transitions.requeue_blocked(target_id, now, actor.key)
 
     def check_before_resuming(self, target_id: str, actor: Actor) -> Validation | None:
         """Check the address of a target before it is resumed; None if its status cannot be resumed.

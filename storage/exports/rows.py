@@ -164,6 +164,7 @@ def export_from(row: PolledExport) -> Export:
 
 def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
     """Return the claim of an export that was due until `lease` took it at `now`."""
+    has_lapsed = due.status == ExportStatus.DELIVERING
     return Claim(
         export_id=due.id,
         lease=lease,
@@ -177,8 +178,9 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         claimed_at=now,
         account_id=due.account_id,
         options=due.options,
-        # A lease that lapsed: the worker may have sent the request before it died.
-        is_outcome_unknown=bool(due.is_outcome_unknown) or due.status == ExportStatus.DELIVERING,
+        # A worker whose lease lapsed may have sent the request before it died.
+        is_outcome_unknown=bool(due.is_outcome_unknown) or has_lapsed,
+        has_lapsed=has_lapsed,
     )
 
 

@@ -23,6 +23,7 @@ from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
+from schemas.trackers.failures import CONFIGURATION_CODES
 from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
@@ -49,6 +50,9 @@ from storage.targets import targets, validations
 RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
+
+#: Why exports are due again that a tracker's configuration error had blocked: the reason of their audit entries.
+RESUMED: Final = "target_resumed"
 
 NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
@@ -341,6 +345,28 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
     )
 
 
+def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | None = None) -> int:
+    """Make the exports of a resumed target due again that a tracker's configuration error blocked, as `retry` does.
+
+    Return how many; `except_id` is left as it is. The caller holds the transaction.
+    """
+    wanted = recoverable(target_id, 0).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
+    # Another request may retry one meanwhile.
+    is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
+    requeued = ExportRow.update(
+        version=ExportRow.version + 1,
+        status=TRANSITIONS[Transition.RETRY].target.value,
+        status_reason=None,
+        due_at=now,
+        finished_at=None,
+        schedule_began_at=now,
+        attempts_before=ExportRow.attempts,
+    )
+    ids = [row.id for row in requeued.where(ExportRow.id.in_(wanted), is_blocked).returning(ExportRow.id).execute()]
+    append_all([_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
+    return len(ids)
+
+
 def shorten_leases(now: datetime, lease_s: float) -> int:
     """Let no claim lapse later than `lease_s` seconds after `now`, as some would after a clock was set back; count them."""
     until = now + timedelta(seconds=lease_s)
@@ -477,14 +503,26 @@ def _end_waiting(
 ) -> int:
     turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
     is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
-    waiting = ExportRow.select(ExportRow.id, ExportRow.status).where(
+    waiting = ExportRow.select(ExportRow.id, ExportRow.status, ExportRow.target).where(
         ExportRow.target.in_(turned_off), ExportRow.due_at.is_null(False), is_unsent
     )
     found = tuples(for_update(waiting.limit(limit), "FOR UPDATE SKIP LOCKED"))
-    reason = f"target_{off.value}"
-    _end([export_id for export_id, _ in found], transition, reason, now, ExportRow.version + 1)
-    append_all([_entry(now, worker, transition, status, export_id, reason) for export_id, status in found])
+    reasons = _reasons_of({target_id for _, _, target_id in found}, off)
+    # A worker that died may have sent it.
+    update([each for each, status, _ in found if status == ExportStatus.DELIVERING], is_outcome_unknown=True)
+    for reason in set(reasons.values()):
+        ids = [export_id for export_id, _, target_id in found if reasons[target_id] == reason]
+        _end(ids, transition, reason, now, ExportRow.version + 1)
+    append_all([_entry(now, worker, transition, status, each, reasons[target_id]) for each, status, target_id in found])
     return len(found)
+
+
+def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str]:
+    """Return why exports of targets that were turned off are ended: a tracker's configuration error, or the status."""
+    if not target_ids:
+        return {}
+    found = tuples(TargetRow.select(TargetRow.id, TargetRow.status_reason).where(TargetRow.id.in_(sorted(target_ids))))
+    return {each: why if why in CONFIGURATION_CODES else f"target_{off.value}" for each, why in found}
 
 
 def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
@@ -547,6 +585,7 @@ def _unblock(
         validations.request(target_id, export.account_id, now, actor)
     if lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
+        requeue_blocked(target_id, now, actor, export.id)
 
 
 def transition_many(

@@ -70,6 +70,11 @@ def request(target_id: str, account_id: int | None, now: datetime, actor: str) -
     return requested_at
 
 
+def draft(target_id: str) -> ValidationJob:
+    """Return a validation under no lease, whose result is not stored. Raises TargetNotFound."""
+    return _job(targets.find_row(target_id), "")
+
+
 def get(target_id: str, asked_at: datetime, now: datetime) -> RequestedValidation:
     """Return the state of the validation that is requested since `asked_at`."""
     row = TargetRow.get_by_id(target_id)
@@ -115,7 +120,7 @@ def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] =
                 compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                return ValidationJob(row.id, row.account_id, row.base_url, lease, row.secret_sealed, options_of(row))
+                return _job(row, lease)
     return None
 
 
@@ -126,6 +131,10 @@ def finish(job: ValidationJob, validation: Validation, now: datetime, worker: st
             return False
         targets.record_validation(job.target_id, None, validation, now, worker)
     return True
+
+
+def _job(row: TargetRow, lease: str) -> ValidationJob:
+    return ValidationJob(row.id, targets.account_of(row), row.base_url, lease, row.secret_sealed, options_of(row))
 
 
 def _spared_until(row: TargetRow, now: datetime) -> datetime | None:

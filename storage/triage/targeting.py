@@ -115,6 +115,8 @@ def retry_elsewhere(
             attempts_before=export.attempts,
             provider_ticket_id=None,
             provider_ticket_url=None,
+            # Of the former target.
+            is_outcome_unknown=False,
         )
         return get(export_id)
 

@@ -1,10 +1,12 @@
-"""Validates targets: URL, DNS, connection, certificate. Nothing is sent.
+"""Validates targets: URL, DNS, connection, certificate; a tracker is asked about its token and settings as well.
 
-The result is recorded with the target. Only our own address policy blocks a target; a resolver error or a receiver that is
-down is shown and blocks nothing. No database connection is held during the network calls.
+Nothing is sent to a receiver, and nothing is created at a tracker. The result is recorded with the target. Only our own
+address policy blocks a target; a resolver error, a receiver that is down or a token that a tracker rejects is shown and
+blocks nothing. No database connection is held during the network calls.
 """
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final
@@ -12,9 +14,13 @@ from typing import Final
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
 from schemas.targets.validations import Validation
+from schemas.trackers.exchange import TrackerFailure
+from schemas.trackers.failures import RATE_LIMITED
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.engine import connection
 from storage.targets import validations
 from storage.targets.validations import ValidationJob
+from worker.trackers.runner import TrackerRunner, TrackerTarget
 
 #: Concurrent validations of one account alone, in one worker; beside it, other accounts have threads of their own. A
 #: receiver that hangs must not make other clients wait for its deadline.
@@ -23,6 +29,8 @@ VALIDATIONS_AT_ONCE: Final = 4
 POLL_S: Final = 1.0
 #: How much longer than its deadline a validation is leased: to write the result, to wait for another writer.
 LEASE_MARGIN_S: Final = 15.0
+#: Reasons that say nothing about the target.
+_POSTPONING: Final = frozenset({DnsFailure.OVERLOADED, RATE_LIMITED})
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,13 +39,19 @@ class ValidationTask:
     """Claims and validates targets.
 
     `inspect` checks the URL of an account within a deadline and never raises for what the network does; a lease lasts
-    `lease_s` seconds.
+    `lease_s` seconds. Targets of trackers need `trackers`.
     """
 
     def __init__(
-        self, inspect: Callable[[str, AccountId], Validation], worker: str, now: Callable[[], datetime], lease_s: float
+        self,
+        inspect: Callable[[str, AccountId], Validation],
+        worker: str,
+        now: Callable[[], datetime],
+        lease_s: float,
+        trackers: TrackerRunner | None = None,
     ) -> None:
         self._inspect = inspect
+        self._trackers = trackers
         self._worker = worker
         self._now = now
         self._lease_s = lease_s
@@ -56,14 +70,26 @@ class ValidationTask:
 
     def validate(self, due: ValidationJob) -> None:
         """Validate a target that was claimed, and record the result."""
-        validation = self._inspect(due.base_url, due.account_id)
-        if validation.reason == DnsFailure.OVERLOADED:
-            # Our own overload, not the target's fault: the lease expires, and the target is validated then.
-            overloaded = {"target_id": due.target_id, "worker": self._worker}
-            _log.warning("DNS resolver overloaded, validation postponed", extra=overloaded)
+        validation = self.inspect(due)
+        if validation.reason in _POSTPONING:
+            # Our own overload or a limit, not the target's fault: the lease expires, and the target is validated then.
+            postponed = {"target_id": due.target_id, "worker": self._worker, "reason": validation.reason}
+            _log.warning("validation postponed", extra=postponed)
             return
         with connection():
             is_recorded = validations.finish(due, validation, self._now(), self._worker)
         if is_recorded and validation.is_refused:
             extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self._worker}
             _log.warning("target blocked: its address is not allowed", extra=extra)
+
+    def inspect(self, due: ValidationJob) -> Validation:
+        """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""
+        began_at = time.monotonic()
+        found = self._inspect(due.base_url, due.account_id)
+        is_tracker = due.options.provider_key != GENERIC_WEBHOOK
+        if not is_tracker or self._trackers is None or due.secret_sealed is None or not found.has_passed:
+            return found
+        target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
+        result = self._trackers.validate(target, time.monotonic() - began_at)
+        reason = result.value.code if isinstance(result.value, TrackerFailure) else result.outcome.error
+        return found if reason is None else Validation(reason, result.outcome.refused)

@@ -1,4 +1,4 @@
-"""One delivery attempt: check that the claim still holds, sign, send, decide what follows.
+"""One delivery attempt: check that the claim still holds, sign, send, decide what follows; at trackers: create an issue.
 
 It runs on a thread of the sender pool; the dispatcher writes the result. Between the claim and the attempt the export may
 have been redacted, its target turned off, its secret rotated, or the lease lost: a claim that has waited is checked in the
@@ -13,6 +13,8 @@ from typing import Final
 
 from runtime import logs, tracing
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
+from schemas.targets.delivery_options import DEFAULT_OPTIONS
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db import identifiers
 from storage.db.engine import OUTAGES, connection
 from storage.exports import claims_sql
@@ -20,7 +22,10 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker import outages
 from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.tracker_outcomes import decide_tracker_outcome
 from worker.http.signed_request import Message, Post, SignedPost, new_nonce
+from worker.trackers.runner import TrackerRunner
+from worker.trackers.session import TrackerResult
 
 #: A claim that waited no longer than a few ticks is sent without a second check, which costs a third of a delivery; so an
 #: attempt starts at most this long after its row was read.
@@ -49,11 +54,12 @@ class AttemptOptions:
 
 
 class AttemptRunner:
-    """Makes attempts for claims."""
+    """Makes attempts for claims; those for trackers need `trackers`."""
 
-    def __init__(self, post: Post, vault: Vault, options: AttemptOptions) -> None:
+    def __init__(self, post: Post, vault: Vault, options: AttemptOptions, trackers: TrackerRunner | None = None) -> None:
         self._signed_post = SignedPost(post, vault, options.default_secret)
         self._options = options
+        self._trackers = trackers
 
     def run(self, claim: Claim) -> CompletedAttempt | None:
         """Make one attempt and decide what follows; None if it must not start: nothing was sent."""
@@ -79,6 +85,8 @@ class AttemptRunner:
         return attempt
 
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
+        if claim.options is not DEFAULT_OPTIONS and claim.options.provider_key != GENERIC_WEBHOOK:
+            return self._tracker_attempt(claim, attempt_id, started_at)
         schedule, nonce = self._options.schedule, new_nonce()
         if claim.try_number > len(schedule.delays_s) + 1:
             # Every try was begun and none ended: this export crashes its worker.
@@ -101,3 +109,15 @@ class AttemptRunner:
         now, jitter = self._options.now(), self._options.jitter()
         verdict = decide_outcome(outcome, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
         return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)
+
+    def _tracker_attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
+        schedule = self._options.schedule
+        if claim.try_number > len(schedule.delays_s) + 1:
+            result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
+        elif self._trackers is None:
+            result = TrackerResult(Outcome(error="internal_error"), is_outcome_unknown=claim.is_outcome_unknown)
+        else:
+            result = self._trackers.deliver(claim)
+        now, jitter = self._options.now(), self._options.jitter()
+        verdict = decide_tracker_outcome(result, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
+        return CompletedAttempt(claim, attempt_id, started_at, None, result.outcome, verdict)

@@ -56,6 +56,10 @@ class Schedule:
     max_age: timedelta
 
 
+#: With a retry left, an outcome describes its attempt alone, not the end of a schedule.
+ONE_RETRY_LEFT: Final = Schedule((0.0,), timedelta.max)
+
+
 def decide_outcome(
     outcome: Outcome, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
 ) -> Verdict:
@@ -70,7 +74,7 @@ def decide_outcome(
     if outcome.status is None:
         error = outcome.error or "no_answer"
         effect = replace(_FAILING, is_overloaded=error in TIMEOUTS)
-        return _retry(outcome, error, effect, try_number, began_at, now, jitter, schedule)
+        return retry(error, None, effect, try_number, began_at, now, jitter, schedule)
     response = _json_object(outcome.body)
     if 200 <= outcome.status < 300:
         return _delivered(response, is_clean=_is_clean(outcome))
@@ -80,8 +84,48 @@ def decide_outcome(
         return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
-        return _retry(outcome, error, _effect_of_retryable(outcome, error, now), try_number, began_at, now, jitter, schedule)
+        retry_after_s = _retry_after_s(outcome, error, now)
+        effect = _effect_of_retryable(outcome, error, now)
+        return retry(error, retry_after_s, effect, try_number, began_at, now, jitter, schedule)
     return _failed(outcome.status, code)
+
+
+def retry(
+    error: str,
+    retry_after_s: int | None,
+    effect: TargetEffect,
+    try_number: int,
+    began_at: datetime,
+    now: datetime,
+    jitter: float,
+    schedule: Schedule,
+) -> Verdict:
+    """Schedule the next attempt, or give up where the schedule is used up or the export is too old.
+
+    `retry_after_s` are the seconds that the receiver asks to wait.
+    """
+    given_up = Verdict(
+        Transition.FAIL,
+        "exhausted",
+        "attempts_exhausted",
+        error,
+        retry_after_s=retry_after_s,
+        effect=replace(effect, connected="failing", health=TargetHealth.UNHEALTHY),
+    )
+    if try_number > len(schedule.delays_s):
+        return given_up
+    delay_s = max(_delay_s(schedule.delays_s[try_number - 1], retry_after_s, jitter), effect.hold_s or 0)
+    next_at = now + timedelta(seconds=delay_s)
+    if next_at - began_at > schedule.max_age:
+        return given_up
+    return Verdict(
+        Transition.RESCHEDULE,
+        "retryable",
+        error_code=error,
+        next_attempt_at=next_at,
+        retry_after_s=retry_after_s,
+        effect=effect,
+    )
 
 
 def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
@@ -122,42 +166,6 @@ def _failed(status: int, code: str | None) -> Verdict:
         return failed._replace(reason="receiver_gone", error_code="receiver_gone", effect=_GONE)
     reason = VALIDATION_FAILED if code == VALIDATION_FAILED else "receiver_rejected"
     return failed._replace(reason=reason, error_code=reason)
-
-
-def _retry(
-    outcome: Outcome,
-    error: str,
-    effect: TargetEffect,
-    try_number: int,
-    began_at: datetime,
-    now: datetime,
-    jitter: float,
-    schedule: Schedule,
-) -> Verdict:
-    """Schedule the next attempt, or give up where the schedule is used up or the export is too old."""
-    retry_after_s = _retry_after_s(outcome, error, now)
-    given_up = Verdict(
-        Transition.FAIL,
-        "exhausted",
-        "attempts_exhausted",
-        error,
-        retry_after_s=retry_after_s,
-        effect=replace(effect, connected="failing", health=TargetHealth.UNHEALTHY),
-    )
-    if try_number > len(schedule.delays_s):
-        return given_up
-    delay_s = max(_delay_s(schedule.delays_s[try_number - 1], retry_after_s, jitter), effect.hold_s or 0)
-    next_at = now + timedelta(seconds=delay_s)
-    if next_at - began_at > schedule.max_age:
-        return given_up
-    return Verdict(
-        Transition.RESCHEDULE,
-        "retryable",
-        error_code=error,
-        next_attempt_at=next_at,
-        retry_after_s=retry_after_s,
-        effect=effect,
-    )
 
 
 def _delay_s(scheduled_s: float, retry_after_s: int | None, jitter: float) -> float:

@@ -242,7 +242,7 @@ def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now:
     is_closing = state.held_reason == BREAKER_OPEN
     if is_closing or not state.is_held(now):
         ramp = min(int(MAX_CONCURRENCY), ramp + len(effects))
-    return replace(
+    state = replace(
         state,
         connected=effects[-1].connected or state.connected,
         last_success_at=now,
@@ -254,6 +254,10 @@ def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now:
         failing_since=None,
         validation_status=PASSED if state.validation_status == FAILED else state.validation_status,
     )
+    for effect in effects:
+        # The last request that a limit allowed.
+        state = _hold(state, effect, now)
+    return state
 
 
 def _apply_others(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:

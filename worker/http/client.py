@@ -14,7 +14,9 @@ from schemas.exports.delivery import Outcome
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from schemas.url_policy.policy import TargetPolicy
 from worker.http.adapter import CONFIRMED_FOR_S, KEPT_IDLE_S, GuardedAdapter
+from worker.http.deadline import Exchange
 from worker.http.errors import TargetRefused, TransportError
+from worker.http.response_parser import ParsedResponse
 
 #: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, which the ssl module has no name for.
 _CERT_HAS_EXPIRED: Final = 10
@@ -46,6 +48,14 @@ class HttpClient:
         except TransportError as failed:
             return exchange.outcome(error=failed.error, refused=isinstance(failed, TargetRefused))
         return exchange.outcome(response.status, retry_after=response.retry_after, body=response.body)
+
+    def begin(self, account_id: AccountId = None) -> Exchange:
+        """Return an exchange for requests of an account under one deadline, which begins now."""
+        return self._adapter.begin(account_id)
+
+    def exchange(self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes) -> ParsedResponse:
+        """Send one request of an exchange, as the adapter does. Raises TransportError, InvalidHeader."""
+        return self._adapter.exchange(exchange, method, url, headers, body)
 
     def inspect(self, url: str, account_id: AccountId = None) -> Validation:
         """Check a target as a delivery would meet it now, from its URL to its certificate; sends nothing, never raises.

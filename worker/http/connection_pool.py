@@ -67,7 +67,7 @@ class GuardedConnection(WatchedSocket):
         parser.read_head(receive)
         exchange.first_byte_at = time.monotonic()
         # The parser cannot know that the length in a response to HEAD announces no body.
-        return parser.read_body(_no_bytes if is_head else receive)
+        return parser.read_body(_no_bytes if is_head else receive, exchange.max_response_bytes)
 
 
 class Origin:
@@ -97,6 +97,7 @@ class Origin:
         """Send a message once and return the response. Raises TransportError, InvalidResponse, OSError."""
         connection = self._take(exchange)
         try:
+            exchange.has_sent = True
             connection.send(message)
             response = connection.read_response(exchange, is_head=is_head)
         except BaseException:

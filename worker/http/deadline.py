@@ -1,7 +1,7 @@
-"""One deadline for a whole request: when it passes, the watchdog shuts the connection down under the waiting thread.
+"""One deadline for a whole exchange: when it passes, the watchdog shuts the connection down under the waiting thread.
 
-A timeout per read does not bound how long a peer may take. So each exchange is watched from the DNS lookup to the last byte
-of the response, over a new connection or a kept one, and only the connection that it uses is shut down.
+A timeout per read does not bound how long a peer may take. So each request of an exchange is watched from the DNS lookup to
+the last byte of the response, over a new connection or a kept one, and only the connection that it uses is shut down.
 """
 
 import math
@@ -14,16 +14,18 @@ from typing import Final
 
 from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome, Timings
+from worker.http.response_parser import MAX_RESPONSE_BYTES
 
 #: How late the watchdog may notice that a deadline has passed.
 _WATCH_S: Final = 0.05
 
 
 class Exchange:
-    """One request under its deadline: the connection it uses and the duration of its parts.
+    """One request, or several one after the other, under one deadline: the connection it uses, the duration of its parts.
 
     It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them. Its name is looked up
-    in the share of `account_id`.
+    in the share of `account_id`. `has_sent` says whether the receiver may have got bytes of the request;
+    `max_response_bytes` is how much is read of its response.
     """
 
     __slots__ = (
@@ -35,6 +37,8 @@ class Exchange:
         "connect_timeout_s",
         "deadline",
         "first_byte_at",
+        "has_sent",
+        "max_response_bytes",
         "timings",
     )
 
@@ -46,6 +50,8 @@ class Exchange:
         self.address: str | None = None
         self.timings = _NOTHING_TIMED
         self.first_byte_at: float | None = None
+        self.has_sent = False
+        self.max_response_bytes = MAX_RESPONSE_BYTES
         self._expired = False
         self._watched: WatchedSocket | None = None
 

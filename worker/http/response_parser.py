@@ -20,8 +20,9 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 #: Servers and proxies send 8 to 32 KiB of headers at most; interim responses (100, 103) count as well.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: A chunked body with its sizes, extensions and trailers: no honest framing is longer than what it frames.
-MAX_CHUNKED_BYTES: Final = 2 * MAX_RESPONSE_BYTES
+#: A chunked body with its sizes, extensions and trailers, per byte of the body: no honest framing is longer than what it
+#: frames.
+CHUNKED_FACTOR: Final = 2
 #: Headers of one response, and trailers of a chunked body; http.client's number.
 _MAX_HEADERS: Final = 100
 #: Bytes per read: a whole record of TLS, so that none of it waits unseen above the socket.
@@ -105,18 +106,18 @@ class ResponseParser:
             raise InvalidResponse("The response headers are too long.")
         self._feed(rest)
 
-    def read_body(self, receive: Callable[[int], bytes]) -> ParsedResponse:
-        """Read the body as far as the limits and `receive` allow; a longer or broken one ends its connection."""
+    def read_body(self, receive: Callable[[int], bytes], max_bytes: int = MAX_RESPONSE_BYTES) -> ParsedResponse:
+        """Read `max_bytes` of the body, as far as `receive` allows; a longer or broken one ends its connection."""
         if not self._is_done:
-            self._read_on(receive)
-        body = b"".join(self._pieces)[:MAX_RESPONSE_BYTES]
+            self._read_on(receive, max_bytes)
+        body = b"".join(self._pieces)[:max_bytes]
         headers, self._headers = self._headers, []
         self._pieces, self._lines = [], []  # a kept connection would hold up to 200 KiB
         return ParsedResponse(self._status, headers, body, self._ends_connection)
 
-    def _read_on(self, receive: Callable[[int], bytes]) -> None:
-        left = MAX_CHUNKED_BYTES
-        while not self._is_done and self._size < MAX_RESPONSE_BYTES and left > 0:
+    def _read_on(self, receive: Callable[[int], bytes], max_bytes: int) -> None:
+        left = CHUNKED_FACTOR * max_bytes
+        while not self._is_done and self._size < max_bytes and left > 0:
             try:
                 piece = receive(_PIECE_BYTES)
             except OSError:

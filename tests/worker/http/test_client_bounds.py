@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import always, made_client, once, post
 from worker.http.client import HttpClient
-from worker.http.response_parser import MAX_CHUNKED_BYTES, MAX_HEAD_BYTES, MAX_RESPONSE_BYTES
+from worker.http.response_parser import CHUNKED_FACTOR, MAX_HEAD_BYTES, MAX_RESPONSE_BYTES
 
 #: An endless receiver ends here, should nobody stop it.
 ENOUGH_BYTES: Final = 100_000_000
@@ -118,7 +118,7 @@ def test_a_head_may_be_64_kib_and_no_byte_more(client: HttpClient) -> None:
 def test_a_body_in_many_small_chunks_is_read(client: HttpClient) -> None:
     body = b'{"id": "T-1", "url": "https://tickets.example.com/T-1"}' * 100
     chunks = b"".join(b"a;n=1\r\n%b\r\n" % body[at : at + 10] for at in range(0, len(body), 10))
-    assert len(chunks) < MAX_CHUNKED_BYTES
+    assert len(chunks) < CHUNKED_FACTOR * MAX_RESPONSE_BYTES
     with LoopbackServer(once(CHUNKED + chunks + b"0\r\nTrailer: 1\r\n\r\n")) as server:
         outcome = post(client, server.url())
     assert outcome.body == body

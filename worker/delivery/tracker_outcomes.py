@@ -1,0 +1,115 @@
+"""Decides what follows from a tracker's response for the export and its target.
+
+Pure: time and jitter are arguments. The table is the same for all trackers; their modules name the kind of each refusal
+(`schemas.trackers.failures`).
+"""
+
+import math
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.exports.delivery import DELIVERED, TargetEffect, TargetHealth, Verdict
+from schemas.exports.response_excerpt import has_forbidden
+from schemas.exports.state_machine import Transition
+from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
+from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
+from schemas.trackers.failures import UNKNOWN_OUTCOME
+from worker.delivery.outcomes import (
+    MAX_PROVIDER_TEXT,
+    MAX_RETRY_AFTER_S,
+    ONE_RETRY_LEFT,
+    RETRY_AFTER,
+    Schedule,
+    decide_outcome,
+    retry,
+)
+from worker.trackers.session import TrackerResult
+
+#: How long a rate limit that names no time holds the target: GitHub asks for a minute at least.
+DEFAULT_HOLD_S: Final = 60
+
+_CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
+
+
+def decide_tracker_outcome(
+    result: TrackerResult, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
+) -> Verdict:
+    """Return what follows from a delivery to a tracker; the arguments are those of `decide_outcome`.
+
+    After an unknown outcome the next attempt begins once the issue can be found.
+    """
+    verdict = _decide(result, try_number, began_at, now, jitter, schedule)
+    verdict = verdict._replace(effect=_held(verdict.effect, result.held_until_s, now))
+    if not result.is_outcome_unknown:
+        return verdict
+    next_at = verdict.next_attempt_at
+    if next_at is not None:
+        next_at = max(next_at, now + timedelta(seconds=result.lookup_delay_s))
+    return verdict._replace(is_outcome_unknown=True, next_attempt_at=next_at)
+
+
+def decide_validation(result: TrackerResult, now: datetime) -> Verdict:
+    """Return what follows from a validation for its target, which it never blocks; DELIVERED says that it passed."""
+    if result.value is None and result.outcome.error is None:
+        return Verdict(Transition.DELIVER, DELIVERED, effect=_held(_CONNECTED, result.held_until_s, now))
+    verdict = decide_tracker_outcome(result, 1, now, now, 0.0, ONE_RETRY_LEFT)
+    if isinstance(result.value, TrackerFailure) and result.value.kind is FailureKind.CONFIGURATION:
+        return verdict._replace(effect=replace(verdict.effect, status=None, reason=None))
+    return verdict
+
+
+def _decide(
+    result: TrackerResult, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
+) -> Verdict:
+    value = result.value
+    if isinstance(value, TrackerIssue):
+        ticket_id, url = _storable(value.id), _storable(value.url)
+        if url is not None and not url.startswith(("https://", "http://")):
+            url = None
+        return Verdict(
+            Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url
+        )
+    if value is None and result.outcome.error is not None:
+        return decide_outcome(result.outcome, try_number, began_at, now, jitter, schedule)
+    if value is not None and value.kind is FailureKind.CONFIGURATION:
+        effect = TargetEffect("failing", TargetStatus.BLOCKED, value.code, TargetHealth.UNHEALTHY)
+        return Verdict(Transition.BLOCK, "rejected", value.code, value.code, effect=effect)
+    if value is not None and value.kind is FailureKind.PAYLOAD:
+        return Verdict(Transition.FAIL, "rejected", value.code, value.code)
+    error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
+    wait_s = None if value is None else _wait_s(value, now)
+    effect = _effect_of_retryable(value, wait_s, result.outcome.status)
+    return retry(error, wait_s, effect, try_number, began_at, now, jitter, schedule)
+
+
+def _effect_of_retryable(failure: TrackerFailure | None, wait_s: int | None, status: int | None) -> TargetEffect:
+    is_rate_limit = failure is not None and failure.is_rate_limit
+    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_rate_limit or status in RETRY_AFTER)
+    if wait_s is None:
+        return effect
+    return replace(effect, hold_s=wait_s, hold_reason=RATE_LIMITED if is_rate_limit else RECEIVER_UNAVAILABLE)
+
+
+def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
+    """Return the whole seconds that a tracker asks to wait, a day at most; None where it asks for none."""
+    wait_s = failure.retry_after_s
+    if wait_s is None and failure.retry_at_s is not None:
+        wait_s = failure.retry_at_s - now.timestamp()
+    if wait_s is None:
+        return DEFAULT_HOLD_S if failure.is_rate_limit else None
+    return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s > 0 else None
+
+
+def _held(effect: TargetEffect, held_until_s: float | None, now: datetime) -> TargetEffect:
+    """Return an effect that also holds the target until a moment that a response named, a day at most."""
+    hold_s = 0.0 if held_until_s is None else min(held_until_s - now.timestamp(), MAX_RETRY_AFTER_S)
+    if effect.status is not None or hold_s <= (effect.hold_s or 0):
+        return effect
+    return replace(effect, hold_s=hold_s, hold_reason=RATE_LIMITED)
+
+
+def _storable(text: str) -> str | None:
+    """Return an issue's id or URL; None for one that must not be stored or shown."""
+    is_fit = 0 < len(text) <= MAX_PROVIDER_TEXT and text.isprintable() and not has_forbidden(text)
+    return text if is_fit else None

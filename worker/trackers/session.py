@@ -1,0 +1,183 @@
+"""Sends the requests that a tracker's module yields, one after the other, under one deadline and to one origin.
+
+Redirects are never followed. Responses are read as far as each request allows. The token is removed from what the module
+gets, and from the excerpt that is kept: a tracker that repeats it puts it into no row.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from runtime.account_shares import AccountId
+from schemas.exports.delivery import Outcome
+from schemas.exports.response_excerpt import kept_answer, without_secret
+from schemas.trackers.exchange import (
+    FailureKind,
+    Steps,
+    Tracker,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+)
+from schemas.trackers.failures import TOKEN_REJECTED
+from schemas.version import USER_AGENT
+from worker.http.deadline import Exchange
+from worker.http.errors import TargetRefused, TransportError, transport_error
+from worker.http.response_parser import ParsedResponse
+
+#: A shorter part of a token would occur in a response by chance.
+_LEAST_PART: Final = 8
+
+Result = TypeVar("Result")
+
+
+class Transport(Protocol):
+    """Sends the requests of an exchange, as `worker.http.client.HttpClient` does."""
+
+    def begin(self, account_id: AccountId) -> Exchange: ...
+
+    def exchange(
+        self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes
+    ) -> ParsedResponse: ...
+
+
+class TrackerResult(NamedTuple):
+    """The result of a task at a tracker.
+
+    `outcome` is that of the last request, with the time of all. `value` is what the steps returned: None where they found
+    nothing wrong, named no issue, or did not end, for which `outcome.error` is the reason. `is_outcome_unknown` says that
+    the tracker may have the issue although no response said so; `lookup_delay_s` is then the time until it can be found.
+    The tracker wants no requests until `held_until_s`, in seconds since 1970.
+    """
+
+    outcome: Outcome
+    value: TrackerIssue | TrackerFailure | None = None
+    is_outcome_unknown: bool = False
+    held_until_s: float | None = None
+    lookup_delay_s: float = 0
+
+
+class TrackerSession:
+    """The requests of one task; `spent_s` of its deadline have passed already."""
+
+    def __init__(
+        self, transport: Transport, tracker: Tracker, token: str, account_id: AccountId, spent_s: float = 0.0
+    ) -> None:
+        self._transport = transport
+        self._tracker = tracker
+        # The token of a pair `name:token` is a secret of its own.
+        part = token.partition(":")[2]
+        self._secrets = (token, part) if len(part) >= _LEAST_PART else (token,)
+        self._exchange = transport.begin(account_id)
+        self._exchange.deadline -= spent_s
+        self._origin: tuple[str, str] | None = None
+        self._status: int | None = None
+        self._kept: str | None = None
+        self._held_until_s: float | None = None
+        #: The last request that may create an issue, if its response does not refuse it.
+        self._created: TrackerRequest | None = None
+        self._last: TrackerRequest | None = None
+        #: Whether a create got no response, or one that says nothing about the issue.
+        self._is_create_lost = False
+        #: Whether a success could not be read: what it lists is unknown.
+        self.has_unreadable = False
+
+    def run(self, steps: Steps[Result], *, is_lookup: bool = False) -> Result | TrackerFailure:
+        """Send what `steps` yield and return their result.
+
+        A token that no header can contain is rejected without a request. Raises TransportError, and whatever the module
+        raises.
+        """
+        with closing(steps):
+            try:
+                request = next(steps)
+                while _is_sendable(request.headers):
+                    request = steps.send(self._send(request, is_lookup=is_lookup))
+            except StopIteration as ended:
+                result: Result = ended.value
+                return result
+        return TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
+
+    def may_have_created(self, value: object = None) -> bool:
+        """Return whether the tracker may have an issue that no response named; `value` is what the steps returned."""
+        if isinstance(value, TrackerIssue):
+            return False
+        if self._is_create_lost or self._created is None:
+            return self._is_create_lost
+        # A success may contain a refusal, as with GraphQL; one that may pass soon says nothing about this request.
+        is_refusal = isinstance(value, TrackerFailure) and (value.kind is not FailureKind.RETRY or value.is_rate_limit)
+        return not (is_refusal and self._last is self._created)
+
+    def result(
+        self,
+        value: TrackerIssue | TrackerFailure | None = None,
+        error: str | None = None,
+        *,
+        is_outcome_unknown: bool = False,
+        is_refused: bool = False,
+    ) -> TrackerResult:
+        """Return the result of the task, which has ended."""
+        status = None if error is not None else self._status
+        outcome = self._exchange.outcome(status, error, is_refused)._replace(kept=self._kept)
+        delay_s = self._tracker.lookup_delay_s
+        return TrackerResult(outcome, value, is_outcome_unknown, self._held_until_s, delay_s)
+
+    def failed(self, failed: TransportError, *, is_outcome_unknown: bool = False) -> TrackerResult:
+        """Return the result of a task whose last request got no response."""
+        is_refused = isinstance(failed, TargetRefused)
+        return self.result(error=failed.error, is_outcome_unknown=is_outcome_unknown, is_refused=is_refused)
+
+    def _send(self, request: TrackerRequest, *, is_lookup: bool) -> TrackerResponse:
+        self._require_same_origin(request.url)
+        if self._exchange.is_over():
+            raise transport_error("deadline_exceeded")
+        self._exchange.has_sent, self._exchange.max_response_bytes = False, request.max_response_bytes
+        self._status, self._kept, self._last = None, None, request
+        headers = {"User-Agent": USER_AGENT, **request.headers}
+        try:
+            parsed = self._transport.exchange(self._exchange, request.method, request.url, headers, request.body)
+        except BaseException:
+            self._is_create_lost |= request.creates and self._exchange.has_sent
+            raise
+        body = parsed.body
+        for secret in self._secrets:
+            body = without_secret(body, secret)
+        response = TrackerResponse(parsed.status, _headers(parsed), body)
+        self._note(request, response, is_lookup=is_lookup)
+        return response
+
+    def _note(self, request: TrackerRequest, response: TrackerResponse, *, is_lookup: bool) -> None:
+        self._status, is_success = response.status, 200 <= response.status < 300
+        if request.creates:
+            self._is_create_lost |= response.status >= 500
+            self._created = request if is_success else self._created
+        if is_lookup and is_success and response.json() is None:
+            self.has_unreadable = True
+        if request.creates or not is_success:
+            # Other successes are lists of issues, which are none of ours.
+            self._kept = kept_answer(response.body)
+        held_until_s = self._tracker.held_until_s(response)
+        if held_until_s is not None:
+            self._held_until_s = max(held_until_s, self._held_until_s or 0.0)
+
+    def _require_same_origin(self, url: str) -> None:
+        """Keep the token from another server, to which a URL in a response may lead. Raises ValueError."""
+        origin = urlsplit(url)[:2]
+        if self._origin not in {None, origin}:
+            raise ValueError("A tracker's module has left the origin of its first request.")
+        self._origin = origin
+
+
+def _is_sendable(headers: Mapping[str, str]) -> bool:
+    return all(value.isascii() and value.isprintable() for value in headers.values())
+
+
+def _headers(parsed: ParsedResponse) -> dict[str, str]:
+    """Return headers by their names in lower case; values of one name are joined by commas."""
+    headers: dict[str, str] = {}
+    for name, value in parsed.headers:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
