@@ -24,6 +24,7 @@ from schemas.trackers.common import (
     labels_of,
     require_key,
     text_at,
+    unreadable,
     value_at,
 )
 from schemas.trackers.exchange import (
@@ -37,7 +38,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, UNAVAILABLE, failure_of, rate_limited
+from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited
 from schemas.trackers.text import adf, titles, wiki
 
 MAX_SUMMARY: Final = 255
@@ -143,7 +144,7 @@ class JiraTracker:
             return _not_found("project") if refusal.kind is FailureKind.PAYLOAD else refusal
         issues = value_at(response.json(), "issues")
         if not isinstance(issues, list):
-            return _unreadable()
+            return unreadable()
         found = (_issue(access, text_at(issue, "key")) for issue in issues if label in _labels_in(issue))
         return next((issue for issue in found if issue is not None), None)
 
@@ -223,7 +224,7 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
         return refusal
     permissions = value_at(response.json(), "permissions")
     if not isinstance(permissions, dict):
-        return _unreadable()
+        return unreadable()
     missing = (name for name in _PERMISSIONS if value_at(permissions, name, "havePermission") is not True)
     lacking = next(missing, None)
     return None if lacking is None else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN, field=lacking)
@@ -280,7 +281,7 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailur
         lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
         found = next((each for each in lists if isinstance(each, list)), None)
         if found is None:
-            return _unreadable()
+            return unreadable()
         entries += found
         total = value_at(page, "total")
         if not found or not isinstance(total, int) or len(entries) >= total:
@@ -333,11 +334,6 @@ def _rejected(field_id: str) -> TrackerFailure:
 
 def _not_found(field: str) -> TrackerFailure:
     return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field=field)
-
-
-def _unreadable() -> TrackerFailure:
-    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
-    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
 
 
 def _is_data_center(settings: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from schemas.trackers.common import (
     labels_of,
     require_key,
     text_at,
+    unreadable,
     value_at,
 )
 from schemas.trackers.exchange import (
@@ -39,7 +40,6 @@ from schemas.trackers.failures import (
     NOT_FOUND,
     REJECTED,
     TOKEN_REJECTED,
-    UNAVAILABLE,
     failure_of,
     rate_limited,
     reset_of,
@@ -157,7 +157,7 @@ class LinearTracker:
             return failure
         nodes = value_at(response.json(), "data", "issues", "nodes")
         if not isinstance(nodes, list):
-            return _UNREADABLE
+            return unreadable()
         return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
@@ -175,14 +175,10 @@ def issue_id(export_id: str) -> str:
     return str(UUID(bytes=hashlib.sha256(export_id.encode()).digest()[:16], version=4))
 
 
-#: A success that says nothing: no lookup may conclude from it that there is no issue.
-_UNREADABLE: Final = TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
-
-
 def _team_failure(data: Any) -> TrackerFailure | None:
     nodes = value_at(data, "teams", "nodes")
     if not isinstance(nodes, list):
-        return _UNREADABLE
+        return unreadable()
     is_there = text_at(nodes, 0, "id") is not None
     return None if is_there else TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="team")
 
@@ -217,7 +213,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     known = next((_CODES[each] for each in types if each in _CODES), None)
     if known is not None and response.status < 500:
         return TrackerFailure(*known)
-    return failure_of(response) or (_UNREADABLE if types else None)
+    return failure_of(response) or (unreadable() if types else None)
 
 
 def _held_until_s(response: TrackerResponse) -> float | None:
