@@ -1,4 +1,4 @@
-"""A tracker on loopback with the issue API of Gitea, which can lose its responses, respond slowly or refuse."""
+"""Trackers on loopback with the issue APIs of Gitea, GitHub and GitLab, which can lose or hold responses, or refuse."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
@@ -37,6 +37,11 @@ class FakeGitea(LoopbackServer):
     `next_creates` says what happens to the next creates, in order. `refusal` is every response while it is
     set. Each response to a create waits for `gate`, after the issue exists, and takes `pause_s` seconds.
     """
+
+    provider_key = "gitea"
+    _api_base = "/api/v1"
+    _repository = f"/repos/{REPOSITORY}"
+    _authorization = ("authorization", f"token {TOKEN}")
 
     def __init__(self, labels: tuple[str, ...] = ("website-risk",), port: int = 0, page_limit: int = 50) -> None:
         self.requests: list[ReceivedRequest] = []
@@ -75,7 +80,7 @@ class FakeGitea(LoopbackServer):
     @property
     def lookups(self) -> int:
         """How many requests read the list of issues; it has no marker, as Gitea's does not."""
-        return len([request for request in list(self.requests) if _path_of(request) == ("GET", "/issues")])
+        return len([request for request in list(self.requests) if self._path_of(request) == ("GET", "/issues")])
 
     def _serve_api(self, peer: Peer) -> None:
         while request := peer.read():
@@ -88,9 +93,10 @@ class FakeGitea(LoopbackServer):
     def _response_to(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
         if self.refusal is not None:
             return self.refusal
-        if request.headers.get("authorization") != f"token {TOKEN}":
+        name, value = self._authorization
+        if request.headers.get(name) != value:
             return _json(401, {"message": "invalid username, password or token"})
-        match _path_of(request):
+        match self._path_of(request):
             case "POST", "/issues":
                 return self._create(request, peer)
             case "GET", "/issues":
@@ -146,16 +152,36 @@ class FakeGitea(LoopbackServer):
         link = {"Link": f'<{self.base_url}?page={page + 1}>; rel="next"'} if is_more else {}
         return _json(200, shown, **link)
 
+    def _path_of(self, request: ReceivedRequest) -> tuple[str, str]:
+        """Return the method, and the path below the repository, or below the API."""
+        method, target, _ = request.line.split(" ")
+        return method, urlsplit(target).path.removeprefix(self._api_base).removeprefix(self._repository)
+
     def __exit__(self, *error: object) -> None:
         self.gate.set()
         super().__exit__(*error)
 
 
-def _path_of(request: ReceivedRequest) -> tuple[str, str]:
-    """Return the method, and the path below the repository, or below the API."""
-    method, target, _ = request.line.split(" ")
-    path = urlsplit(target).path.removeprefix("/api/v1").removeprefix(f"/repos/{REPOSITORY}")
-    return method, path
+class FakeGitHub(FakeGitea):
+    """The same as a GitHub Enterprise Server."""
+
+    provider_key = "github"
+    _api_base = "/api/v3"
+    _authorization = ("authorization", f"Bearer {TOKEN}")
+
+
+class FakeGitLab(FakeGitea):
+    """The same as a GitLab; its lists have the newest issues, as every parameter is unknown to it."""
+
+    provider_key = "gitlab"
+    _api_base = "/api/v4"
+    _repository = f"/projects/{quote(REPOSITORY, safe='')}"
+    _authorization = ("private-token", TOKEN)
+
+    def _issue_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        issue = super()._issue_of({"title": wanted["title"], "body": wanted["description"]})
+        page = f"{self.base_url}/-/issues/{issue['number']}"
+        return issue | {"iid": issue["number"], "web_url": page, "description": issue["body"]}
 
 
 def _json(status: int, value: object, **headers: str) -> Refusal:
