@@ -80,6 +80,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "header_value_unfit": "A header value is one line of 1 to 4096 printable ASCII characters without spaces at its ends.",
     "too_many_headers": "A target has at most 4 headers; remove one first.",
     "unknown_header": "The target has no header of this name.",
+    "no_tracker_page": "This URL is no page of the tracker; the message says which page it expects.",
     "unknown_target": "No target has this id.",
     "target_not_active": "This target is not active; the message names its status and the fix.",
     "target_unavailable": "The last validation of this target failed; the message names the reason and the fix.",

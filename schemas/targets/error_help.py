@@ -6,6 +6,19 @@ All codes of the address policy share one explanation.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUES_DISABLED,
+    MOVED,
+    NOT_FOUND,
+    RATE_LIMITED,
+    REJECTED,
+    TOKEN_REJECTED,
+    UNAVAILABLE,
+    UNKNOWN_OUTCOME,
+)
+
 
 class ErrorHelp(NamedTuple):
     """What a code means, and what to do about it."""
@@ -80,7 +93,42 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "The receiver reports that the ticket violates its validation rules.",
         "Check the receiver's response, adjust its rules, then retry.",
     ),
-    "no_secret": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page."),
+    "no_secret": ErrorHelp(
+        "The target has no signing secret, or no token of its tracker.",
+        "Set it on the target's page or with `secret set target`.",
+    ),
+    TOKEN_REJECTED: ErrorHelp(
+        "The tracker rejects the token: it is wrong, expired or revoked.",
+        "Create a new token and set it on the target's page or with `secret set target`; Jira Cloud needs `email:token`.",
+    ),
+    FORBIDDEN: ErrorHelp(
+        "The token lacks a right at the tracker.", "Give the token the rights that the target's page names, then validate."
+    ),
+    NOT_FOUND: ErrorHelp(
+        "The project, or what a setting names in it, does not exist, or the token cannot see it.",
+        "Correct the address or the settings of the target, or give the token access, then validate.",
+    ),
+    ISSUES_DISABLED: ErrorHelp(
+        "The project at the tracker has no issues.", "Turn issues on in the tracker's project settings, then validate."
+    ),
+    ARCHIVED: ErrorHelp(
+        "The project at the tracker is archived.",
+        "Restore it at the tracker, or change the target's address, then validate.",
+    ),
+    MOVED: ErrorHelp(
+        "The project at the tracker was renamed or moved; redirects are not followed.",
+        "Change the target's address to the new one, as the browser shows it.",
+    ),
+    REJECTED: ErrorHelp(
+        "The tracker refuses this ticket.",
+        "Check the response of the last attempt, fix the cause or the ticket, then retry.",
+    ),
+    RATE_LIMITED: ErrorHelp("The tracker's rate limit is used up.", _LIMIT_RATE),
+    UNAVAILABLE: ErrorHelp("The tracker is temporarily unavailable.", "Nothing to do: RiskRelay tries again."),
+    UNKNOWN_OUTCOME: ErrorHelp(
+        "The tracker's response does not say whether it created the issue.",
+        "Nothing to do: RiskRelay looks for the issue before it creates another one.",
+    ),
     "no_standard_secret": ErrorHelp(
         "The target signs by Standard Webhooks and has no secret for it.",
         "Set one on the target's page, or with bin/riskrelay secret set target --standard-webhooks.",
@@ -139,5 +187,7 @@ _UNKNOWN: Final = ErrorHelp("This error code has no explanation here.", "See the
 
 
 def help_for(code: str) -> ErrorHelp:
-    """Return the explanation of an error code."""
-    return _HELP.get(code) or (_ADDRESS if code.startswith(_ADDRESS_CODES) else _UNKNOWN)
+    """Return the explanation of an error code, or of one with the field that it is about: `tracker_not_found:project`."""
+    code, _, field = code.partition(":")
+    found = _HELP.get(code) or (_ADDRESS if code.startswith(_ADDRESS_CODES) else _UNKNOWN)
+    return found._replace(cause=f"{found.cause} It is about `{field}`.") if field else found

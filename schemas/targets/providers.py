@@ -7,6 +7,7 @@ from marshmallow import Schema, fields
 
 from schemas.base.fields import MAX_URL, Several, Text, WebUrl, WholeNumber
 from schemas.targets.forms import settings_form
+from schemas.targets.target import Target
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 
 _WEBHOOK_NAME: Final = "Webhook"
@@ -34,6 +35,11 @@ class Provider(NamedTuple):
         return self.secret_help if self.secret_url is None else f"{self.secret_help} See {self.secret_url}"
 
     @property
+    def is_webhook(self) -> bool:
+        """Whether its receiver is a webhook, not a tracker."""
+        return self.key == GENERIC_WEBHOOK
+
+    @property
     def settings_schema(self) -> dict[str, Any]:
         """The JSON Schema of its `provider_settings`."""
         return _object(settings_form(self.key))
@@ -49,6 +55,16 @@ def providers() -> Iterator[Provider]:
 def provider(key: str) -> Provider | None:
     """Return one provider; None where there is none with this key."""
     return next((each for each in providers() if each.key == key), None)
+
+
+def provider_names() -> dict[str, str]:
+    """Return the name of every provider by its key."""
+    return {each.key: each.name for each in providers()}
+
+
+def provider_of(target: Target) -> Provider:
+    """Return the provider of a target."""
+    return next(each for each in providers() if each.key == target.provider_key)
 
 
 def _object(form: Schema) -> dict[str, Any]:

@@ -77,6 +77,11 @@ class TrackerFailure:
     is_rate_limit: bool = False
     field: str | None = None
 
+    @property
+    def reason(self) -> str:
+        """The code with the field that it is about, as a failed validation names it: `tracker_not_found:project`."""
+        return self.code if self.field is None else f"{self.code}:{self.field}"
+
 
 @dataclass(frozen=True, slots=True)
 class TrackerIssue:

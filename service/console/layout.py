@@ -15,7 +15,7 @@ import falcon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from schemas.base.console_session import Ended
-from schemas.base.errors import RiskRelayError
+from schemas.base.errors import FieldProblem, RiskRelayError, ValidationFailed
 from schemas.settings.definitions import RouteFamily
 from schemas.version import VERSION
 from service.console import wording
@@ -181,6 +181,35 @@ class Action:
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Process the form."""
+        raise NotImplementedError
+
+
+class FormPage(ConsolePage):
+    """A page with one form; a refused form keeps what was typed and shows the reasons."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Process the form, or show it again with the reasons."""
+        gate = self._layout.gate
+        form = gate.read_form(req, gate.authenticate(req, resp))
+        gate.require_one_account(req, req.context.user)
+        user: ConsoleUser = req.context.user
+        try:
+            path, done = self.act(user, form, **ids)
+        except ValidationFailed as failed:
+            resp.status = falcon.HTTP_422
+            self._layout.render(req, resp, self.template, self.refused(user, form, failed.problems, **ids), user)
+            return
+        self._layout.navigation.forget(user.account_id)
+        self._layout.redirect(resp, path, done=done)
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Process the form. Raises ValidationFailed."""
+        raise NotImplementedError
+
+    def refused(
+        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
+    ) -> Mapping[str, Any]:
+        """Return the template's variables for a form with problems."""
         raise NotImplementedError
 
 

@@ -22,8 +22,8 @@ from service.console.pages.recoveries import CancelRecovery, Recover, Recoveries
 from service.console.pages.sessions import SessionRevocation, SessionsPage
 from service.console.pages.settings import SettingsPage
 from service.console.pages.sign_in import SignIn, SignOut
+from service.console.pages.target_add import AddTargetPage
 from service.console.pages.target_forms import (
-    AddTarget,
     EditTarget,
     PingTarget,
     RemoveTarget,
@@ -33,7 +33,6 @@ from service.console.pages.target_forms import (
     ValidateTarget,
 )
 from service.console.pages.targets import TargetPage, TargetsPage
-from service.console.pages.webhook_forms import RemoveHeader, SetHeader, SetStandardSecret, SetWebhookOptions
 from service.console.sessions import SessionGate
 from service.console.static_files import StaticFiles
 from service.console.triage.bulk import BulkJobPage, CancelBulkJob, DecideSelection, ReviewSelection
@@ -105,13 +104,9 @@ class Console:
             ResumeTarget(layout, targets),
             StopTarget("disable", layout, targets),
             SetTargetSecret(layout, targets, vault),
-            AddTarget(layout, targets, vault),
+            AddTargetPage(layout, targets, vault),
             EditTarget(layout, targets),
             RemoveTarget(layout, targets),
-            SetWebhookOptions(layout, targets),
-            SetHeader(layout, targets, vault),
-            RemoveHeader(layout, targets, vault),
-            SetStandardSecret(layout, targets, vault),
             Recover(layout, recoveries),
             RecoveriesPage(layout),
             RecoveryPage(layout),

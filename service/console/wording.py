@@ -33,14 +33,15 @@ NOTICES: Final[Mapping[str, str]] = {
     "resumed": "Target resumed. Waiting exports are being sent.",
     "disabled": "Target disabled. Its approved exports fail.",
     "validated": "Validation passed.",
-    "validation_failed": "Validation failed. See Last validation below.",
+    "validation_failed": "Validation failed. Last validation below says what to do.",
     "pinged": "Ping delivered. See Last ping below.",
     "ping_failed": "Ping failed. See Last ping below.",
     "secret_set": "Secret set. The next delivery is signed with it.",
     "target_added": "Target added. Ping it to see whether its receiver accepts signed deliveries.",
-    "standard_secret_set": "Standard Webhooks secret set. The next delivery that it signs uses it.",
-    "header_set": "Header set. The next delivery has it.",
-    "header_removed": "Header removed.",
+    "tracker_added": "Target added. Set its token: until then it is inactive.",
+    "token_works": "The tracker accepts the token and the settings. Approve a ticket for this target.",
+    "token_untried": "Token set. No worker tried it; start one, then choose Validate.",
+    "token_erased": "Target changed. It leads to another server, so its token was erased: set it again.",
     "target_edited": "Target changed.",
     "target_moved": "Target changed. Waiting exports go to the new URL; ping it to see whether its receiver accepts them.",
     "target_removed": "Target removed, and its secret erased. Its exports stay readable.",
@@ -51,7 +52,7 @@ NOTICES: Final[Mapping[str, str]] = {
 }
 
 #: The notices that report a failure.
-FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed"})
+FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
 
 #: The color of each status: neutral, in progress, success, warning, failure.
 TONES: Final[Mapping[str, str]] = {

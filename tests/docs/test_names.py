@@ -23,6 +23,7 @@ from schemas.settings.definitions import FILE_SUFFIX, SETTINGS
 from schemas.targets.pings import NO_WORKER, WORKER_LOST
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED, TargetStatus
 from schemas.targets.validations import EXPIRES_SOON
+from schemas.trackers import failures
 from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
 from service.http.error_responses import STATUS
@@ -306,13 +307,17 @@ def test_the_documented_attempt_codes_are_those_of_the_worker() -> None:
     assert rows_under("Of attempts") | rows_under("Of addresses") == attempt_codes() | {*RefusalReason}
 
 
+def test_the_documented_codes_of_trackers_are_those_of_their_failures() -> None:
+    assert rows_under("Of trackers") == {each for each in vars(failures).values() if str(each).startswith("tracker_")}
+
+
 def test_the_documented_reasons_are_those_in_the_code() -> None:
     statements = "".join(path.read_text() for path in sorted((ROOT / "storage").rglob("*.py")))
     # The only constant reason that is given to `_end`; a finished export's own comes from its last attempt.
     of_exports = {*re.findall(r'transition,\s+"([a-z_]+)",\s+now', statements), "attempts_exhausted"}
     assert "redacted" in of_exports
     # derived from the status: `f"target_{off.value}"`
-    assert 'reason = f"target_{off.value}"' in statements
+    assert 'f"target_{off.value}"' in statements
     waiting = {next_attempt("approved", 0, status, None, 0).reason for status in TargetStatus} - {None}
     assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
     constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT, NO_WEBHOOKS}

@@ -91,5 +91,5 @@ class ValidationTask:
             return found
         target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
         result = self._trackers.validate(target, time.monotonic() - began_at)
-        reason = result.value.code if isinstance(result.value, TrackerFailure) else result.outcome.error
+        reason = result.value.reason if isinstance(result.value, TrackerFailure) else result.outcome.error
         return found if reason is None else Validation(reason, result.outcome.refused)

@@ -1,4 +1,4 @@
-"""The forms that add, change and remove a target.
+"""The forms that control, change and remove a target.
 
 A submitted secret is stored only in the vault; pages show its fingerprint. As in the API, actions that connect or deliver
 need an account that may use webhook targets.
@@ -13,17 +13,17 @@ from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationF
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
-from schemas.targets.forms import TargetEditForm, TargetForm
-from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
-from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.targets.forms import TargetEditForm
+from schemas.targets.providers import provider_of
+from schemas.targets.target import MAX_PER_MINUTE, TargetEdit
 from service.console.layout import Action, PageLayout, Redirect
-from service.console.pages.targets import TARGET, TARGETS
+from service.console.pages.targets import TARGET
+from service.console.provider_settings import settings_in
 from service.console.sessions import ConsoleUser
 from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
-from storage.targets import targets
 
 _log: Final = logging.getLogger(__name__)
 
@@ -95,14 +95,13 @@ class PingTarget(TargetPageAction):
         return _to_page(ids["target_id"], "pinged" if found.delivered else "ping_failed")
 
 
-class SetTargetSecret(Action):
-    """Sets a target's own signing secret; no page or command shows it again."""
+class SetTargetSecret(TargetPageAction):
+    """Sets a target's own signing secret, or a tracker's token; no page or command shows it again."""
 
     path = f"{TARGET}/secret"
 
     def __init__(self, layout: PageLayout, operations: TargetOperations, vault: Vault) -> None:
-        super().__init__(layout)
-        self._targets = operations
+        super().__init__(layout, operations)
         self._vault = vault
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
@@ -110,38 +109,13 @@ class SetTargetSecret(Action):
         # The first secret activates an inactive target, which then connects.
         require_webhooks(user)
         target = self._targets.get(ids["target_id"], user.principal)
-        secret = _checked_secret(form, self._vault)
-        targets.set_secret(target.id, secret, self._vault, utc_now(), user.principal.key, user.account_id)
-        return _to_page(target.id, "secret_set")
-
-
-class AddTarget(Action):
-    """Creates a generic_webhook target, with a signing secret of its own if one is submitted."""
-
-    path = f"{TARGETS}/add"
-
-    def __init__(self, layout: PageLayout, operations: TargetOperations, vault: Vault) -> None:
-        super().__init__(layout)
-        self._targets = operations
-        self._vault = vault
-
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
-        """Check the URL and create the target. Raises ValidationFailed, ServiceUnavailable, Forbidden."""
-        require_webhooks(user)
-        members = {"provider_key": GENERIC_WEBHOOK, **_text_members(form), **_limit_member(form)}
-        request: TargetRequest = read_checked(TargetForm(), members)
-        secret = _checked_secret(form, self._vault) if form.get("secret") else None
-        engine.release()
-        self._targets.require_safe(request, user.account_id)
-        with engine.transaction():
-            made = self._targets.create(request, user.account_id, user.principal)
-            if secret is not None:
-                targets.set_secret(made.id, secret, self._vault, utc_now(), user.principal.key, user.account_id)
-        return _to_page(made.id, "target_added")
+        secret = checked_secret(form, self._vault)
+        self._targets.set_secret(target.id, secret, self._vault, user.principal)
+        return _to_page(target.id, tried(self._targets, target.id, user) if target.is_tracker else "secret_set")
 
 
 class EditTarget(TargetPageAction):
-    """Changes a target's name, URL and rate limit."""
+    """Changes a target's name, URL, settings and rate limit."""
 
     path = f"{TARGET}/edit"
 
@@ -149,14 +123,22 @@ class EditTarget(TargetPageAction):
         """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
         require_webhooks(user)
         target = self._targets.get(ids["target_id"], user.principal)
-        members: dict[str, Any] = {**_text_members(form), "max_per_minute": None, **_limit_member(form)}
+        members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
             # A credential in the URL of an earlier version is shown masked.
             del members["base_url"]
+        if target.is_tracker:
+            settings = settings_in(provider_of(target), form)
+            members |= {} if settings == target.provider_settings else {"provider_settings": settings}
         edit: TargetEdit = read_checked(TargetEditForm(), members)
         self._targets.require_safe_edit(target.id, edit, user.principal)
         self._targets.edit(target.id, edit, user.principal)
         self._targets.wake_workers()
+        changed = self._targets.get(target.id, user.principal)
+        if target.has_secret and not changed.has_secret:
+            return _to_page(target.id, "token_erased")
+        if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
+            return _to_page(target.id, tried(self._targets, target.id, user))
         return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
 
 
@@ -181,11 +163,21 @@ def require_webhooks(user: ConsoleUser) -> None:
         raise WebhooksForbidden
 
 
-def _text_members(form: Mapping[str, str]) -> dict[str, str]:
+def tried(operations: TargetOperations, target_id: str, user: ConsoleUser) -> str:
+    """Have a worker try the token of a tracker, and return the notice about it."""
+    operations.wake_workers()
+    if not operations.validate_by_worker(target_id, user.principal):
+        return "token_untried"
+    reason = operations.get(target_id, user.principal).validation_reason
+    return "token_works" if reason is None else "validation_failed"
+
+
+def text_members(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the name and the URL as members of a form."""
     return {name: form[name].strip() for name in ("name", "base_url") if name in form}
 
 
-def _limit_member(form: Mapping[str, str]) -> dict[str, Any]:
+def limit_member(form: Mapping[str, str]) -> dict[str, Any]:
     """Return the rate limit as a member of a form; none if its field is empty."""
     entered = form.get("max_per_minute", "").strip()
     if not entered:
@@ -195,7 +187,7 @@ def _limit_member(form: Mapping[str, str]) -> dict[str, Any]:
     return {"max_per_minute": int(entered) if is_number else entered}
 
 
-def _checked_secret(form: Mapping[str, str], vault: Vault) -> str:
+def checked_secret(form: Mapping[str, str], vault: Vault) -> str:
     """Return the submitted secret.
 
     Raises ValidationFailed, and ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation.
@@ -203,14 +195,9 @@ def _checked_secret(form: Mapping[str, str], vault: Vault) -> str:
     secret = secret_from(form.get("secret", ""))
     if isinstance(secret, SecretFault):
         raise ValidationFailed(problem("/secret", secret.value))
-    require_keys(vault)
-    return secret
-
-
-def require_keys(vault: Vault) -> None:
-    """Raise ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation."""
     try:
         check_keys(vault, utc_now())
     except (NoEncryptionKey, WrongEncryptionKey) as wrong:
         _log.error("secret not set: %s", wrong.message)
         raise ServiceUnavailable("The secret was not set, because ENCRYPTION_KEYS lacks this installation's key.") from None
+    return secret

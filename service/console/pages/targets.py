@@ -8,10 +8,13 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.exports.recoveries import past_from
+from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
 from service.console.layout import CONSOLE, ConsolePage, PageLayout, list_content
+from service.console.provider_settings import setting_inputs, shown_settings, typed_settings
 from service.console.sessions import ConsoleUser
+from service.console.untrusted_text import safe_link
 from service.http.paging import read_page
 from service.operations.targets import TargetOperations
 from storage.db import identifiers
@@ -58,6 +61,7 @@ class TargetsPage(ConsolePage):
             "shown": [(target, place_of(target.shown_url)) for target in shown],
             "days": delivery_hours.count_last_day([target.id for target in shown], now),
             "statuses": tuple(TargetStatus),
+            "providers": provider_names(),
             "at": now,
             "may_add": user.principal.may_use_webhooks,
         }
@@ -76,10 +80,15 @@ class TargetPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the target with its statistics and possible actions. Raises TargetNotFound."""
         target, now = self._targets.get(ids["target_id"], user.principal), utc_now()
+        found = provider_of(target)
         day = delivery_hours.hours(target.id, now)
         return {
             "target": target,
             "place": place_of(target.shown_url),
+            "provider": found,
+            "link": safe_link(target.base_url) if target.is_tracker else None,
+            "inputs": setting_inputs(found, typed_settings(target.provider_settings)),
+            "settings": list(shown_settings(target.provider_settings)),
             "at": now,
             "chart": charts.hourly_chart(day),
             "hours": day,

@@ -3,21 +3,21 @@
 Each shows the page in its field `then` next, which is the next ticket of a list. Sending a form twice changes nothing more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time
 from typing import Any, ClassVar, Final
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.errors import Conflict, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
+from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redirect, safe_next
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
@@ -140,7 +140,7 @@ class Split(ExportAction):
         return queries.get(ids[0], user.account_id)
 
 
-class EditPage(ConsolePage):
+class EditPage(FormPage):
     """Edits the ticket of a prepared export, with the original beside it; a refused form keeps what was typed."""
 
     path = f"{EXPORT}/edit"
@@ -155,24 +155,20 @@ class EditPage(ConsolePage):
         export = _prepared(ids["export_id"], user)
         return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), ())
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Change the ticket, or show the form again with the reasons."""
-        gate = self._layout.gate
-        user = gate.authenticate(req, resp)
-        form = gate.read_form(req, user)
-        gate.require_one_account(req, user)
-        user = req.context.user
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
-        then = safe_next(form.get("then", ""))
-        parts = _parts(form)
-        try:
-            edit: Edit = read_checked(EditForm(), {**parts, "ticket_digest": form.get("ticket_digest") or None})
-            self._exports.edit(export.id, user.principal, edit)
-        except ValidationFailed as failed:
-            resp.status = falcon.HTTP_422
-            self._layout.render(req, resp, self.template, _edit_content(export, parts, then, failed.problems), user)
-            return
-        self._layout.redirect(resp, then or f"/exports/{export.id}", done="edited")
+        digest = form.get("ticket_digest") or None
+        edit: Edit = read_checked(EditForm(), {**_parts(form), "ticket_digest": digest})
+        self._exports.edit(export.id, user.principal, edit)
+        return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
+
+    def refused(
+        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
+    ) -> Mapping[str, Any]:
+        """Return the ticket as it was typed, with its problems. Raises ExportNotFound, Conflict."""
+        export = _prepared(ids["export_id"], user)
+        return _edit_content(export, _parts(form), safe_next(form.get("then", "")), problems)
 
 
 class Shortcuts(Action):

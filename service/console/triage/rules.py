@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import falcon
 
-from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.errors import FieldProblem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -20,7 +20,7 @@ from schemas.triage.approval_rules import (
     RuleRequest,
     StoppedReason,
 )
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect
+from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS
@@ -31,6 +31,7 @@ from storage.targets import summaries
 
 RULES: Final = f"{CONSOLE}/rules"
 RULE: Final = f"{RULES}/{{rule_id}}"
+_SAVED: Final = Redirect("/rules", "rule_saved")
 #: Check boxes of the form: this and the source.
 _SOURCE: Final = "source-"
 _TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
@@ -88,8 +89,8 @@ class RuleTestPage(ConsolePage):
         }
 
 
-class _RuleFormPage(ConsolePage):
-    """The form of a rule; a refused form keeps what was typed."""
+class _RuleFormPage(FormPage):
+    """The form of a rule."""
 
     template = "rule.html"
 
@@ -97,25 +98,11 @@ class _RuleFormPage(ConsolePage):
         super().__init__(layout)
         self._rules = rules
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Save the rule, or show the form again with the reasons."""
-        gate = self._layout.gate
-        user = gate.authenticate(req, resp)
-        form = gate.read_form(req, user)
-        gate.require_one_account(req, user)
-        user = req.context.user
-        try:
-            self.save(user, _body(form), ids.get("rule_id"))
-        except ValidationFailed as failed:
-            resp.status = falcon.HTTP_422
-            content = _form_content(user, form, failed.problems, ids.get("rule_id"))
-            self._layout.render(req, resp, self.template, content, user)
-            return
-        self._layout.redirect(resp, "/rules", done="rule_saved")
-
-    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
-        """Store what the form says."""
-        raise NotImplementedError
+    def refused(
+        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
+    ) -> Mapping[str, Any]:
+        """Return the form as it was typed, with its problems."""
+        return _form_content(user, form, problems, ids.get("rule_id"))
 
 
 class NewRulePage(_RuleFormPage):
@@ -128,10 +115,11 @@ class NewRulePage(_RuleFormPage):
         typed = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
         return _form_content(user, {**typed, "type": "approve"}, (), None)
 
-    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
-        """Add the rule."""
-        request: RuleRequest = read_checked(RuleForm(), body)
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+        """Add the rule. Raises ValidationFailed."""
+        request: RuleRequest = read_checked(RuleForm(), _body(form))
         self._rules.create(request, user.principal)
+        return _SAVED
 
 
 class RulePage(_RuleFormPage):
@@ -144,10 +132,11 @@ class RulePage(_RuleFormPage):
         rule = self._rules.get(ids["rule_id"], user.principal)
         return _form_content(user, _typed(rule), (), rule.id)
 
-    def save(self, user: ConsoleUser, body: Mapping[str, Any], rule_id: str | None) -> None:
-        """Change the rule. Raises NotFound."""
-        change: RuleChange = read_checked(RuleChangeForm(), body)
-        self._rules.change(str(rule_id), change, user.principal)
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Change the rule. Raises NotFound, ValidationFailed."""
+        change: RuleChange = read_checked(RuleChangeForm(), _body(form))
+        self._rules.change(ids["rule_id"], change, user.principal)
+        return _SAVED
 
 
 class SwitchRule(Action):

@@ -7,7 +7,7 @@ from schemas.targets.error_help import help_for
 
 ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
 #: What speaks of something other than an address; the codes of addresses share what is said of them.
-SECTIONS = ("Of attempts", "Of exports", "Of targets")
+SECTIONS = ("Of attempts", "Of trackers", "Of exports", "Of targets")
 
 
 def documented(*sections: str) -> set[str]:
@@ -32,6 +32,12 @@ def test_every_documented_address_code_has_the_shared_explanation() -> None:
     assert {"address_private", "port_not_allowed", "backslash"} <= codes
     assert [code for code in sorted(codes) if help_for(code) != help_for("address_private")] == []
     assert help_for("no such code") != help_for("address_private")
+
+
+def test_the_field_that_a_failed_validation_is_about_is_part_of_the_explanation() -> None:
+    cause, fix = help_for("tracker_not_found:project")
+    assert cause == f"{help_for('tracker_not_found').cause} It is about `project`."
+    assert fix == help_for("tracker_not_found").fix
 
 
 def test_explanations_are_sentences() -> None:

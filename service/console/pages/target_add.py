@@ -1,0 +1,98 @@
+"""`/console/targets/add`: where tickets go, then the form of that provider.
+
+A token is stored in the vault and in no page; a worker tries it at once, so that the next page shows what is missing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import falcon
+
+from schemas.base.errors import FieldProblem
+from schemas.content_policy.checked_form import read_checked
+from schemas.targets.forms import TargetForm
+from schemas.targets.providers import provider, providers
+from schemas.targets.target import TargetRequest
+from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
+from schemas.url_policy.credentials import masked
+from service.console.layout import FormPage, PageLayout, Redirect
+from service.console.pages.target_forms import checked_secret, limit_member, require_webhooks, text_members, tried
+from service.console.pages.targets import TARGETS
+from service.console.provider_settings import setting_inputs, settings_in
+from service.console.sessions import ConsoleUser
+from service.operations.targets import TargetOperations
+from storage.db import engine
+from storage.secrets.vault import Vault
+
+#: The place of a value in a list.
+_ENTRY: Final = re.compile(r"/[0-9]+$")
+
+
+class AddTargetPage(FormPage):
+    """Adds a target; `?provider=` says where its tickets go, without it the page asks."""
+
+    path = f"{TARGETS}/add"
+    template = "target_add.html"
+
+    def __init__(self, layout: PageLayout, operations: TargetOperations, vault: Vault) -> None:
+        super().__init__(layout)
+        self._targets = operations
+        self._vault = vault
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return the providers, or an empty form of one. Raises WebhooksForbidden."""
+        require_webhooks(user)
+        return _content(req.get_param("provider"), {}, ())
+
+    def refused(
+        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str
+    ) -> Mapping[str, Any]:
+        """Return the form as it was typed, without its secret, with its problems."""
+        return _content(_key(form), form, problems)
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+        """Check the URL, create the target, and have a worker try a tracker's token.
+
+        Raises ValidationFailed, ServiceUnavailable, WebhooksForbidden.
+        """
+        require_webhooks(user)
+        key = _key(form)
+        found = provider(key)
+        settings = settings_in(found, form) if found else {}
+        members = {"provider_key": key, "provider_settings": settings, **text_members(form), **limit_member(form)}
+        request: TargetRequest = read_checked(TargetForm(), members)
+        secret = checked_secret(form, self._vault) if form.get("secret") else None
+        engine.release()
+        self._targets.require_safe(request, user.account_id)
+        with engine.transaction():
+            made = self._targets.create(request, user.account_id, user.principal)
+            if secret is not None:
+                self._targets.set_secret(made.id, secret, self._vault, user.principal)
+        return Redirect(f"/targets/{made.id}", self._done(made.id, user, has_token=secret is not None))
+
+    def _done(self, target_id: str, user: ConsoleUser, *, has_token: bool) -> str:
+        """Return the notice about a new target; waits for a worker that tries the token of a tracker."""
+        if not self._targets.get(target_id, user.principal).is_tracker:
+            return "target_added"
+        if not has_token:
+            return "tracker_added"
+        return tried(self._targets, target_id, user)
+
+
+def _key(form: Mapping[str, str]) -> str:
+    return form.get("provider", GENERIC_WEBHOOK)
+
+
+def _content(key: str | None, typed: Mapping[str, str], problems: Sequence[FieldProblem]) -> dict[str, Any]:
+    found = None if key is None else provider(key)
+    inputs = setting_inputs(found, typed) if found else []
+    return {
+        "providers": list(providers()),
+        "provider": found,
+        "tracker": None if found is None else TRACKERS.get(found.key),
+        "inputs": inputs,
+        "shown_paths": {"/name", "/base_url", "/max_per_minute", "/secret", *(each.path for each in inputs)},
+        "typed": {**typed, "secret": "", "base_url": masked(typed.get("base_url", ""))},
+        "problems": {_ENTRY.sub("", each.path): each for each in problems},
+    }
