@@ -55,7 +55,7 @@ docs: setup-test ## generate the reference and the Postman collection from the c
 screenshots: setup-test ## retake the screenshots of the console in docs/console; needs Chromium (see runtimes)
 	@$(PYTHON_HERE) -m tests.docs.screenshots
 
-runtimes: ## install the browser and the languages that some tests need, as Debian packages; needs root
+runtimes: ## install the browser, the languages and the Redmine that some tests need, as Debian packages; needs root
 	@bin/runtimes
 
 setup: ## create or update .venv from the lock files; EXTRAS=1 adds Sentry and OpenTelemetry

@@ -33,6 +33,7 @@ from service.console.pages.target_forms import (
     ValidateTarget,
 )
 from service.console.pages.targets import TargetPage, TargetsPage
+from service.console.pages.webhook_forms import RemoveHeader, SetHeader, SetStandardSecret, SetWebhookOptions
 from service.console.sessions import SessionGate
 from service.console.static_files import StaticFiles
 from service.console.triage.bulk import BulkJobPage, CancelBulkJob, DecideSelection, ReviewSelection
@@ -107,6 +108,10 @@ class Console:
             AddTargetPage(layout, targets, vault),
             EditTarget(layout, targets),
             RemoveTarget(layout, targets),
+            SetWebhookOptions(layout, targets),
+            SetHeader(layout, targets, vault),
+            RemoveHeader(layout, targets, vault),
+            SetStandardSecret(layout, targets, vault),
             Recover(layout, recoveries),
             RecoveriesPage(layout),
             RecoveryPage(layout),

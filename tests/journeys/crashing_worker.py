@@ -122,6 +122,7 @@ POINTS: Final[dict[str, Callable[[Fate], None]]] = {
     "before the request": partial(_before, HttpClient, "post"),
     "request sent": partial(_before, GuardedConnection, "read_response"),
     "answered": partial(_after, HttpClient, "post"),
+    "tracker answered": partial(_after, HttpClient, "exchange"),
     "before the result": partial(_before, claims_sql, "record_attempts"),
     "result written": partial(_after, claims_sql, "record_attempts"),
     "result committed": partial(_committed, claims_sql, "record_attempts"),

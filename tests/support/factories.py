@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,9 +36,11 @@ from storage.exports.rules import approval_rules
 from storage.exports.search import export_list
 from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
+from tests.support.tracker_servers import TOKEN
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
@@ -153,6 +156,19 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
     return target
 
 
+def make_tracker(customer: Customer, base_url: str, vault: Vault | None = None, token: str = TOKEN) -> str:
+    """Store an active target of a Gitea with its token, which no worker validates by itself; return its id.
+
+    `vault` seals the token; without one, that of `environment`.
+    """
+    request = TargetRequest("gitea", base_url, None, "Tracker", None)
+    with transaction():
+        target_id = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test").id
+        targets.set_secret(target_id, token, vault or Vault([b64decode(ENCRYPTION_KEY)]), NOW)
+        execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target_id,))
+    return target_id
+
+
 def limit_target(target_id: str, max_per_minute: int | None, now: datetime = NOW) -> None:
     """Set a target's rate limit."""
     changes.edit(target_id, TargetEdit(sets_limit=True, max_per_minute=max_per_minute), DEFAULT_SECRET, now, "operator")
@@ -166,18 +182,18 @@ def make_rule(
     return approval_rules.create(customer.account_id, request, customer.user_id, now, f"user:{customer.user_id}")
 
 
-def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[str]:
+def make_exports(customer: Customer, count: int, now: datetime = NOW, labels: tuple[str, ...] = ("a11y",)) -> list[str]:
     """Store `count` prepared exports of the customer's project, made by hand, and return their ids."""
-    ticket = Ticket("Missing name", "The field has no name.", "high", "https://shop.example/é", ("a11y",), {"rule": "label"})
+    ticket = Ticket("Missing name", "The field has no name.", "high", "https://shop.example/é", labels, {"rule": "label"})
     sources = [Source("manual", f"note-{next(_numbers)}") for _ in range(count)]
     drafts = [Draft(customer.account_id, customer.project_id, source, ticket) for source in sources]
     with transaction():
         return transitions.prepare(drafts, now, "user:test")
 
 
-def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> str:
+def make_approved(customer: Customer, target_id: str, now: datetime = NOW, labels: tuple[str, ...] = ("a11y",)) -> str:
     """Store an export that is approved for a target and due at `now`; return its id."""
-    [export_id] = make_exports(customer, 1, now)
+    [export_id] = make_exports(customer, 1, now, labels)
     transitions.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test", LOOPBACK_POLICY)
     return export_id
 

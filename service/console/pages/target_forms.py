@@ -195,9 +195,14 @@ def checked_secret(form: Mapping[str, str], vault: Vault) -> str:
     secret = secret_from(form.get("secret", ""))
     if isinstance(secret, SecretFault):
         raise ValidationFailed(problem("/secret", secret.value))
+    require_keys(vault)
+    return secret
+
+
+def require_keys(vault: Vault) -> None:
+    """Raise ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation."""
     try:
         check_keys(vault, utc_now())
     except (NoEncryptionKey, WrongEncryptionKey) as wrong:
         _log.error("secret not set: %s", wrong.message)
         raise ServiceUnavailable("The secret was not set, because ENCRYPTION_KEYS lacks this installation's key.") from None
-    return secret

@@ -109,6 +109,10 @@ ROWS: Final = [
     AccessRow("POST", "/targets/{target_id}/pause"),
     AccessRow("POST", "/targets/{target_id}/resume"),
     AccessRow("POST", "/targets/{target_id}/secret", fields={"secret": "a secret that is long enough"}),
+    AccessRow("POST", "/targets/{target_id}/header", fields={"name": "X-Api-Key", "value": "a key"}),
+    AccessRow("POST", "/targets/{target_id}/header/remove", fields={"name": "X-Other-Key"}, status=422),
+    AccessRow("POST", "/targets/{target_id}/standard-secret", fields={"secret": f"whsec_{'A' * 32}"}),
+    AccessRow("POST", "/targets/{target_id}/webhook", fields={"signature": "service", "format": "sarif"}),
     AccessRow("POST", "/targets/{target_id}/recover", fields={"since": "24h"}),
     AccessRow("POST", "/targets/{target_id}/disable"),
     # The last one of the target: afterwards it is not there.

@@ -54,6 +54,10 @@ BUTTONS: Final = {
     "/targets/{target_id}/disable": Ways(f"{TARGET}/disable", "target disable"),
     # A target's own secret is set by the operator, never by the API.
     "/targets/{target_id}/secret": Ways(None, "secret set target"),
+    "/targets/{target_id}/header": Ways(None, "secret set target --header"),
+    "/targets/{target_id}/header/remove": Ways(None, "secret set target --remove"),
+    "/targets/{target_id}/standard-secret": Ways(None, "secret set target --standard-webhooks"),
+    "/targets/{target_id}/webhook": Ways(TARGET, "target set --signature"),
     "/targets/{target_id}/recover": Ways(RECOVERIES, "export recover --since"),
     "/recoveries/{recovery_id}/cancel": Ways(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
     "/projects/{project_id}/grouping": Ways("/api/projects/{project_id}", "project set"),

@@ -125,6 +125,11 @@ def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(targ
         require_no_scan(asked(transitions.end_waiting, target_ids[:1], utc_now(), WORKER, 500))
 
 
+def test_what_a_tracker_blocked_is_found_by_its_target(target_ids: list[str]) -> None:
+    with taken_back():
+        require_no_scan(asked(transitions.requeue_blocked, target_ids[0], utc_now(), WORKER))
+
+
 def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> None:
     since = utc_now() - timedelta(days=1)
 

@@ -120,6 +120,18 @@ def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
     assert at_once == [1, 2, 4, 8]
 
 
+def test_a_success_that_asks_to_wait_holds_its_target_and_counts_as_a_success() -> None:
+    last = replace(HEALTHY, hold_s=90.0, hold_reason=RATE_LIMITED)
+    for effects in ([last], [last, HEALTHY], [HEALTHY, last]):
+        after = next_state(state(failures_in_row=2, undelivered_in_row=2), effects, NOW)
+        assert (after.held_until, after.held_reason) == (in_s(90), RATE_LIMITED)
+        assert (after.connected, after.last_success_at) == ("connected", NOW)
+        assert (after.failures_in_row, after.undelivered_in_row) == (0, 0)
+    busy = state(last_success_at=NOW, connected="connected")
+    assert is_at_rest(busy, [HEALTHY], NOW)
+    assert not is_at_rest(busy, [last], NOW)
+
+
 def test_what_was_sent_before_a_hold_and_succeeds_during_it_starts_no_ramp() -> None:
     held = next_state(state(), [HEALTHY, limited(30), HEALTHY, HEALTHY], NOW)
     assert (held.ramp, held.held_until, held.held_reason) == (1, in_s(30), RATE_LIMITED)

@@ -1,0 +1,63 @@
+"""A worker may die at any point of a delivery to a tracker: afterwards there is exactly one issue."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+
+from runtime.clock import utc_now
+from storage.db.engine import execute, rows
+from storage.exports import queries
+from tests.support.factories import Customer, make_approved, make_tracker
+from tests.support.tracker_servers import FakeGitea
+from tests.support.workers import UnluckyWorker, all_are, forget_workers, wait_until
+
+# the point, issues that exist by then
+POINTS: Final = [
+    ("claim committed", 0),
+    ("request sent", 1),
+    ("tracker answered", 1),
+    ("before the result", 1),
+    ("result written", 1),  # taken back with its transaction
+    ("result committed", 1),
+]
+#: A lease lapses within 10 s; where no issue is found, the next attempt comes after the tracker's delay of 5 s.
+RECOVERED_WITHIN_S: Final = 40.0
+
+
+@pytest.fixture
+def gitea() -> Iterator[FakeGitea]:
+    with FakeGitea() as made:
+        yield made
+
+
+def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
+    unlucky: Callable[..., UnluckyWorker], customer: Customer, gitea: FakeGitea
+) -> None:
+    with ExitStack() as stack:
+        doomed = [unlucky("--at", point, WORKER_CONCURRENCY="1") for point, _ in POINTS]
+        for worker in (heir := unlucky(), *doomed):
+            stack.enter_context(worker)
+        ids = []
+        for (point, issues), worker in zip(POINTS, doomed, strict=True):
+            target_id = make_tracker(customer, gitea.base_url)
+            # Without labels, the first request is the one that creates.
+            export_id = make_approved(customer, target_id, utc_now(), labels=())
+            ids.append(export_id)
+            worker.go()
+            assert worker.wait() == -signal.SIGKILL, point
+            wait_until(lambda export_id=export_id, issues=issues: len(gitea.issues_of(export_id)) == issues)  # type: ignore[misc]  # mypy takes no default
+            forget_workers()
+            execute("UPDATE targets SET status = 'paused' WHERE id = ?", (target_id,))
+        execute("UPDATE targets SET status = 'active'")
+        heir.go()
+        wait_until(all_are("exported"), RECOVERED_WITHIN_S)
+    assert {point: len(gitea.issues_of(each)) for (point, _), each in zip(POINTS, ids, strict=True)} == dict.fromkeys(
+        [point for point, _ in POINTS], 1
+    )
+    for number, export_id in enumerate(ids):
+        [issue] = gitea.issues_of(export_id)
+        assert queries.get(export_id).provider_ticket_id == str(issue["number"]), POINTS[number]
+    assert rows("SELECT COUNT(*) FROM exports WHERE is_outcome_unknown") == [(0,)]

@@ -1,0 +1,96 @@
+"""The forms for a webhook's signature, format, headers and Standard Webhooks secret; no value comes out anywhere."""
+
+from base64 import b64decode, b64encode
+from typing import Final
+
+import pytest
+
+from schemas.targets.target import Target
+from storage.db.engine import execute, rows
+from storage.db.models import TargetRow
+from storage.secrets.vault import Vault
+from storage.targets import targets, webhook_secrets
+from tests.service.conftest import LogLines
+from tests.support.console_user import ConsoleBrowser
+from tests.support.factories import ENCRYPTION_KEY, NOW, Customer, forbid_webhooks, make_target
+
+VAULT: Final = Vault([b64decode(ENCRYPTION_KEY)])
+VALUE: Final = "Bearer cAnArY"
+STANDARD: Final = f"whsec_{b64encode(b'cAnArY' * 5).decode()}"
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def test_a_header_is_set_and_removed_and_its_value_is_seen_nowhere(
+    person: ConsoleBrowser, customer: Customer, target: Target, log_lines: LogLines
+) -> None:
+    went = person.post(f"/targets/{target.id}/header", name=" Authorization ", value=f"{VALUE}\r\n")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=header_set"
+    page = person.get(f"/targets/{target.id}", "done=header_set").text
+    assert f"Authorization <code>{VAULT.fingerprint(VALUE)}</code>" in page
+    assert "cAnArY" not in page + log_lines.text + str(rows("SELECT * FROM audit_entries"))
+    assert rows("SELECT actor, reason FROM audit_entries WHERE action = 'set_header'") == [
+        (f"user:{customer.user_id}", "Authorization")
+    ]
+    went = person.post(f"/targets/{target.id}/header/remove", name="Authorization")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=header_removed"
+    assert TargetRow.get_by_id(target.id).headers_sealed is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("Host", VALUE, "header_reserved"),
+        ("X Api", VALUE, "header_name_unfit"),
+        ("", VALUE, "header_name_unfit"),
+        ("X-Api-Key", "cAnArY\nHost: x", "header_value_unfit"),
+        ("X-Api-Key", "", "header_value_unfit"),
+    ],
+)
+def test_a_header_that_is_refused_says_why_and_is_repeated_nowhere(
+    person: ConsoleBrowser, target: Target, log_lines: LogLines, name: str, value: str, code: str
+) -> None:
+    refused = person.post(f"/targets/{target.id}/header", name=name, value=value)
+    assert (refused.status_code, code in refused.text) == (422, True)
+    assert "cAnArY" not in refused.text + log_lines.text
+    assert targets.get(target.id, None).headers == ()
+
+
+def test_signature_and_format_are_chosen_once_the_secret_is_set(
+    person: ConsoleBrowser, target: Target, log_lines: LogLines
+) -> None:
+    refused = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
+    assert (refused.status_code, "standard_secret_needed" in refused.text) == (422, True)
+    went = person.post(f"/targets/{target.id}/standard-secret", secret=f"{STANDARD}\n")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=standard_secret_set"
+    went = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=target_edited"
+    changed = targets.get(target.id, None)
+    assert (changed.signature, changed.format) == ("both", "cloudevents")
+    page = person.get(f"/targets/{target.id}").text
+    assert '<option value="both" selected>' in page
+    assert '<option value="cloudevents" selected>' in page
+    assert VAULT.fingerprint(STANDARD) in page
+    assert STANDARD[6:] not in page + log_lines.text
+
+
+def test_what_is_no_standard_secret_is_refused(person: ConsoleBrowser, target: Target) -> None:
+    refused = person.post(f"/targets/{target.id}/standard-secret", secret="cAnArY of a secret")
+    assert (refused.status_code, "24 to 64 random bytes" in refused.text, "cAnArY" in refused.text) == (422, True, False)
+
+
+def test_neither_a_tracker_nor_an_account_without_webhooks_has_these_forms(
+    person: ConsoleBrowser, customer: Customer, target: Target
+) -> None:
+    webhook_secrets.set_header(target.id, "X-Api-Key", "x", VAULT, NOW, "operator")
+    assert f"/targets/{target.id}/header" in person.get(f"/targets/{target.id}").text
+    forbid_webhooks(customer)
+    assert f"/targets/{target.id}/header" not in person.get(f"/targets/{target.id}").text
+    for form in ("webhook", "header", "header/remove", "standard-secret"):
+        assert person.post(f"/targets/{target.id}/{form}", name="X-Api-Key", value="x").status_code == 403
+    execute("UPDATE accounts SET may_use_webhooks = (1 = 1)")
+    execute("UPDATE targets SET provider_key = 'github'")
+    assert person.post(f"/targets/{target.id}/header", name="X-Api-Key", value="x").status_code == 409

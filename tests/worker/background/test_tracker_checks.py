@@ -1,0 +1,148 @@
+"""Pings and validations of a tracker ask it about token and repository over real sockets, and create nothing."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.targets.pings import PingResult
+from schemas.targets.target import TargetStatus
+from storage.db.engine import execute
+from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.vault import Vault
+from storage.targets import pings, targets, validations
+from tests.support.factories import LOOPBACK_POLICY, Customer, make_tracker
+from tests.support.fakes import FakeResolver
+from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
+from worker.background.pings import PingTask
+from worker.background.validations import ValidationTask
+from worker.http.client import HttpClient
+from worker.http.signed_request import SignedPost
+from worker.trackers.runner import TrackerRunner
+
+VAULT: Final = Vault([b"k" * 32])
+LEASE_S: Final = 30.0
+
+
+@pytest.fixture
+def gitea() -> Iterator[FakeGitea]:
+    with FakeGitea() as made:
+        yield made
+
+
+@pytest.fixture
+def client() -> Iterator[HttpClient]:
+    made = HttpClient(LOOPBACK_POLICY, FakeResolver({}), 5.0, 5.0, 4)
+    yield made
+    made.close()
+
+
+def ping_task(client: HttpClient) -> PingTask:
+    trackers = TrackerRunner(client, VAULT, "https://riskrelay.example.com")
+    return PingTask(SignedPost(client.post, VAULT, DefaultSecret("secret")), "worker", utc_now, trackers)
+
+
+def validation_task(client: HttpClient) -> ValidationTask:
+    trackers = TrackerRunner(client, VAULT, "https://riskrelay.example.com")
+    return ValidationTask(client.inspect, "worker", utc_now, LEASE_S, trackers)
+
+
+def pinged(client: HttpClient, target_id: str) -> PingResult:
+    account_id = targets.get(target_id, None).account_id
+    ping_id = pings.request(target_id, account_id, utc_now(), "user:1")
+    assert ping_task(client).run_once()
+    result = pings.get(ping_id).result
+    assert result is not None
+    return result
+
+
+def validated(client: HttpClient, target_id: str) -> tuple[str | None, str | None]:
+    validations.request(target_id, None, utc_now(), "user:1")
+    assert validation_task(client).run_once()
+    target = targets.get(target_id, None)
+    return target.validation_status, target.validation_reason
+
+
+#: What the tracker answers, or None for what is right; the token; the error code, the status of the last response.
+CHECKS: Final[list[tuple[Refusal | None, str, str | None, int]]] = [
+    (None, TOKEN, None, 200),
+    (None, "an expired token", "tracker_token_rejected", 401),
+    (Refusal(403), TOKEN, "tracker_forbidden", 403),
+    (Refusal(404), TOKEN, "tracker_not_found", 404),
+    (Refusal(423), TOKEN, "tracker_archived", 423),
+    (Refusal(301, {"Location": "/"}), TOKEN, "tracker_moved", 301),
+    (Refusal(502), TOKEN, "tracker_unavailable", 502),
+]
+
+
+@pytest.mark.parametrize(("refusal", "token", "code", "status"), CHECKS)
+def test_a_check_names_what_is_wrong_creates_nothing_and_blocks_nothing(
+    customer: Customer,
+    gitea: FakeGitea,
+    client: HttpClient,
+    refusal: Refusal | None,
+    token: str,
+    code: str | None,
+    status: int,
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT, token)
+    gitea.refusal = refusal
+    result = pinged(client, target_id)
+    assert (result.delivered, result.error_code, result.response_status) == (code is None, code, status)
+    assert result.duration_ms is not None
+    assert validated(client, target_id) == ("passed" if code is None else "failed", code)
+    target = targets.get(target_id, None)
+    assert target.status is TargetStatus.ACTIVE
+    assert gitea.issues == []
+    assert all("x-service-signature" not in request.headers for request in gitea.requests)
+
+
+def test_a_tracker_that_does_not_respond_fails_the_check(customer: Customer, client: HttpClient) -> None:
+    with FakeGitea() as gone:
+        target_id = make_tracker(customer, gone.base_url, VAULT)
+    assert pinged(client, target_id).error_code == "connect_refused"
+    assert validated(client, target_id) == ("failed", "connect_refused")
+
+
+def test_a_passed_ping_ends_a_failed_validation(customer: Customer, gitea: FakeGitea, client: HttpClient) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT)
+    gitea.refusal = Refusal(403)
+    assert validated(client, target_id) == ("failed", "tracker_forbidden")
+    gitea.refusal = None
+    assert pinged(client, target_id).delivered
+    assert targets.get(target_id, None).validation_status == "passed"
+
+
+def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT)
+    before = targets.get(target_id, None)
+    gitea.refusal = Refusal(429)
+    validations.request(target_id, None, utc_now(), "user:1")
+    assert validation_task(client).run_once()
+    assert targets.get(target_id, None) == before
+    assert validations.claim_next(utc_now(), LEASE_S) is None
+    assert validations.claim_next(utc_now() + timedelta(seconds=LEASE_S + 1), LEASE_S) is not None
+
+
+def test_a_tracker_without_a_token_is_checked_by_its_address_alone(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT)
+    execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL, status = 'inactive'")
+    assert validated(client, target_id) == ("passed", None)
+    assert gitea.requests == []
+
+
+def test_a_draft_is_checked_without_a_lease_and_nothing_is_stored(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT, "an expired token")
+    before = targets.get(target_id, None)
+    assert validation_task(client).inspect(validations.draft(target_id)).reason == "tracker_token_rejected"
+    draft = pings.draft(target_id, utc_now())
+    assert ping_task(client).send_unrecorded(draft).error_code == "tracker_token_rejected"
+    assert targets.get(target_id, None) == before
