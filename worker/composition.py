@@ -8,15 +8,19 @@ from typing import Final
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
 from schemas.settings.definitions import Settings
+from schemas.settings.egress import Egress
+from schemas.targets.validations import Validation
 from storage.accounts.account_limits import account_limits
 from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.maintenance.retention import Cutoffs, cutoffs
-from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.default_secret import DefaultSecret, served_accounts
 from storage.secrets.vault import Vault
+from storage.targets.validations import ValidationJob
 from worker.background import approval_rules, bulk_jobs, compliance, pings, recoveries, retention, validations
 from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
@@ -25,7 +29,7 @@ from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import LEASE_S, RENEW_S, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
-from worker.http.signed_request import SignedPost
+from worker.http.signed_request import SignedPost, open_certificate
 from worker.metrics import Attempts
 from worker.trackers.runner import TrackerRunner
 
@@ -51,6 +55,18 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
         deadline_s=settings.delivery_timeout_s,
         connect_timeout_s=settings.connect_timeout_s,
         connections=connections,
+        egress=egress_of(settings),
+    )
+
+
+def egress_of(settings: Settings) -> Egress:
+    """Return how connections to targets are made."""
+    return Egress(
+        settings.target_ca,
+        settings.client_certificate,
+        served_accounts(settings),
+        settings.egress_proxy,
+        settings.egress_sources,
     )
 
 
@@ -110,10 +126,18 @@ def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> p
 
 def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:
     """Return the task that validates targets, for `at_once` threads."""
-    client = compose_client(settings, at_once)
-    trackers = TrackerRunner(client, Vault(settings.encryption_keys), settings.public_base_url)
+    client, vault = compose_client(settings, at_once), Vault(settings.encryption_keys)
+
+    def inspect(due: ValidationJob) -> Validation:
+        try:
+            certificate = open_certificate(vault.open, due.target_id, due.options)
+        except (NoEncryptionKey, WrongEncryptionKey):
+            return Validation(reason="secret_unreadable")
+        return client.inspect(due.base_url, due.account_id, certificate)
+
+    trackers = TrackerRunner(client, vault, settings.public_base_url)
     lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
-    return validations.ValidationTask(client.inspect, worker_name(), now, lease_s, trackers)
+    return validations.ValidationTask(inspect, worker_name(), now, lease_s, trackers)
 
 
 def worker_name() -> str:

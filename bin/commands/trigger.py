@@ -46,6 +46,7 @@ from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
+from worker.composition import compose_client
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, SignedPost, new_nonce
@@ -284,9 +285,9 @@ def _value(text: str) -> Any:
 
 
 def _http_client(settings: Settings, url: str) -> HttpClient:
-    policy = settings.target_policy
-    if _is_local(url):
-        policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
+    if not _is_local(url):
+        return compose_client(settings, 1)
+    policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
     return HttpClient(policy, DnsResolver(), settings.delivery_timeout_s, settings.connect_timeout_s, connections=1)
 
 

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from environs import Env, EnvValidationError
 from marshmallow import ValidationError
 
+from schemas.settings import certificates, egress
 from schemas.settings import parsers as values
 from schemas.settings.env_lines import NAME, line_mistakes
 from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
@@ -234,6 +235,49 @@ SETTINGS: Final = (
     ),
     Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "allow targets with plain http"),
     Setting(
+        "TARGET_CA",
+        "target_ca",
+        certificates.authorities,
+        "",
+        "certificates (PEM) of authorities that may sign the certificates of targets, in addition to the usual authorities; "
+        "name the file of a bundle with `TARGET_CA_FILE`",
+    ),
+    Setting(
+        "TARGET_CLIENT_CERT",
+        "target_client_cert",
+        certificates.certificate_chain,
+        "",
+        "client certificate and its chain (PEM) for targets that ask for one and have none of their own; name its file with "
+        "`TARGET_CLIENT_CERT_FILE`. In `cloud` mode only for targets of `OPERATOR_ACCOUNT_ID`",
+    ),
+    Setting(
+        "TARGET_CLIENT_KEY",
+        "target_client_key",
+        certificates.private_key,
+        "",
+        "private key (PEM, not encrypted) of `TARGET_CLIENT_CERT`",
+        is_secret=True,
+    ),
+    Setting(
+        "EGRESS_PROXY_URL",
+        "egress_proxy",
+        egress.parse_proxy,
+        "",
+        "`http://USER:PASSWORD@HOST:PORT`: HTTP proxy of all connections to targets; RiskRelay resolves and checks the "
+        "target's name and asks the proxy for a tunnel (CONNECT) to the address",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "EGRESS_BIND",
+        "egress_sources",
+        egress.parse_sources,
+        "",
+        "source address of all connections to targets: an IPv4 address, an IPv6 address, or both, comma-separated; with "
+        "one family, the other is not used",
+        shown="chosen by the kernel",
+    ),
+    Setting(
         "DELIVERY_TIMEOUT_S",
         "delivery_timeout_s",
         values.seconds(),
@@ -404,6 +448,11 @@ class Settings:
     encryption_keys: tuple[bytes, ...] = field(repr=False)
     default_project_id: int | None
     target_policy: TargetPolicy
+    target_ca: str
+    target_client_cert: str
+    target_client_key: str = field(repr=False)
+    egress_proxy: egress.EgressProxy | None = field(repr=False)
+    egress_sources: egress.Sources
     delivery_timeout_s: float
     connect_timeout_s: float
     retry_schedule_s: tuple[int, ...]
@@ -456,6 +505,11 @@ class Settings:
         return timedelta(days=self.retention_days)
 
     @property
+    def client_certificate(self) -> str | None:
+        """The client certificate with its key, if they are set; one alone is a mistake."""
+        return f"{self.target_client_cert}{self.target_client_key}" or None
+
+    @property
     def redis_socket(self) -> Path:
         """The socket of the embedded Redis."""
         return embedded_redis_socket(self.data_dir)
@@ -474,6 +528,8 @@ def load_settings(env_file: Path | None = None) -> Settings:
         env.seal()
     except EnvValidationError as invalid:
         raise InvalidSettings(_mistakes(invalid)) from None
+    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]):
+        raise InvalidSettings(mistakes)
     return _settings(read, env_file.parent.resolve())
 
 
@@ -595,6 +651,20 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
         target_policy=policy,
         **read,
     )
+
+
+def _pair_mistakes(certificate: str, key: str) -> dict[str, list[str]]:
+    if bool(certificate) != bool(key):
+        given, missing = (
+            ("TARGET_CLIENT_CERT", "TARGET_CLIENT_KEY") if certificate else ("TARGET_CLIENT_KEY", "TARGET_CLIENT_CERT")
+        )
+        return {missing: [f"Set it too, or {missing}{FILE_SUFFIX}: {given} needs it."]}
+    try:
+        if certificate:
+            certificates.certificate_pair(f"{certificate}{key}")
+    except ValidationError as refused:
+        return {"TARGET_CLIENT_KEY": [str(each) for each in refused.messages]}
+    return {}
 
 
 def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:

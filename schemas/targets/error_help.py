@@ -51,8 +51,35 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "Replace the receiver's certificate and its chain.",
     ),
     "tls_failed": ErrorHelp(
-        "The TLS handshake failed, or the receiver's TLS version is older than 1.2.",
+        "The TLS handshake failed: the receiver's TLS version is older than 1.2, or it requires a client certificate.",
         "Check the receiver's TLS configuration.",
+    ),
+    "client_certificate_refused": ErrorHelp(
+        "The receiver asks for a client certificate, or refuses the one that RiskRelay presented.",
+        "Set the target's with bin/riskrelay secret set target ID --client-certificate, or TARGET_CLIENT_CERT_FILE for all.",
+    ),
+    "proxy_unreachable": ErrorHelp(
+        "No connection to the proxy of EGRESS_PROXY_URL.", "Start the proxy, or correct EGRESS_PROXY_URL."
+    ),
+    "proxy_auth_required": ErrorHelp(
+        "The proxy of EGRESS_PROXY_URL rejects its user or password (407).",
+        "Correct the user and the password in EGRESS_PROXY_URL.",
+    ),
+    "proxy_refused": ErrorHelp(
+        "The proxy of EGRESS_PROXY_URL does not allow tunnels to the receiver's address and port.",
+        "Allow CONNECT to the address and the port in the proxy's rules.",
+    ),
+    "proxy_connect_failed": ErrorHelp(
+        "The proxy of EGRESS_PROXY_URL cannot connect to the receiver (5xx).",
+        "Check the network between the proxy and the receiver, and the proxy's log.",
+    ),
+    "proxy_bad_answer": ErrorHelp(
+        "The response of the proxy of EGRESS_PROXY_URL to CONNECT is not valid HTTP/1.",
+        "Check that EGRESS_PROXY_URL names an HTTP proxy.",
+    ),
+    "source_address_unavailable": ErrorHelp(
+        "EGRESS_BIND has no address of the receiver's family (IPv4, IPv6), or the worker's host does not have the address.",
+        "Correct EGRESS_BIND, or configure the address on the worker's host.",
     ),
     "certificate_expired": ErrorHelp("The receiver's certificate has expired.", "Renew the certificate."),
     "certificate_expires_soon": ErrorHelp("The receiver's certificate expires within 14 days.", "Renew the certificate."),

@@ -25,7 +25,7 @@ class DefaultSecret:
         text = settings.webhook_secret
         if text is None:
             return cls()
-        return cls(text, vault.fingerprint(text) if settings.encryption_keys else None, _served_accounts(settings))
+        return cls(text, vault.fingerprint(text) if settings.encryption_keys else None, served_accounts(settings))
 
     def text_for(self, account_id: int | None) -> str | None:
         """Return what signs for an account's targets that have no secret of their own; None if nothing does."""
@@ -40,8 +40,8 @@ class DefaultSecret:
         return self.text is not None and (self.accounts is None or account_id in self.accounts)
 
 
-def _served_accounts(settings: Settings) -> frozenset[int] | None:
-    """Return the accounts that WEBHOOK_SECRET serves; None for all."""
+def served_accounts(settings: Settings) -> frozenset[int] | None:
+    """Return the accounts that an identity of the installation serves; None for all."""
     if settings.deployment_mode is not DeploymentMode.CLOUD:
         return None
     return frozenset(() if settings.operator_account_id is None else (settings.operator_account_id,))

@@ -163,13 +163,15 @@ class MortalWorker:
         self._at("answered" if has_posted else "claimed")
         return self._clock.at
 
-    def _send(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None) -> Outcome:
+    def _send(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         with self._lock:
             self._posting += 1
         try:
             self._at("before the request")
             self.sent.add(headers["X-Request-Id"])
-            outcome = self._post(url, headers, body, account_id)
+            outcome = self._post(url, headers, body, account_id, certificate)
         finally:
             with self._lock:
                 self._posting -= 1

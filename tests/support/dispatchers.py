@@ -73,7 +73,9 @@ class FakePost:
         self._now = now
         self._lock = threading.Lock()
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         with self._lock:
             self.sent[headers["Idempotency-Key"]] += 1
             self.calls.append((self._now(), url))
@@ -108,7 +110,9 @@ class RoutedPost(FakePost):
         self._by_url = by_url
         self._default = default
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         return self._by_url.get(url, self._default)(url, headers, body, account_id)
 
 

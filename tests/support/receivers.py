@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from schemas.exports.delivery import Outcome
+from schemas.settings.egress import DIRECT, Egress
 from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, Peer
 from worker.http.adapter import CONFIRMED_FOR_S, KEPT_IDLE_S
@@ -47,9 +48,10 @@ def made_client(
     verify: Literal[True] | str = True,
     confirmed_for_s: float = CONFIRMED_FOR_S,
     kept_idle_s: float = KEPT_IDLE_S,
+    egress: Egress = DIRECT,
 ) -> Iterator[HttpClient]:
     known = resolver or FakeResolver({NAME: ["127.0.0.1"]})
-    client = HttpClient(policy, known, deadline_s, connect_timeout_s, 32, verify, confirmed_for_s, kept_idle_s)
+    client = HttpClient(policy, known, deadline_s, connect_timeout_s, 32, verify, confirmed_for_s, kept_idle_s, egress)
     try:
         yield client
     finally:
@@ -184,7 +186,7 @@ def make_certificate(
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
     if alternative != "":
-        named = x509.SubjectAlternativeName([_subject(alternative or name)])
+        named = x509.SubjectAlternativeName([alternative_name(alternative or name)])
         builder = builder.add_extension(named, critical=False)
     certificate = builder.sign(key, hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM)
@@ -199,7 +201,8 @@ def make_certificate(
     return context, str(authority)
 
 
-def _subject(name: str) -> x509.GeneralName:
+def alternative_name(name: str) -> x509.GeneralName:
+    """Return a name or an address as a certificate states it."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What tests drive beside Python: a browser and other languages, which bin/runtimes installs."""
+"""What tests drive beside Python: a browser, a proxy and other languages, which bin/runtimes installs."""
 
 import os
 import shutil

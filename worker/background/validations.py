@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
@@ -32,19 +32,21 @@ LEASE_MARGIN_S: Final = 15.0
 #: Reasons that say nothing about the target.
 _POSTPONING: Final = frozenset({DnsFailure.OVERLOADED, RATE_LIMITED})
 
+Inspect: TypeAlias = Callable[[ValidationJob], Validation]
+
 _log: Final = logging.getLogger(__name__)
 
 
 class ValidationTask:
     """Claims and validates targets.
 
-    `inspect` checks the URL of an account within a deadline and never raises for what the network does; a lease lasts
-    `lease_s` seconds. Targets of trackers need `trackers`.
+    `inspect` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
+    Targets of trackers need `trackers`.
     """
 
     def __init__(
         self,
-        inspect: Callable[[str, AccountId], Validation],
+        inspect: Inspect,
         worker: str,
         now: Callable[[], datetime],
         lease_s: float,
@@ -85,7 +87,7 @@ class ValidationTask:
     def inspect(self, due: ValidationJob) -> Validation:
         """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""
         began_at = time.monotonic()
-        found = self._inspect(due.base_url, due.account_id)
+        found = self._inspect(due)
         is_tracker = due.options.provider_key != GENERIC_WEBHOOK
         if not is_tracker or self._trackers is None or due.secret_sealed is None or not found.has_passed:
             return found

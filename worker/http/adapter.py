@@ -4,11 +4,11 @@
     session.mount("https://", adapter)
     session.mount("http://", adapter)
 
-A name is resolved once, every address is classified, and the very address that was classified is dialed; Host, SNI and the
-certificate's name stay those of the URL. Redirects are never followed, not even by a session that allows them. Proxies and
-certificate authorities of the environment or of a session are ignored; cookies of receivers are not stored. Responses are
-read to 64 KiB, never decompressed. Refused: a header that contains a line end, which would begin another header;
-`verify=False`; client certificates.
+A name is resolved once, every address is classified, and the very address that was classified is dialed, or is what a proxy
+of the installation opens a tunnel to; Host, SNI and the certificate's name stay those of the URL. Redirects are never
+followed, not even by a session that allows them. Proxies and certificate authorities of the environment or of a session are
+ignored; cookies of receivers are not stored. Responses are read to 64 KiB, never decompressed. Refused: a header that
+contains a line end, which would begin another header; `verify=False`; a client certificate of a session.
 """
 
 import ssl
@@ -25,6 +25,7 @@ from requests.utils import get_encoding_from_headers
 
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsResolver
+from schemas.settings.egress import DIRECT, Egress
 from schemas.url_policy.policy import TargetPolicy
 from worker.http.connection_pool import ConnectionPool, GuardedConnection
 from worker.http.deadline import Exchange, Watchdog
@@ -39,6 +40,18 @@ CONFIRMED_FOR_S: Final = 5.0
 KEPT_IDLE_S: Final = 30.0
 #: The lines of a head besides the caller's headers: request line, Host, Accept-Encoding, Content-Length, the empty one.
 _OWN_LINES: Final = 5
+#: Alerts of a peer that asks for a client certificate or refuses ours; with TLS 1.3 they follow the handshake.
+_CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "BAD_CERTIFICATE",
+        "CERTIFICATE_EXPIRED",
+        "CERTIFICATE_REQUIRED",
+        "CERTIFICATE_REVOKED",
+        "CERTIFICATE_UNKNOWN",
+        "UNKNOWN_CA",
+        "UNSUPPORTED_CERTIFICATE",
+    }
+)
 #: Headers that the adapter sets itself.
 _OWN_HEADERS: Final = frozenset({"host", "accept-encoding", "content-length", "transfer-encoding"})
 
@@ -60,7 +73,8 @@ class GuardedAdapter(BaseAdapter):
 
     `deadline_s` bounds DNS, connect, TLS, headers and body together, `connect_timeout_s` bounds connecting. `verify` is True
     for the usual certificate authorities, or the path of a bundle. An origin keeps up to `connections` connections; each is
-    used while its name was confirmed within `confirmed_for_s`, and closed after some `kept_idle_s` without use.
+    used while its name was confirmed within `confirmed_for_s`, and closed after some `kept_idle_s` without use. `egress`
+    adds authorities, a client certificate, a proxy and source addresses.
     """
 
     def __init__(
@@ -73,11 +87,12 @@ class GuardedAdapter(BaseAdapter):
         verify: Literal[True] | str = True,
         confirmed_for_s: float = CONFIRMED_FOR_S,
         kept_idle_s: float = KEPT_IDLE_S,
+        egress: Egress = DIRECT,
     ) -> None:
         super().__init__()
         self._deadline_s = deadline_s
         self._connect_timeout_s = connect_timeout_s
-        self._pool = ConnectionPool(policy, Dialer(policy, resolver, confirmed_for_s), connections, verify)
+        self._pool = ConnectionPool(policy, Dialer(policy, resolver, confirmed_for_s, egress), connections, verify, egress)
         self._watchdog = Watchdog(lambda: self._pool.close_idle(kept_idle_s), kept_idle_s / 6)
 
     def send(
@@ -96,7 +111,9 @@ class GuardedAdapter(BaseAdapter):
         Raises TargetRefused, TransportError and its subclasses, InvalidHeader.
         """
         if not verify or cert is not None:
-            raise ValueError("The guarded adapter always verifies certificates and has no client certificates.")
+            raise ValueError(
+                "The guarded adapter always verifies certificates and reads no client certificate from a session."
+            )
         exchange = self._begin(timeout)
         headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _OWN_HEADERS}
         try:
@@ -111,7 +128,7 @@ class GuardedAdapter(BaseAdapter):
 
         `headers` holds none of Host, Accept-Encoding, Content-Length and Transfer-Encoding. Raises as `send` does.
         """
-        route = self._pool.route(url, exchange.account_id)
+        route = self._pool.route(url, exchange.account_id, exchange.certificate)
         message = _message(method, route.start, headers, body)
         self._watchdog.watch(exchange)
         try:
@@ -123,13 +140,13 @@ class GuardedAdapter(BaseAdapter):
         finally:
             self._watchdog.forget(exchange)
 
-    def begin(self, account_id: AccountId = None) -> Exchange:
-        """Return an exchange with the adapter's own limits, which begins now, for an account."""
-        return Exchange(self._deadline_s, self._connect_timeout_s, account_id)
+    def begin(self, account_id: AccountId = None, certificate: str | None = None) -> Exchange:
+        """Return an exchange with the adapter's own limits, which begins now, for an account and its client certificate."""
+        return Exchange(self._deadline_s, self._connect_timeout_s, account_id, certificate)
 
     def connect(self, exchange: Exchange, url: str) -> GuardedConnection:
         """Return a connection as a request would get it, with TLS, which is never kept. Raises as `send` does."""
-        route = self._pool.route(url, exchange.account_id)
+        route = self._pool.route(url, exchange.account_id, exchange.certificate)
         self._watchdog.watch(exchange)
         try:
             return route.origin.connect(exchange)
@@ -187,7 +204,10 @@ def _named(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportEr
         return transport_error("bad_answer")
     if isinstance(failed, ssl.SSLCertVerificationError):
         return transport_error("tls_certificate")
-    return transport_error("tls_failed" if isinstance(failed, ssl.SSLError) else "connection_closed")
+    if isinstance(failed, ssl.SSLError):
+        alert = (failed.reason or "").partition("_ALERT_")[2]
+        return transport_error("client_certificate_refused" if alert in _CERTIFICATE_ALERTS else "tls_failed")
+    return transport_error("connection_closed")
 
 
 def _text(value: str | bytes) -> str:

@@ -11,6 +11,7 @@ from runtime.account_shares import AccountId
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.exports.delivery import Outcome
+from schemas.settings.egress import DIRECT, Egress
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from schemas.url_policy.policy import TargetPolicy
 from worker.http.adapter import CONFIRMED_FOR_S, KEPT_IDLE_S, GuardedAdapter
@@ -35,34 +36,45 @@ class HttpClient:
         verify: Literal[True] | str = True,
         confirmed_for_s: float = CONFIRMED_FOR_S,
         kept_idle_s: float = KEPT_IDLE_S,
+        egress: Egress = DIRECT,
     ) -> None:
         self._adapter = GuardedAdapter(
-            policy, resolver, deadline_s, connect_timeout_s, connections, verify, confirmed_for_s, kept_idle_s
+            policy, resolver, deadline_s, connect_timeout_s, connections, verify, confirmed_for_s, kept_idle_s, egress
         )
 
-    def post(self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId = None) -> Outcome:
-        """Send one POST for an account and return its outcome; never raises for what the network or the receiver does."""
-        exchange = self._adapter.begin(account_id)
+    def post(
+        self,
+        url: str,
+        headers: dict[str, str],
+        body: bytes,
+        account_id: AccountId = None,
+        certificate: str | None = None,
+    ) -> Outcome:
+        """Send one POST for an account and return its outcome; never raises for what the network or the receiver does.
+
+        `certificate` is the target's own client certificate with its key, as PEM.
+        """
+        exchange = self._adapter.begin(account_id, certificate)
         try:
             response = self._adapter.exchange(exchange, "POST", url, headers, body)
         except TransportError as failed:
             return exchange.outcome(error=failed.error, refused=isinstance(failed, TargetRefused))
         return exchange.outcome(response.status, retry_after=response.retry_after, body=response.body)
 
-    def begin(self, account_id: AccountId = None) -> Exchange:
+    def begin(self, account_id: AccountId = None, certificate: str | None = None) -> Exchange:
         """Return an exchange for requests of an account under one deadline, which begins now."""
-        return self._adapter.begin(account_id)
+        return self._adapter.begin(account_id, certificate)
 
     def exchange(self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes) -> ParsedResponse:
         """Send one request of an exchange, as the adapter does. Raises TransportError, InvalidHeader."""
         return self._adapter.exchange(exchange, method, url, headers, body)
 
-    def inspect(self, url: str, account_id: AccountId = None) -> Validation:
+    def inspect(self, url: str, account_id: AccountId = None, certificate: str | None = None) -> Validation:
         """Check a target as a delivery would meet it now, from its URL to its certificate; sends nothing, never raises.
 
         Reasons are the error codes of attempts, and `certificate_expired` beside them.
         """
-        exchange = self._adapter.begin(account_id)
+        exchange = self._adapter.begin(account_id, certificate)
         try:
             with closing(self._adapter.connect(exchange, url)) as connection:
                 return _judge_certificate(connection.socket)

@@ -1,6 +1,7 @@
 """Connections that only the dialer opens, kept open while their names still resolve to their addresses.
 
-Accounts share none: name servers that do not answer for one account do not affect the connections of another.
+Accounts share none: name servers that do not answer for one account do not affect the connections of another. Neither do
+client certificates: a connection belongs to the identity that opened it.
 
 A request is one write, a response is read as far as `worker.http.response_parser` allows, and nothing in between sends a
 request twice. A POST over a kept connection takes 60 µs of processor time where requests' own adapter, urllib3 and
@@ -14,22 +15,26 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Literal, cast
 from weakref import WeakValueDictionary
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from runtime.account_shares import AccountId
+from schemas.settings.certificates import load_pair
+from schemas.settings.egress import Egress
 from schemas.url_policy.policy import TargetPolicy, UrlRefusal
 from schemas.url_policy.target_url import DEFAULT_PORTS, check_url
 from worker.http.deadline import Exchange, WatchedSocket, milliseconds
 from worker.http.dialer import Confirmation, Dialer
-from worker.http.errors import TargetRefused, TransportError
+from worker.http.errors import TargetRefused, TransportError, transport_error
 from worker.http.response_parser import ParsedResponse, ResponseParser
 
 #: Cached routes and policy verdicts of URLs; an origin's kept connections are closed with the last of its routes.
 _ROUTES: Final = 1024
+#: TLS contexts, one for each client certificate; each holds all authorities.
+_CONTEXTS: Final = 128
 
 
 class GuardedConnection(WatchedSocket):
@@ -57,8 +62,9 @@ class GuardedConnection(WatchedSocket):
 
     def send(self, message: bytes) -> None:
         """Send head and body as one write: one system call here, one wake-up there."""
-        # A receiver may respond and hang up before it has read everything; its response can still be read.
-        with suppress(BrokenPipeError, ConnectionResetError):
+        # A receiver may respond and hang up before it has read everything; its response, or the alert that names what is
+        # wrong with our certificate, can still be read.
+        with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             self.socket.sendall(message)
 
     def read_response(self, exchange: Exchange, *, is_head: bool) -> ParsedResponse:
@@ -190,21 +196,29 @@ class ConnectionPool:
     """Finds the route of a URL, and keeps the connections of at most `_ROUTES` routes.
 
     An origin keeps up to `connections` connections. `verify` is True for the usual certificate authorities, or the path of a
-    bundle.
+    bundle, to which `egress` adds its own.
     """
 
-    def __init__(self, policy: TargetPolicy, dialer: Dialer, connections: int, verify: Literal[True] | str) -> None:
+    def __init__(
+        self, policy: TargetPolicy, dialer: Dialer, connections: int, verify: Literal[True] | str, egress: Egress
+    ) -> None:
         self._policy = policy
         self._dialer = dialer
         self._connections = connections
         self._verify = verify
-        self._origins: WeakValueDictionary[tuple[AccountId, str, str, int], Origin] = WeakValueDictionary()
+        self._egress = egress
+        self._origins: WeakValueDictionary[tuple[AccountId, str, str, int, str | None], Origin] = WeakValueDictionary()
         self._origins_lock = threading.Lock()
         self._route_or_refusal = lru_cache(maxsize=_ROUTES)(self._find_route)
+        # Reading the authorities takes tens of milliseconds, and is not needed for plain http.
+        self._context = lru_cache(maxsize=_CONTEXTS)(self._make_context)
 
-    def route(self, url: str, account_id: AccountId) -> Route:
-        """Return the route of an account's URL. Raises TargetRefused if the policy forbids the URL."""
-        found = self._route_or_refusal(url, account_id)
+    def route(self, url: str, account_id: AccountId, certificate: str | None = None) -> Route:
+        """Return the route of an account's URL, with the target's own client certificate if it has one.
+
+        Raises TargetRefused if the policy forbids the URL, TransportError if the certificate is unusable.
+        """
+        found = self._route_or_refusal(url, account_id, certificate)
         if isinstance(found, UrlRefusal):
             raise TargetRefused(found.reason)
         return found
@@ -223,17 +237,23 @@ class ConnectionPool:
         # An origin closes its connections when the last reference to it is gone.
         self._route_or_refusal.cache_clear()
 
-    @cached_property
-    def _context(self) -> ssl.SSLContext:
-        # Reading the authorities takes tens of milliseconds, and is not needed for plain http.
-        return _tls_context(self._verify)
+    def _make_context(self, certificate: str | None) -> ssl.SSLContext:
+        context = _tls_context(self._verify, self._egress.authorities)
+        if certificate is not None:
+            try:
+                load_pair(context, certificate)
+            except ssl.SSLError as refused:
+                # It was read when it was set: OpenSSL is another one here, or stricter.
+                raise transport_error("client_certificate_refused") from refused
+        return context
 
-    def _find_route(self, url: str, account_id: AccountId) -> Route | UrlRefusal:
+    def _find_route(self, url: str, account_id: AccountId, own_certificate: str | None) -> Route | UrlRefusal:
         target = check_url(url, self._policy)
         if isinstance(target, UrlRefusal):
             return target
-        key = (account_id, target.scheme, target.host, target.port)
-        context = self._context if target.scheme == "https" else None
+        certificate = own_certificate or self._egress.certificate_for(account_id)
+        key = (account_id, target.scheme, target.host, target.port, certificate)
+        context = self._context(certificate) if target.scheme == "https" else None
         with self._origins_lock:
             origin = self._origins.get(key) or Origin(self._dialer, target.host, target.port, context, self._connections)
             self._origins[key] = origin
@@ -246,11 +266,13 @@ def _no_bytes(_most: int) -> bytes:
     return b""
 
 
-def _tls_context(verify: Literal[True] | str) -> ssl.SSLContext:
-    """Return the TLS context for receivers: the usual authorities or those of a bundle, and at least TLS 1.2."""
+def _tls_context(verify: Literal[True] | str, authorities: str) -> ssl.SSLContext:
+    """Return the TLS context for receivers: the usual authorities or those of a bundle, more of them, at least TLS 1.2."""
     # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH if verify is True else verify)
+    if authorities:
+        context.load_verify_locations(cadata=authorities)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A certificate names its hosts in the subject alternative name; the common name may be anything.
     context.hostname_checks_common_name = False

@@ -24,8 +24,8 @@ class Exchange:
     """One request, or several one after the other, under one deadline: the connection it uses, the duration of its parts.
 
     It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them. Its name is looked up
-    in the share of `account_id`. `has_sent` says whether the receiver may have got bytes of the request;
-    `max_response_bytes` is how much is read of its response.
+    in the share of `account_id`. `certificate` is the target's own client certificate with its key. `has_sent` says whether
+    the receiver may have got bytes of the request; `max_response_bytes` is how much is read of its response.
     """
 
     __slots__ = (
@@ -34,6 +34,7 @@ class Exchange:
         "account_id",
         "address",
         "began_at",
+        "certificate",
         "connect_timeout_s",
         "deadline",
         "first_byte_at",
@@ -42,8 +43,15 @@ class Exchange:
         "timings",
     )
 
-    def __init__(self, deadline_s: float, connect_timeout_s: float = math.inf, account_id: AccountId = None) -> None:
+    def __init__(
+        self,
+        deadline_s: float,
+        connect_timeout_s: float = math.inf,
+        account_id: AccountId = None,
+        certificate: str | None = None,
+    ) -> None:
         self.account_id = account_id
+        self.certificate = certificate
         self.began_at = time.monotonic()
         self.deadline = self.began_at + deadline_s
         self.connect_timeout_s = connect_timeout_s

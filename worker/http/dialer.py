@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
+from schemas.settings.egress import DIRECT, Egress
 from schemas.url_policy.addresses import check_addresses
 from schemas.url_policy.policy import Address, TargetPolicy
+from worker.http.connector import Connector
 from worker.http.deadline import Exchange, milliseconds
 from worker.http.errors import TargetRefused, TransportError, transport_error
 
@@ -34,21 +36,22 @@ class Confirmation:
 
 
 class Dialer:
-    """Opens sockets to addresses that the policy allows.
+    """Opens sockets to addresses that the policy allows, as `egress` says.
 
     A kept connection is used for `confirmed_for_s` seconds before its name is resolved again.
     """
 
-    def __init__(self, policy: TargetPolicy, resolver: DnsResolver, confirmed_for_s: float) -> None:
+    def __init__(self, policy: TargetPolicy, resolver: DnsResolver, confirmed_for_s: float, egress: Egress = DIRECT) -> None:
         self._policy = policy
         self._resolver = resolver
+        self._connector = Connector(resolver, egress)
         self.confirmed_for_s = confirmed_for_s
 
     def dial(self, host: str, port: int, exchange: Exchange) -> tuple[socket.socket, str]:
         """Return a connected socket and the address it is connected to. Raises TransportError."""
         addresses = self._resolve(host, port, exchange.remaining_s(), exchange)
         resolved_at = time.monotonic()
-        connected = _connect([str(address) for address in addresses], port, exchange)
+        connected = self._connector.connect(addresses, port, exchange)
         exchange.timings = replace(exchange.timings, connect_ms=milliseconds(time.monotonic() - resolved_at))
         return connected
 
@@ -78,32 +81,3 @@ class Dialer:
         if refusal is not None:
             raise TargetRefused(refusal.reason)
         return addresses
-
-
-def _connect(addresses: list[str], port: int, exchange: Exchange) -> tuple[socket.socket, str]:
-    """Try each address in the resolver's order within the connect timeout and the deadline.
-
-    Each gets its share of what is left, so that a dead IPv6 route leaves time for IPv4.
-    """
-    until = time.monotonic() + min(exchange.connect_timeout_s, exchange.remaining_s())
-    error = "connect_timeout"
-    for number, address in enumerate(addresses):
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            break
-        try:
-            return _open(address, port, left_s / (len(addresses) - number)), address
-        except TimeoutError:
-            error = "connect_timeout"
-        except ConnectionRefusedError:
-            error = "connect_refused"
-        except OSError:
-            error = "connect_failed"
-    raise transport_error("deadline_exceeded" if exchange.is_over() else error)
-
-
-def _open(address: str, port: int, timeout_s: float) -> socket.socket:
-    connected = socket.create_connection((address, port), timeout=timeout_s)
-    # A second packet would wait 40 ms for the peer's delayed acknowledgement of the first.
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connected

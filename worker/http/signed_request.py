@@ -8,6 +8,7 @@ sent. Every result is an outcome, not an exception.
 import json
 import logging
 import secrets
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
@@ -21,7 +22,7 @@ from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
 from schemas.version import USER_AGENT
 from storage.secrets.default_secret import DefaultSecret
-from storage.secrets.encrypted_columns import STANDARD_SECRET, TARGET_HEADERS
+from storage.secrets.encrypted_columns import STANDARD_SECRET, TARGET_CERTIFICATE, TARGET_HEADERS
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from worker.http.body_formats import formatted
@@ -47,11 +48,16 @@ _log: Final = logging.getLogger(__name__)
 class Post(Protocol):
     """Sends one request within a deadline and returns its outcome; never raises for what the network does."""
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId) -> Outcome: ...
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId, certificate: str | None
+    ) -> Outcome: ...
 
 
 class Message(NamedTuple):
-    """One request to an account's target: `key` is the same for every attempt, `id` and `nonce` are unique to this one."""
+    """One request to an account's target: `key` is the same for every attempt, `id` and `nonce` are unique to this one.
+
+    `options` are the target's.
+    """
 
     id: str
     key: str
@@ -71,6 +77,7 @@ class _Request(NamedTuple):
     headers: dict[str, str]
     body: bytes
     secrets: tuple[str, ...]
+    certificate: str | None = None
 
 
 class _OwnHeaders(NamedTuple):
@@ -97,7 +104,7 @@ class SignedPost:
         """Send one message and return its outcome; never raises."""
         try:
             request = self._request(message)
-            outcome = self._post(message.url, request.headers, request.body, message.account_id)
+            outcome = self._post(message.url, request.headers, request.body, message.account_id, request.certificate)
         except _MissingSecret as missing:
             return Outcome(error=str(missing))
         except RiskRelayError as broken:
@@ -131,7 +138,7 @@ class SignedPost:
             standard = self._standard_secret(message)
             headers |= _standard_headers(formed, standard)
             all_secrets += (standard, standard.removeprefix(STANDARD_PREFIX))
-        return _Request(headers, body, all_secrets)
+        return _Request(headers, body, all_secrets, open_certificate(self._open, target_id, options))
 
     def _secret(self, message: Message) -> str:
         if message.secret_sealed is not None:
@@ -146,6 +153,12 @@ class SignedPost:
         if sealed is None:
             raise _MissingSecret("no_standard_secret")
         return self._open(sealed, STANDARD_SECRET.context(message.target_id))
+
+
+def open_certificate(open_sealed: Callable[[bytes, str], str], target_id: str, options: DeliveryOptions) -> str | None:
+    """Return a target's own client certificate with its key; None if it has none. Raises WrongEncryptionKey."""
+    sealed = options.certificate_sealed
+    return None if sealed is None else open_sealed(sealed, TARGET_CERTIFICATE.context(target_id))
 
 
 def new_nonce() -> str:

@@ -20,6 +20,7 @@ from schemas.trackers.registry import TRACKERS
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from worker.http.errors import TransportError
+from worker.http.signed_request import open_certificate
 from worker.trackers.session import TrackerResult, TrackerSession, Transport
 
 _log: Final = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ class TrackerRunner:
                 return Outcome(error="no_secret")
             token = self._vault.open(target.secret_sealed, secret_context(target.target_id))
             access = TrackerAccess(target.base_url.rstrip("/"), json.loads(target.options.provider_settings), token)
-            return _Task(TrackerSession(self._transport, tracker, token, target.account_id, spent_s), tracker, access)
+            certificate = open_certificate(self._vault.open, target.target_id, target.options)
+            session = TrackerSession(self._transport, tracker, token, target.account_id, spent_s, certificate)
+            return _Task(session, tracker, access)
         except RiskRelayError as broken:
             extra = {"target_id": target.target_id, "error": type(broken).__name__}
             _log.error("the token of a tracker cannot be read", extra=extra)

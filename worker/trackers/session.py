@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 class Transport(Protocol):
     """Sends the requests of an exchange, as `worker.http.client.HttpClient` does."""
 
-    def begin(self, account_id: AccountId) -> Exchange: ...
+    def begin(self, account_id: AccountId, certificate: str | None) -> Exchange: ...
 
     def exchange(
         self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes
@@ -60,17 +60,26 @@ class TrackerResult(NamedTuple):
 
 
 class TrackerSession:
-    """The requests of one task; `spent_s` of its deadline have passed already."""
+    """The requests of one task; `spent_s` of its deadline have passed already.
+
+    `certificate` is the target's own client certificate with its key.
+    """
 
     def __init__(
-        self, transport: Transport, tracker: Tracker, token: str, account_id: AccountId, spent_s: float = 0.0
+        self,
+        transport: Transport,
+        tracker: Tracker,
+        token: str,
+        account_id: AccountId,
+        spent_s: float = 0.0,
+        certificate: str | None = None,
     ) -> None:
         self._transport = transport
         self._tracker = tracker
         # The token of a pair `name:token` is a secret of its own.
         part = token.partition(":")[2]
         self._secrets = (token, part) if len(part) >= _LEAST_PART else (token,)
-        self._exchange = transport.begin(account_id)
+        self._exchange = transport.begin(account_id, certificate)
         self._exchange.deadline -= spent_s
         self._origin: tuple[str, str] | None = None
         self._status: int | None = None

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import falcon
 
 from schemas.settings import definitions as schema_settings
+from schemas.settings.certificates import certificate_fingerprint, count_certificates
 from schemas.settings.definitions import FILE_SUFFIX, Setting, Settings
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
 from schemas.version import VERSION
@@ -159,12 +160,31 @@ def _ports(settings: Settings) -> str:
     return _joined(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
 
 
+def _egress_proxy(settings: Settings) -> str:
+    proxy = settings.egress_proxy
+    if proxy is None:
+        return NOT_SET
+    return f"host {proxy.host}, port {proxy.port}" + (", with a password" if proxy.authorization else "")
+
+
+def _target_ca(settings: Settings) -> str:
+    count = count_certificates(settings.target_ca)
+    return f"{count} {'certificate' if count == 1 else 'certificates'}" if count else NOT_SET
+
+
+def _client_certificate(settings: Settings) -> str:
+    return certificate_fingerprint(settings.target_client_cert) if settings.target_client_cert else NOT_SET
+
+
 #: Values with credentials, and values that `Settings` has under another name.
 _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "DATABASE_URL": lambda settings: engine.describe_url(settings.database_url),
     "REDIS_URL": _redis,
     "SENTRY_DSN": _sentry,
     "ENCRYPTION_KEYS": _encryption_keys,
+    "EGRESS_PROXY_URL": _egress_proxy,
+    "TARGET_CA": _target_ca,
+    "TARGET_CLIENT_CERT": _client_certificate,
     "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),
     "TARGET_ALLOWED_PORTS": _ports,
     "TARGET_ALLOW_HTTP": lambda settings: plain(settings.target_policy.allow_http),

@@ -24,6 +24,7 @@ from schemas.settings.definitions import (
     unknown_names,
 )
 from schemas.url_policy.policy import parse_networks, parse_ports
+from tests.support.authorities import CertificateAuthority
 
 NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
@@ -81,6 +82,11 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "webhook_secret": None,
         "encryption_keys": (),
         "default_project_id": None,
+        "target_ca": "",
+        "target_client_cert": "",
+        "target_client_key": "",
+        "egress_proxy": None,
+        "egress_sources": (),
         "delivery_timeout_s": 15.0,
         "connect_timeout_s": 5.0,
         "retry_schedule_s": (5, 30, 120, 600, 1800, 7200, 18000, 36000, 50400, 72000),
@@ -587,3 +593,38 @@ def test_the_operators_account_is_a_number_from_one_on(load: Load) -> None:
     assert load(OPERATOR_ACCOUNT_ID="7").operator_account_id == 7
     for wrong in ("0", "-1", "first"):
         assert set(mistakes(load, OPERATOR_ACCOUNT_ID=wrong)) == {"OPERATOR_ACCOUNT_ID"}
+
+
+# --- certificates of connections to targets
+
+
+def test_certificates_come_from_the_files_that_the_settings_name(load: Load, tmp_path: Path) -> None:
+    authority = CertificateAuthority("Company")
+    pair = authority.pair("client.example.com")
+    at = pair.index("-----BEGIN PRIVATE")
+    contents = {"TARGET_CA": authority.pem, "TARGET_CLIENT_CERT": pair[:at], "TARGET_CLIENT_KEY": pair[at:]}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    settings = load({f"{name}_FILE": str(tmp_path / name) for name in contents})
+    assert (settings.target_ca, settings.client_certificate) == (authority.pem, pair)
+    assert pair[at:] not in repr(settings)
+    assert load().client_certificate is None
+
+
+def test_a_missing_file_half_a_pair_and_a_wrong_pair_are_named(load: Load, tmp_path: Path) -> None:
+    one, other = (CertificateAuthority("Company").pair("client.example.com") for _ in range(2))
+    (tmp_path / "one.pem").write_text(one)
+    (tmp_path / "other.pem").write_text(other)
+    gone, first, second = (str(tmp_path / name) for name in ("gone.pem", "one.pem", "other.pem"))
+    assert mistakes(load, TARGET_CA_FILE=gone) == {
+        "TARGET_CA_FILE": ["Names a file that cannot be read: No such file or directory."]
+    }
+    assert mistakes(load, TARGET_CLIENT_CERT_FILE=first) == {
+        "TARGET_CLIENT_KEY": ["Set it too, or TARGET_CLIENT_KEY_FILE: TARGET_CLIENT_CERT needs it."]
+    }
+    assert mistakes(load, TARGET_CLIENT_KEY_FILE=first) == {
+        "TARGET_CLIENT_CERT": ["Set it too, or TARGET_CLIENT_CERT_FILE: TARGET_CLIENT_KEY needs it."]
+    }
+    assert mistakes(load, TARGET_CLIENT_CERT_FILE=first, TARGET_CLIENT_KEY_FILE=second) == {
+        "TARGET_CLIENT_KEY": ["The private key does not belong to the first certificate."]
+    }

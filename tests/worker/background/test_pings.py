@@ -32,7 +32,9 @@ class ConnectionCheckingPost:
         self.sent: list[tuple[str, dict[str, str], bytes]] = []
         self.held: list[bool] = []
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         self.sent.append((url, headers, body))
         self.held.append(not database.is_closed())
         if isinstance(self.outcome, Exception):
@@ -169,7 +171,9 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
     target = make_target(customer)
     ping_id = asked(target)
 
-    def give_up_meanwhile(url: str, headers: dict[str, str], body: bytes, account_id: int | None) -> Outcome:
+    def give_up_meanwhile(
+        url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         with connection():
             pings.give_up(ping_id, NOW)
         return Outcome(status=200)

@@ -12,6 +12,7 @@ from schemas.targets.target import Target
 from schemas.targets.validations import Validation
 from storage.db.engine import connection, database, execute, release, rows
 from storage.targets import targets, validations
+from storage.targets.validations import ValidationJob
 from tests.support.factories import NOW, Customer, make_target
 from tests.support.workers import wait_until
 from worker.background.tasks import BackgroundTask
@@ -31,8 +32,8 @@ class FakeInspect:
         self._found = found
         self._meanwhile = meanwhile
 
-    def __call__(self, url: str, account_id: int | None = None) -> Validation:
-        self.seen.append(url)
+    def __call__(self, due: ValidationJob) -> Validation:
+        self.seen.append(due.base_url)
         self.held.append(not database.is_closed())
         self._meanwhile()
         if isinstance(self._found, Exception):
@@ -119,8 +120,8 @@ def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -
     hanging, other = make_due(customer, "https://hanging.example.com/"), make_due(customer)
     gate = threading.Event()
 
-    def inspect(url: str, account_id: int | None) -> Validation:
-        if "hanging" in url:
+    def inspect(due: ValidationJob) -> Validation:
+        if "hanging" in due.base_url:
             gate.wait(30)
         return Validation()
 

@@ -45,7 +45,9 @@ class RecordingPost:
     answer: Callable[[], Outcome] = lambda: Outcome(status=202)
     sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         self.sent.append((url, headers, body))
         return self.answer()
 

@@ -39,7 +39,9 @@ class Receiver:
     headers: dict[str, str] = field(default_factory=dict)
     received: bytes = b""
 
-    def __call__(self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None) -> Outcome:
+    def __call__(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
         self.headers, self.received = headers, body
         return Outcome(status=200, body=self.body)
 

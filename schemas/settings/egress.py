@@ -1,0 +1,93 @@
+"""How connections to targets leave this host: through a proxy, from fixed addresses, with which certificates."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from marshmallow import ValidationError
+
+from schemas.url_policy.policy import Address
+
+Sources: TypeAlias = tuple[Address, ...]
+
+_PROXY_FORM: Final = (
+    "Use http://HOST:PORT or http://USER:PASSWORD@HOST:PORT. In a user or password, "
+    "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
+)
+_SOURCE_FORM: Final = (
+    "Use an IPv4 address, an IPv6 address, or one of each, comma-separated, such as 192.0.2.10,2001:db8::10."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EgressProxy:
+    """An HTTP proxy; `authorization` is the value of Proxy-Authorization."""
+
+    host: str
+    port: int
+    authorization: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """How connections to targets are made.
+
+    `authorities` are trusted in addition to the usual ones (PEM). `certificate` is presented to targets that have none of
+    their own (PEM, with its key), for `certificate_accounts`, None for all. Connections start at the address in `sources` of
+    the family of their destination, and have no other family; without `sources` the kernel chooses.
+    """
+
+    authorities: str = ""
+    certificate: str | None = field(default=None, repr=False)
+    certificate_accounts: frozenset[int] | None = None
+    proxy: EgressProxy | None = None
+    sources: Sources = ()
+
+    def certificate_for(self, account_id: int | None) -> str | None:
+        """Return what is presented to an account's targets that have no certificate of their own."""
+        is_served = self.certificate_accounts is None or account_id in self.certificate_accounts
+        return self.certificate if is_served else None
+
+
+#: Connections without proxy, fixed source, client certificate or authorities of one's own.
+DIRECT: Final = Egress()
+
+
+def parse_proxy(text: str) -> EgressProxy | None:
+    """Return the proxy of a URL, None for an empty text. Raises ValidationError, which never quotes the URL."""
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValidationError(_PROXY_FORM) from None
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    if not (is_plain and parts.scheme == "http" and host and port and parts.path in {"", "/"}) or "?" in text or "#" in text:
+        raise ValidationError(_PROXY_FORM)
+    return EgressProxy(host, port, _authorization(parts.username, parts.password))
+
+
+def parse_sources(text: str) -> Sources:
+    """Return at most one address of each family. Raises ValidationError."""
+    try:
+        found = tuple(ip_address(each.strip()) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ValidationError(_SOURCE_FORM) from None
+    if len({each.version for each in found}) < len(found) or any(each.is_unspecified for each in found):
+        raise ValidationError(_SOURCE_FORM)
+    return found
+
+
+def source_for(address: Address, sources: Sequence[Address]) -> Address | None:
+    """Return the source of the family of an address."""
+    return next((each for each in sources if each.version == address.version), None)
+
+
+def _authorization(user: str | None, password: str | None) -> str | None:
+    if user is None and password is None:
+        return None
+    return "Basic " + b64encode(f"{unquote(user or '')}:{unquote(password or '')}".encode()).decode()

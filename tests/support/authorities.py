@@ -1,0 +1,75 @@
+"""An authority as a company has one: it signs the certificates of servers and of clients."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from schemas.settings.certificates import load_pair
+from tests.support.receivers import alternative_name
+
+_VALID: Final = timedelta(days=60)
+
+
+class CertificateAuthority:
+    """Signs certificates; `pem` is its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = _name(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.pem = _pem(self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0), None))
+
+    def pair(self, name: str, lasts: timedelta = _VALID) -> str:
+        """Return a certificate for `name` and its private key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([alternative_name(name)])
+        return _pem(self._sign(_name(name), key, names, lasts)) + key_pem(key)
+
+    def server(self, name: str, clients: "CertificateAuthority | None" = None) -> ssl.SSLContext:
+        """Return the context of a server for `name`, which asks for certificates that `clients` has signed."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_pair(context, self.pair(name))
+        if clients is not None:
+            context.load_verify_locations(cadata=clients.pem)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        extension: x509.BasicConstraints | x509.SubjectAlternativeName,
+        lasts: timedelta | None,
+    ) -> x509.Certificate:
+        until = datetime.now(UTC) + (lasts or _VALID)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(until - 2 * _VALID)
+            .not_valid_after(until)
+            .add_extension(extension, critical=lasts is None)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> str:
+    """Return a private key, encrypted if there is a password."""
+    how: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        how = serialization.BestAvailableEncryption(password)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how).decode()
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,0 +1,112 @@
+"""Posts to receivers with certificates of a company's authority, and to those that ask for a client certificate."""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from schemas.settings.egress import Egress
+from tests.support.authorities import CertificateAuthority
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.receivers import BODY, HEADERS, NAME, always, made_client, make_certificate, post
+from worker.http.client import HttpClient
+
+COMPANY: Final = CertificateAuthority("Company")
+OURS: Final = COMPANY.pair("riskrelay.example.com")
+THEIRS: Final = COMPANY.pair("tenant.example.com")
+REFUSED: Final = "client_certificate_refused"
+
+
+class NamingServer(LoopbackServer):
+    """Asks for a client certificate and answers with the name in it; `min_version` is that of TLS."""
+
+    def __init__(self, versions: tuple[ssl.TLSVersion, ssl.TLSVersion]) -> None:
+        context = COMPANY.server(NAME, clients=COMPANY)
+        context.minimum_version, context.maximum_version = versions
+        super().__init__(self._answer_with_name, context)
+
+    @staticmethod
+    def _answer_with_name(peer: Peer) -> None:
+        connection = peer.connection
+        assert isinstance(connection, ssl.SSLSocket)
+        subject = (connection.getpeercert() or {})["subject"]
+        while peer.read():
+            peer.answer(200, str(subject[0][0][1]).encode())
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"])
+def server(request: pytest.FixtureRequest) -> Iterator[NamingServer]:
+    with NamingServer((request.param, request.param)) as made:
+        yield made
+
+
+def posted(client: HttpClient, server: LoopbackServer, account_id: int = 1, certificate: str | None = None) -> str:
+    outcome = client.post(server.url(NAME), HEADERS, BODY, account_id, certificate)
+    return outcome.error or outcome.body.decode()
+
+
+def test_an_authority_of_the_settings_is_trusted_beside_the_others(tmp_path: Path) -> None:
+    usual, authority = make_certificate(tmp_path)
+    for egress, errors in ((Egress(COMPANY.pem), [None, None]), (Egress(), [None, "tls_certificate"])):
+        with (
+            LoopbackServer(always(), usual) as of_usual,
+            LoopbackServer(always(), COMPANY.server(NAME)) as of_company,
+            made_client(verify=authority, egress=egress) as client,
+        ):
+            assert [post(client, each.url(NAME)).error for each in (of_usual, of_company)] == errors
+
+
+def test_an_authority_of_the_settings_does_not_replace_the_usual_ones(tmp_path: Path) -> None:
+    with made_client(egress=Egress(COMPANY.pem)) as client, LoopbackServer(always(), COMPANY.server(NAME)) as server:
+        assert post(client, server.url(NAME)).status == 200
+        [origin] = client._adapter._pool._origins.values()
+        assert origin._context is not None
+        assert origin._context.cert_store_stats()["x509_ca"] > 100
+
+
+def test_the_certificate_of_the_settings_is_presented(server: NamingServer) -> None:
+    with made_client(egress=Egress(COMPANY.pem, OURS)) as client:
+        assert posted(client, server) == "riskrelay.example.com"
+
+
+@pytest.mark.parametrize(
+    "certificate",
+    [None, CertificateAuthority("Stranger").pair("riskrelay.example.com")],
+    ids=["none", "another authority's"],
+)
+def test_a_receiver_that_refuses_the_certificate_is_named(certificate: str | None) -> None:
+    with (
+        NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server,
+        made_client(egress=Egress(COMPANY.pem)) as client,
+    ):
+        assert posted(client, server, certificate=certificate) == REFUSED
+
+
+def test_the_certificate_of_the_settings_serves_its_accounts_alone() -> None:
+    egress = Egress(COMPANY.pem, OURS, certificate_accounts=frozenset({1}))
+    with (
+        NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server,
+        made_client(egress=egress) as client,
+    ):
+        assert posted(client, server, account_id=1) == "riskrelay.example.com"
+        assert posted(client, server, account_id=2) == REFUSED
+        assert posted(client, server, account_id=2, certificate=THEIRS) == "tenant.example.com"
+
+
+def test_no_connection_is_used_with_another_certificate(server: NamingServer) -> None:
+    names = {None: "riskrelay.example.com", THEIRS: "tenant.example.com"}
+    with made_client(egress=Egress(COMPANY.pem, OURS)) as client:
+        for certificate in (None, THEIRS, None, THEIRS, THEIRS, None):
+            assert posted(client, server, certificate=certificate) == names[certificate]
+        assert server.connections == 2
+
+
+def test_an_inspection_presents_the_certificate() -> None:
+    with (
+        NamingServer((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2)) as server,
+        made_client(egress=Egress(COMPANY.pem)) as client,
+    ):
+        assert client.inspect(server.url(NAME), 1, OURS).has_passed
+        assert not client.inspect(server.url(NAME), 1).has_passed
