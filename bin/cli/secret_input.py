@@ -1,11 +1,13 @@
-"""Reads a secret from standard input, or from a terminal that does not show it."""
+"""Reads a secret or a certificate from standard input, a secret also from a terminal that does not show it."""
 
 import sys
 
 import click
+from marshmallow import ValidationError
 
 from bin.cli.installation import Refused
 from runtime.clock import utc_now
+from schemas.settings.certificates import MAX_PAIR, certificate_pair
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
 from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
@@ -34,6 +36,21 @@ def read_token(prompt: str) -> str | None:
     """Read the token of a tracker; None for no input. Raises Refused."""
     text = _read(prompt, default="")
     return _checked(text, "") if text.rstrip("\r\n") else None
+
+
+def read_certificate() -> str:
+    """Read a certificate, its chain and its private key as PEM. Raises Refused."""
+    # A terminal would show the key.
+    text = "" if sys.stdin.isatty() else sys.stdin.read(MAX_PAIR + 1)
+    if not text or len(text) > MAX_PAIR:
+        raise Refused(
+            f"Pass the certificate, its chain and its private key (PEM, at most {MAX_PAIR:,} characters) on standard input: "
+            "cat client.pem client.key | riskrelay secret set target ID --client-certificate"
+        )
+    try:
+        return certificate_pair(text)
+    except ValidationError as invalid:
+        raise Refused(f"{' '.join(map(str, invalid.messages))} Nothing was changed.") from None
 
 
 def _checked(text: str, remedy: str) -> str:

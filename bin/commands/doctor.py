@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from bin.checks import machine, stores
+from bin.checks.egress import egress
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
@@ -31,6 +32,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
     "bind": lambda settings, _: machine.bind(settings),
     "base URL": lambda settings, _: machine.base_url(settings),
     "Redis": lambda settings, _: stores.redis(settings),
+    "egress": egress,
     "backups": machine.backups,
 }
 #: Checks that need the migrated database.

@@ -8,7 +8,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
-from bin.cli.secret_input import own_vault, read_line, read_secret
+from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.responses import dump_target
@@ -23,7 +23,7 @@ from storage.secrets import integrations
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
 from storage.secrets.vault import Vault
-from storage.targets import targets, webhook_secrets
+from storage.targets import certificates, targets, webhook_secrets
 
 
 @click.group()
@@ -46,18 +46,26 @@ def set_secret() -> None:
 @click.option(
     "--standard-webhooks", is_flag=True, help="Set the Standard Webhooks secret: whsec_ and base64 of 24 to 64 bytes."
 )
-@click.option("--remove", is_flag=True, help="Remove the header or the Standard Webhooks secret.")
+@click.option(
+    "--client-certificate",
+    is_flag=True,
+    help="Set the client certificate: PEM of the certificate, its chain and its private key.",
+)
+@click.option("--remove", is_flag=True, help="Remove the header, the Standard Webhooks secret or the client certificate.")
 @json_option
-def target(target_id: str, header: str | None, standard_webhooks: bool, remove: bool, as_json: bool) -> None:
+def target(
+    target_id: str, header: str | None, standard_webhooks: bool, client_certificate: bool, remove: bool, as_json: bool
+) -> None:
     """Set the signing secret of a webhook, or the token of a tracker.
 
     Jira Cloud needs `email:token`; the documentation of targets names the token of each tracker. A worker validates the
     target with it afterwards.
     """
-    if header is not None and standard_webhooks:
-        raise click.UsageError("Use either --header or --standard-webhooks.")
-    if remove and header is None and not standard_webhooks:
-        raise click.UsageError("--remove needs --header or --standard-webhooks.")
+    chosen = (header is not None) + standard_webhooks + client_certificate
+    if chosen > 1:
+        raise click.UsageError("Use one of --header, --standard-webhooks and --client-certificate.")
+    if remove and not chosen:
+        raise click.UsageError("--remove needs --header, --standard-webhooks or --client-certificate.")
     with opened() as settings:
         operations = build_operations(settings).targets
         if header is not None:
@@ -65,6 +73,8 @@ def target(target_id: str, header: str | None, standard_webhooks: bool, remove: 
         elif standard_webhooks:
             print_record(_set_standard_secret(target_id, settings, operations.default_secret, remove), as_json)
             operations.wake_workers()
+        elif client_certificate:
+            print_record(_set_certificate(target_id, settings, remove), as_json)
         else:
             is_tracker = operations.get(target_id, OPERATOR).is_tracker
             secret = read_secret("Token", "") if is_tracker else read_secret()
@@ -90,6 +100,15 @@ def _set_standard_secret(target_id: str, settings: Settings, default: DefaultSec
     secret, vault = read_line("Standard Webhooks secret"), own_vault(settings)
     fingerprint = webhook_secrets.set_standard_secret(target_id, secret, vault, default, utc_now(), OPERATOR.key)
     return {"name": target_id, "standard_webhooks": True, "fingerprint": fingerprint}
+
+
+def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> dict[str, object]:
+    if is_removed:
+        certificates.remove_certificate(target_id, utc_now(), OPERATOR.key)
+        return {"name": target_id, "client_certificate": True, "removed": True}
+    pair, vault = read_certificate(), own_vault(settings)
+    fingerprint = certificates.set_certificate(target_id, pair, vault, utc_now(), OPERATOR.key)
+    return {"name": target_id, "client_certificate": True, "fingerprint": fingerprint}
 
 
 def _integration_command(integration: Integration) -> None:
@@ -119,7 +138,7 @@ def list_secrets(as_json: bool) -> None:
     accepted, and `failing` if it was refused.
     """
     with opened() as settings:
-        records = [*_integrations(settings), *_targets(settings)]
+        records = [*_integrations(settings), *_targets(settings), *_certificates()]
         columns = (
             "name",
             "configured",
@@ -180,3 +199,14 @@ def _target(target: Target) -> dict[str, object]:
         "last_refused_at": None,
         "last_refusal": None,
     }
+
+
+def _certificates() -> list[dict[str, object]]:
+    """Return the client certificates of targets; whether one works is known of its target as a whole."""
+    shown = {"configured": True, "source": "database", "connected": None, "last_validation": None}
+    times = {"last_accepted_at": None, "last_refused_at": None, "last_refusal": None}
+    found = certificates.certificate_fingerprints()
+    return [
+        {"name": f"{target_id} client certificate", "fingerprint": fingerprint, **shown, **times}
+        for target_id, fingerprint in found.items()
+    ]

@@ -28,6 +28,7 @@ from storage.secrets.encrypted_columns import SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault, installation_ids
 from storage.targets import targets
+from tests.support.authorities import CertificateAuthority
 from tests.support.factories import NOW, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
@@ -122,7 +123,7 @@ def test_where_all_is_well_every_check_says_so(
     assert reported["status"] == "ok"
     names = {check["name"] for check in reported["checks"]}
     named = "python, env file, settings, data, disk, bind, base URL, Redis, clock, backups, database, keys, secrets, workers"
-    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "limits", "compliance", "accounts"}
+    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "limits", "compliance", "accounts", "egress"}
     shown = well.asked()
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "No problems found.")
     assert len(shown.stdout.splitlines()) == len(reported["checks"]) + 1
@@ -145,6 +146,25 @@ def env_file_is_open_to_its_group(patient: Patient) -> None:
 
 def a_setting_is_misspelt(patient: Patient) -> None:
     patient.env_file.write_text("WORKER_PROCESES=2\n")
+
+
+def the_source_address_is_elsewhere(patient: Patient) -> None:
+    patient.environment["EGRESS_BIND"] = "192.0.2.77"
+
+
+def the_proxy_is_gone(patient: Patient) -> None:
+    with LoopbackServer(healthy) as gone:
+        patient.environment["EGRESS_PROXY_URL"] = f"http://relay:s3cret@127.0.0.1:{gone.port}"
+
+
+def the_client_certificate_has_days(patient: Patient, days: int = 3) -> None:
+    pair = CertificateAuthority("Company").pair("client.example.com", timedelta(days=days))
+    at = pair.index("-----BEGIN PRIVATE")
+    patient.environment |= {"TARGET_CLIENT_CERT": pair[:at], "TARGET_CLIENT_KEY": pair[at:]}
+
+
+def the_client_certificate_has_expired(patient: Patient) -> None:
+    the_client_certificate_has_days(patient, -3)
 
 
 def nobody_is_there(patient: Patient) -> None:
@@ -343,6 +363,10 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
     (env_file_is_missing, "env file", "warning", "RISKRELAY_ENV_FILE names", "bin/riskrelay init"),
     (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
+    (the_source_address_is_elsewhere, "egress", "warning", "does not have the address 192.0.2.77", "correct EGRESS_BIND"),
+    (the_proxy_is_gone, "egress", "warning", "No connection to the proxy of EGRESS_PROXY_URL, host 127.0.0.1", "start"),
+    (the_client_certificate_has_days, "egress", "warning", "TARGET_CLIENT_CERT expires on", "renew it"),
+    (the_client_certificate_has_expired, "egress", "failure", "TARGET_CLIENT_CERT expired on", "renew it"),
     (nobody_is_there, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
     (default_project_is_gone, "accounts", "failure", "DEFAULT_PROJECT_ID names project 4711", "project list"),
     (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),

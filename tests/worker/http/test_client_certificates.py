@@ -2,16 +2,28 @@
 
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from runtime.clock import utc_now
 from schemas.settings.egress import Egress
+from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
+from schemas.targets.validations import Validation
+from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.encrypted_columns import TARGET_CERTIFICATE
+from storage.secrets.vault import Vault
+from storage.targets.validations import ValidationJob
 from tests.support.authorities import CertificateAuthority
+from tests.support.factories import LOOPBACK, make_settings
 from tests.support.fakes import LoopbackServer, Peer
+from tests.support.proxies import tinyproxy
 from tests.support.receivers import BODY, HEADERS, NAME, always, made_client, make_certificate, post
+from worker.composition import compose_client, compose_validation_task
 from worker.http.client import HttpClient
+from worker.http.signed_request import Message, SignedPost
 
 COMPANY: Final = CertificateAuthority("Company")
 OURS: Final = COMPANY.pair("riskrelay.example.com")
@@ -110,3 +122,32 @@ def test_an_inspection_presents_the_certificate() -> None:
     ):
         assert client.inspect(server.url(NAME), 1, OURS).has_passed
         assert not client.inspect(server.url(NAME), 1).has_passed
+
+
+def test_a_targets_own_certificate_is_opened_for_its_deliveries(server: NamingServer) -> None:
+    vault = Vault([b"k" * 32])
+    options = DeliveryOptions(certificate_sealed=vault.seal(THEIRS, TARGET_CERTIFICATE.context("tgt_1")))
+    message = Message("att_1", "exp_1", "tgt_1", server.url(NAME), None, BODY, utc_now(), "0" * 32, 1, options)
+    with made_client(egress=Egress(COMPANY.pem, OURS)) as client:
+        signed_post = SignedPost(client.post, vault, DefaultSecret("a secret of ours"))
+        assert signed_post.send(message).body == b"tenant.example.com"
+        assert signed_post.send(message._replace(options=DEFAULT_OPTIONS)).body == b"riskrelay.example.com"
+        # Sealed for another target, it does not open.
+        assert signed_post.send(message._replace(target_id="tgt_2")).error == "secret_unreadable"
+
+
+def test_the_settings_reach_deliveries_pings_and_validations(tmp_path: Path) -> None:
+    at = OURS.index("-----BEGIN PRIVATE")
+    certificates = {"TARGET_CA": COMPANY.pem, "TARGET_CLIENT_CERT": OURS[:at], "TARGET_CLIENT_KEY": OURS[at:]}
+    context = COMPANY.server("127.0.0.1", clients=COMPANY)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with LoopbackServer(always(), context) as server, tinyproxy(tmp_path) as proxy:
+        on = {"EGRESS_BIND": "127.0.0.1", "EGRESS_PROXY_URL": proxy.url()}
+        settings = make_settings(tmp_path, {**LOOPBACK, **certificates, **on})
+        job = ValidationJob("tgt_1", 1, server.url(), "")
+        assert compose_validation_task(settings, 1).inspect(job) == Validation()
+        with closing(compose_client(settings, 1)) as client:
+            assert client.post(server.url(), HEADERS, BODY, 1).status == 200
+        assert proxy.tunnels() == [f"127.0.0.1:{server.port}"] * 2
+        without = make_settings(tmp_path, {**LOOPBACK, "TARGET_CA": COMPANY.pem})
+        assert compose_validation_task(without, 1).inspect(job) == Validation("tls_failed")

@@ -1,0 +1,47 @@
+"""Client certificates of single targets: sealed with their keys, shown by fingerprint."""
+
+from datetime import datetime
+
+from schemas.base.errors import TargetNotFound
+from schemas.settings.certificates import certificate_fingerprint
+from storage.accounts.audit_log import append
+from storage.db.engine import transaction
+from storage.db.leases import compare_and_swap
+from storage.db.models import TargetRow
+from storage.secrets.encrypted_columns import TARGET_CERTIFICATE
+from storage.secrets.vault import Vault
+from storage.targets.targets import IS_PRESENT, find_row
+
+
+def set_certificate(target_id: str, pair: str, vault: Vault, now: datetime, actor: str) -> str:
+    """Give a target its own client certificate with its key, and return the fingerprint of the certificate.
+
+    The next connection presents it. Raises TargetNotFound.
+    """
+    fingerprint, sealed = certificate_fingerprint(pair), vault.seal(pair, TARGET_CERTIFICATE.context(target_id))
+    _write(target_id, sealed, fingerprint, "set_certificate", now, actor)
+    return fingerprint
+
+
+def remove_certificate(target_id: str, now: datetime, actor: str) -> None:
+    """Erase a target's own client certificate; that of the settings is presented again. Raises TargetNotFound."""
+    _write(target_id, None, None, "remove_certificate", now, actor)
+
+
+def certificate_fingerprints() -> dict[str, str]:
+    """Return the fingerprint of each target's own certificate, by the target's id."""
+    has_one = TargetRow.certificate_fingerprint.is_null(False)
+    rows = (
+        TargetRow.select(TargetRow.id, TargetRow.certificate_fingerprint).where(has_one, IS_PRESENT).order_by(TargetRow.id)
+    )
+    return {row.id: str(row.certificate_fingerprint) for row in rows}
+
+
+def _write(target_id: str, sealed: bytes | None, fingerprint: str | None, action: str, now: datetime, actor: str) -> None:
+    with transaction():
+        find_row(target_id)
+        # Only these columns: a worker may be writing to the target now.
+        changes = {"certificate_sealed": sealed, "certificate_fingerprint": fingerprint, "updated_at": now}
+        if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **changes):
+            raise TargetNotFound
+        append(now, actor, action, target_id)
