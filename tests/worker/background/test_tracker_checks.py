@@ -46,7 +46,7 @@ def ping_task(client: HttpClient) -> PingTask:
 
 def validation_task(client: HttpClient) -> ValidationTask:
     trackers = TrackerRunner(client, VAULT, "https://riskrelay.example.com")
-    return ValidationTask(client.inspect, "worker", utc_now, LEASE_S, trackers)
+    return ValidationTask(lambda due: client.inspect(due.base_url, due.account_id), "worker", utc_now, LEASE_S, trackers)
 
 
 def pinged(client: HttpClient, target_id: str) -> PingResult:
