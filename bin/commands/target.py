@@ -233,7 +233,8 @@ disable = _status_command("disable", "Disable a target: it accepts no approvals 
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """Resume deliveries, and clear holds that the receiver or failures caused.
 
-    The target is resumed only if the settings of this command allow its address; a worker validates it afterwards.
+    The target is resumed only if the settings of this command allow its address; a worker validates it afterwards. What a
+    tracker's refusal blocked is queued again.
     """
     if is_all == (target_id is not None):
         raise click.UsageError("Use either a target id or --all.")

@@ -9,7 +9,8 @@
 `claim` also leads from `delivering` to `delivering`, if a lease expired because its worker died. `withdraw` leads from
 `approved`, `delivering` and `retry_scheduled` to `failed`, if the ticket was redacted or its target was disabled: it is not
 sent again, and the result of a running attempt is not written. `block` leads from the same three states to `blocked`, if the
-policy refused the address in this attempt or in another one of the same target. Nothing leaves `exported`.
+policy refused the address, or a tracker the access, in this attempt or in another one of the same target. Resuming a target
+makes the `retry` of what its tracker's refusal blocked. Nothing leaves `exported`.
 `storage.exports.transitions` is the only module that writes the column.
 """
 

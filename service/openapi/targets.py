@@ -138,8 +138,8 @@ OPERATIONS: Final[Operations] = {
         id="pingTicketExportTarget",
         tag=TAG,
         summary="Send a test event",
-        description="A worker sends one signed `target.ping`; the response has its result. An inactive or "
-        "disabled target is a 409.",
+        description="A worker sends one signed `target.ping`; the response has its result. A target of a tracker is "
+        "validated there instead, and nothing is created. An inactive or disabled target is a 409.",
         responses=(
             SuccessResponse(
                 200,
@@ -166,7 +166,8 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Resume a target",
         description="Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
-        "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`.",
+        "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. What a tracker's "
+        "refusal blocked is `approved` again.",
         responses=(SuccessResponse(200, "The target; its exports go on.", TargetResponse, _VALIDATED),),
         error_codes=("CONFLICT",),
     ),
