@@ -134,7 +134,7 @@ class LinearTracker:
             "id": issue_id(ticket.export_id),
             "teamId": team_id,
             "title": titles.title_of(ticket, MAX_TITLE),
-            "description": markdown.body_of(ticket, MAX_DESCRIPTION),
+            "description": markdown.linear_body_of(ticket, MAX_DESCRIPTION),
             "priority": PRIORITIES.get(ticket.severity, 0),
             "labelIds": _label_ids(data, team_id),
         }

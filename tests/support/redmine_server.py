@@ -22,7 +22,7 @@ from tests.support.servers import Server, ServerError, free_port
 #: Where bin/runtimes unpacks Debian's package.
 PACKAGE: Final = Path("/usr/local/share/riskrelay-tests/redmine")
 KEYS: Final = {"reporter": "a" * 40, "developer": "b" * 40, "stranger": "c" * 40}
-TextFormat = Literal["textile", "common_mark"]
+TextFormat = Literal["textile", "common_mark", "markdown"]
 
 
 class RedmineServer(Server):

@@ -133,9 +133,12 @@ def effects(markdown: str, *, html: bool = True) -> set[str]:
     return found
 
 
-def skeleton(markdown: str) -> list[tuple[str, str]]:
+def skeleton(markdown: str, *, html: bool = True) -> list[tuple[str, str]]:
     """Return the tokens of Markdown with their attributes, code without its content."""
-    return [(f"{token.type} {token.attrs}", "" if token.type in _CODE else token.content) for token in _tokens(markdown)]
+    return [
+        (f"{token.type} {token.attrs}", "" if token.type in _CODE else token.content)
+        for token in _tokens(markdown, html=html)
+    ]
 
 
 def in_code(markdown: str) -> list[str]:

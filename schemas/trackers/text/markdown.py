@@ -1,4 +1,4 @@
-"""The text of an issue in Markdown, as GitHub, GitLab, Gitea, Forgejo and Linear read it.
+"""The text of an issue in Markdown, as GitHub, GitLab, Gitea and Forgejo read it, and as Linear does.
 
 Strangers' text is in fences and inline code only: there it mentions nobody, links nothing and loads no image.
 """
@@ -17,6 +17,11 @@ _FENCE: Final = "```"
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
     """Return the text of at most `max_chars` UTF-16 code units."""
     return fitted(ticket, max_chars, _Markdown(), "\n\n".join, length)
+
+
+def linear_body_of(ticket: TrackerTicket, max_chars: int) -> str:
+    """Return the text of at most `max_chars` UTF-16 code units; Linear reads no HTML, and has folds of its own."""
+    return fitted(ticket, max_chars, _LinearMarkdown(), "\n\n".join, length)
 
 
 class _Markdown(Flavor[str]):
@@ -43,6 +48,13 @@ class _Markdown(Flavor[str]):
 
     def line(self, text: str) -> str:
         return text
+
+
+class _LinearMarkdown(_Markdown):
+    def evidence(self, text: str) -> Iterator[str]:
+        yield f"+++ {EVIDENCE}"
+        yield _fenced(text, "json")
+        yield "+++"
 
 
 def _fenced(text: str, language: str = "") -> str:

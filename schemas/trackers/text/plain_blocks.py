@@ -12,8 +12,12 @@ class PlainBlocks(Flavor[str]):
     """A flavor whose text is `*strong*` in common with others."""
 
     def body_of(self, ticket: TrackerTicket, max_chars: int) -> str:
-        """Return the text of at most `max_chars` UTF-16 code units."""
-        return fitted(ticket, max_chars, self, "\n\n".join, length)
+        """Return the text of at most `max_chars` by `size`."""
+        return fitted(ticket, max_chars, self, "\n\n".join, self.size)
+
+    def size(self, text: str) -> int:
+        """Return how much of the tracker's limit a text takes: UTF-16 code units."""
+        return length(text)
 
     @abstractmethod
     def block(self, text: str) -> str:

@@ -1,9 +1,10 @@
 """The text of an issue in Redmine, whose installation reads it as Textile or as Markdown: one text that both show alike.
 
-Strangers' text is in `<pre>`, which both know. Redmine finds mentions in code too, and its older Markdown drops the tags, so
-what Redmine reads as a link is broken as well.
+Strangers' text is in `<pre>`, which both know, and indented: the Markdown of older Redmines drops the tags, and reads code
+by its indent. Redmine finds mentions in code too, so what it reads as a mention, a link or a macro is broken as well.
 """
 
+from textwrap import indent
 from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
@@ -30,11 +31,15 @@ _harmless_url: Final = harmless_by(*_TOKENS)
 
 
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
-    """Return the text of at most `max_chars` UTF-16 code units."""
+    """Return the text of at most `max_chars` bytes of UTF-8."""
     return _Redmine().body_of(ticket, max_chars)
 
 
 class _Redmine(PlainBlocks):
+    def size(self, text: str) -> int:
+        # MySQL limits Redmine's column in bytes.
+        return len(text.encode())
+
     def neutral(self, text: str) -> str:
         return _harmless(text)
 
@@ -45,7 +50,8 @@ class _Redmine(PlainBlocks):
         return f"*{text}*"
 
     def block(self, text: str) -> str:
-        return f"<pre>\n{text}\n</pre>"
+        # The empty line separates the code from the paragraph that a dropped tag leaves.
+        return f"<pre>\n\n{indent(text, '    ')}\n</pre>"
 
     def link(self, text: str, url: str) -> str:
         return f"{text}: {url}"

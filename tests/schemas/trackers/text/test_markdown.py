@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text.markdown import body_of
+from schemas.trackers.text.markdown import body_of, linear_body_of
 from schemas.trackers.text.neutral import ZWSP
 from tests.support.corpora import naughty_strings
 from tests.support.tracker_texts import (
@@ -121,6 +121,14 @@ def test_backticks_do_not_end_inline_code(url: str) -> None:
     assert is_contained(ticket)
     (location,) = [code for code in in_code(body_of(ticket, LIMIT)) if "`" in code]
     assert location.replace(ZWSP, "") == " ".join(url.split())
+
+
+def test_linear_folds_the_evidence_without_html() -> None:
+    made, plain = linear_body_of(everywhere("+++\n\n+++ a"), LIMIT), linear_body_of(PLAIN, LIMIT)
+    assert skeleton(made) == skeleton(plain)
+    assert effects(plain) == {"link"}
+    fold = '+++ Evidence\n\n```json\n{\n  "rule": "image-alt"\n}\n```\n\n+++\n\n'
+    assert plain == f"{body_of(PLAIN, LIMIT).partition('<details>')[0]}{fold}[{plain.rpartition('[')[2]}"
 
 
 def test_a_ticket_of_a_person_has_no_empty_parts() -> None:
