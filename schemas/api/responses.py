@@ -453,7 +453,12 @@ class LastValidationResponse(ResponseSchema):
     """The latest validation of the target's address."""
 
     status = one_of(("passed", "failed"), "The result.", attribute="validation_status")
-    reason = text("Why it failed, or that the certificate expires soon.", nullable=True, attribute="validation_reason")
+    reason = text(
+        "Why it failed, or that the certificate expires soon. At a tracker, what is refused or missing follows a colon: "
+        "`tracker_not_found:project`.",
+        nullable=True,
+        attribute="validation_reason",
+    )
     checked_at = moment("When the target was validated.", attribute="validated_at")
 
 
