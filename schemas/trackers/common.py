@@ -53,14 +53,19 @@ class TrackerSettingsForm(Form):
             raise ValidationError("invalid_url")
 
 
+def _priority(severity: str) -> Text:
+    description = f"The name of the priority of tickets with the severity `{severity}`."
+    return Text(min_length=1, max_length=MAX_LABEL, metadata={"description": description})
+
+
 class PriorityBySeverityForm(Form):
     """The tracker's name of a priority for each severity that has one."""
 
-    critical = Text(min_length=1, max_length=MAX_LABEL)
-    high = Text(min_length=1, max_length=MAX_LABEL)
-    medium = Text(min_length=1, max_length=MAX_LABEL)
-    low = Text(min_length=1, max_length=MAX_LABEL)
-    info = Text(min_length=1, max_length=MAX_LABEL)
+    critical = _priority("critical")
+    high = _priority("high")
+    medium = _priority("medium")
+    low = _priority("low")
+    info = _priority("info")
 
 
 def require_key(key: str) -> None:

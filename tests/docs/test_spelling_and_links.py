@@ -27,6 +27,8 @@ ALLOWED_WORDS: Final = (
     "titel",
     # a variable name in receivers of other languages
     "retryin",
+    # a header of HTTP
+    "te",
 )
 #: Generated or third-party files.
 SKIPPED: Final = (

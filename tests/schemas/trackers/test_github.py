@@ -372,9 +372,10 @@ def test_a_token_without_a_user_finds_among_all_issues(user: TrackerResponse) ->
     assert "creator" not in query_of(requests[1])
 
 
-def test_an_export_whose_id_has_no_time_is_found_among_all_issues() -> None:
-    ticket = TrackerTicket("exp_odd", "A", "B", "low")
-    result, requests = play(GITHUB.find(access_to(), ticket), [USER, answer(200, [issue(body="exp_odd")])])
+@pytest.mark.parametrize("marker", ["exp_odd", "exp_7ZZZZZZZZZ61SQWPCHNYBQC8F2", "exp_01KG9YS7G061SQWPCHNYBQC8FÜ"])
+def test_an_export_whose_id_has_no_time_is_found_among_all_issues(marker: str) -> None:
+    ticket = TrackerTicket(marker, "A", "B", "low")
+    result, requests = play(GITHUB.find(access_to(), ticket), [USER, answer(200, [issue(body=marker)])])
     assert result == TrackerIssue("7", PAGE)
     assert "since" not in query_of(requests[1])
 
