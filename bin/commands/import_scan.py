@@ -17,11 +17,11 @@ from bin.cli.installation import Refused, checked_settings
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import secret_line
-from bin.scan_import.document import MAX_REPORT_BYTES, UnreadableReport
-from bin.scan_import.formats import FORMATS, read_issues
-from bin.scan_import.pages import PreparedImport, prepare, run_number
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from schemas.base.fields import MAX_ID
+from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
+from schemas.report_files.formats import FORMATS, read_issues
+from schemas.report_files.pages import PreparedImport, prepare, run_number
 
 #: Rejected pages printed without --json.
 _MAX_SHOWN: Final = 20

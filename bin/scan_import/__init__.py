@@ -1,4 +1,1 @@
-"""Scanner reports as postbacks, and their sender.
-
-One pure module per format, from bytes to values; only `sender` opens connections.
-"""
+"""The sender of `import-scan`: the only part of an import that opens connections."""

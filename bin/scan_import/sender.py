@@ -15,7 +15,7 @@ import requests
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from bin.checks.machine import is_loopback
-from bin.scan_import.pages import PagePostback
+from schemas.report_files.pages import PagePostback
 
 ROUTE: Final = "/api/scanner/results"
 #: To connect, and to read a response; the service takes a second for a full page on a small machine.

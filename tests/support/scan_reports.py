@@ -1,12 +1,12 @@
-"""The reports in `tests/bin/scan_import/reports`, whose README names the tool of each, and their postbacks."""
+"""The reports in `tests/schemas/report_files/reports`, whose README names the tool of each, and their postbacks."""
 
 from pathlib import Path
 from typing import Final
 
-from bin.scan_import.formats import read_issues
-from bin.scan_import.pages import PreparedImport, prepare
+from schemas.report_files.formats import read_issues
+from schemas.report_files.pages import PreparedImport, prepare
 
-REPORTS: Final = Path(__file__).resolve().parents[1] / "bin" / "scan_import" / "reports"
+REPORTS: Final = Path(__file__).resolve().parents[1] / "schemas" / "report_files" / "reports"
 FILES: Final = {
     "zap": REPORTS / "zap.json",
     "lighthouse": REPORTS / "lighthouse.json",

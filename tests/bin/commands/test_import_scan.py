@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from bin.__main__ import riskrelay
 from bin.receiver_kit.receiver import LocalReceiver
-from bin.scan_import.pages import run_number
 from bin.scan_import.sender import PostbackSender, send_all
 from runtime.clock import utc_now
+from schemas.report_files.pages import run_number
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import (

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from bin.scan_import.document import Node
-from bin.scan_import.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
+from schemas.report_files.document import Node
+from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
 #: `level`.
 SEVERITIES: Final[Mapping[str, str]] = {"4": "critical", "3": "high", "2": "medium", "1": "low", "0": "info"}

@@ -16,13 +16,13 @@ from urllib.parse import unquote_plus, urlsplit
 
 from marshmallow import ValidationError
 
-from bin.scan_import.issues import MAX_CODE, MAX_TITLE, ScanIssue, one_line, without_mailbox_owner
 from schemas.base.fields import WebUrl
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find_each
 from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES
 from schemas.intake.selector import stable_selector
+from schemas.report_files.issues import MAX_CODE, MAX_TITLE, ScanIssue, one_line, without_mailbox_owner
 
 #: Half of the service's default limit, for installations with a lower one.
 MAX_POSTBACK_BYTES: Final = 512 * 1024

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bin.scan_import.document import Node
-from bin.scan_import.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
+from schemas.report_files.document import Node
+from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
 #: `info.severity`.
 SEVERITIES: Final[Mapping[str, str]] = {

@@ -7,9 +7,9 @@ are not copied.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bin.scan_import.document import Node
-from bin.scan_import.issues import MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 from schemas.intake.html_text import text_of
+from schemas.report_files.document import Node
+from schemas.report_files.issues import MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
 #: `riskcode`.
 SEVERITIES: Final[Mapping[str, str]] = {"3": "high", "2": "medium", "1": "low", "0": "info"}

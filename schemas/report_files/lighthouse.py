@@ -8,8 +8,8 @@ becomes one issue per element, any other audit one issue of the page.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from bin.scan_import.document import Node, UnreadableReport
-from bin.scan_import.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
+from schemas.report_files.document import Node, UnreadableReport
+from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
 #: By the impact of an accessibility audit (`details.debugData.impact`).
 SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high", "moderate": "medium", "minor": "low"}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bin.scan_import.document import MAX_REPORT_BYTES, UnreadableReport
-from bin.scan_import.formats import FORMATS, read_issues
-from bin.scan_import.issues import ScanIssue
-from bin.scan_import.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
 from schemas.content_policy.rules import find
 from schemas.intake.fingerprint import by_fingerprint
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
+from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
+from schemas.report_files.formats import FORMATS, read_issues
+from schemas.report_files.issues import ScanIssue
+from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported
 
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bin.scan_import import lighthouse, nuclei, sarif, wapiti, zap
-from bin.scan_import.document import Node, UnreadableReport, read
-from bin.scan_import.issues import ScanIssue
+from schemas.report_files import lighthouse, nuclei, sarif, wapiti, zap
+from schemas.report_files.document import Node, UnreadableReport, read
+from schemas.report_files.issues import ScanIssue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from bin.scan_import.document import Node, UnreadableReport
-from bin.scan_import.issues import MAX_LOCATION, ScanIssue, evidence, one_line, paragraphs, references, without_personal_data
+from schemas.report_files.document import Node, UnreadableReport
+from schemas.report_files.issues import (
+    MAX_LOCATION,
+    ScanIssue,
+    evidence,
+    one_line,
+    paragraphs,
+    references,
+    without_personal_data,
+)
 
 #: By `level`, if the rule has no `security-severity`.
 SEVERITIES: Final[Mapping[str, str]] = {"error": "high", "warning": "medium", "note": "low", "none": "info"}
