@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from runtime.clock import utc_now
 from storage.db.engine import execute, rows
 from storage.exports import queries
+from tests.support import canaries
 from tests.support.factories import Customer, make_approved, make_tracker
-from tests.support.tracker_servers import FakeGitea
-from tests.support.workers import UnluckyWorker, all_are, forget_workers, wait_until
+from tests.support.servers import RedisServer
+from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
+from tests.support.workers import UnluckyWorker, WorkerProcess, all_are, forget_workers, notify_workers, wait_until
 
 # the point, issues that exist by then
 POINTS: Final = [
@@ -61,3 +64,19 @@ def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
         [issue] = gitea.issues_of(export_id)
         assert queries.get(export_id).provider_ticket_id == str(issue["number"]), POINTS[number]
     assert rows("SELECT COUNT(*) FROM exports WHERE is_outcome_unknown") == [(0,)]
+
+
+def test_the_token_is_in_no_file_no_row_no_command_of_redis_and_no_command_line(
+    start: Callable[..., WorkerProcess], customer: Customer, gitea: FakeGitea, redis: RedisServer, tmp_path: Path
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url)
+    delivered, refused = (make_approved(customer, target_id, utc_now()) for _ in range(2))
+    gitea.next_creates(None, Refusal(422, {"X-Token": TOKEN}, f"refused {TOKEN}".encode()))
+    with canaries.Monitor(redis.url) as monitor, start(LOG_LEVEL="debug") as worker:
+        notify_workers(redis)
+        wait_until(lambda: {queries.get(each).status for each in (delivered, refused)} == {"exported", "failed"})
+        running = canaries.processes([worker.process.pid])
+        in_redis = canaries.redis(redis.url)
+    found = canaries.folder(tmp_path) | canaries.columns() | monitor.places | running | in_redis
+    assert canaries.traces(found, [TOKEN]) == []
+    assert [answer for (answer,) in rows("SELECT answer FROM attempts") if answer and "refused [redacted]" in answer]

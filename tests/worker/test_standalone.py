@@ -10,9 +10,11 @@ import pytest
 from redis import Redis
 
 from runtime import wake_up_queue
+from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
-from tests.support.factories import LOOPBACK, environment
+from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_tracker
 from tests.support.servers import RedisServer
+from tests.support.tracker_servers import FakeGitea
 from tests.support.workers import ROOT, CountingReceiver, all_are, approved, notify_workers, wait_until
 from worker import jobs
 
@@ -73,6 +75,17 @@ def test_a_plain_rq_worker_delivers_what_is_due_and_leaves_no_lease(
     with Redis.from_url(redis.url) as client:
         queue = wake_up_queue.queue(client)
         assert (queue.count, queue.failed_job_registry.count) == (0, 0)
+
+
+def test_a_plain_rq_worker_creates_issues_in_a_tracker(start_rq: StartRq, redis: RedisServer) -> None:
+    customer = make_customer()
+    with FakeGitea() as gitea:
+        target_id = make_tracker(customer, gitea.base_url)
+        ids = [make_approved(customer, target_id, utc_now()) for _ in range(3)]
+        assert notify_workers(redis)
+        assert start_rq("--burst").wait(PATIENCE_S) == 0
+        assert [len(gitea.issues_of(each)) for each in ids] == [1, 1, 1]
+    assert all_are("exported")()
 
 
 def test_one_process_takes_one_job_after_another_and_ends_at_a_signal(
