@@ -51,6 +51,8 @@ RECOVERY_EXAMINED: Final = 10_000
 #: What becomes of the exports that wait for a target that was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
+#: Exports that a resumption makes due in one transaction: a quarter of a second, in a request.
+REQUEUED_AT_ONCE: Final = 5000
 #: Why exports are due again that a tracker's configuration error had blocked: the reason of their audit entries.
 RESUMED: Final = "target_resumed"
 
@@ -346,11 +348,13 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 
 
 def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | None = None) -> int:
-    """Make the exports of a resumed target due again that a tracker's configuration error blocked, as `retry` does.
+    """Make exports of a resumed target due again that a tracker's configuration error blocked, as `retry` does.
 
-    Return how many; `except_id` is left as it is. The caller holds the transaction.
+    Return how many, REQUEUED_AT_ONCE at most: a validation that passes makes the rest due. `except_id` is left as it is. The
+    caller holds the transaction.
     """
     wanted = recoverable(target_id, 0).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
+    wanted = wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)
     # Another request may retry one meanwhile.
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
     requeued = ExportRow.update(

@@ -13,12 +13,14 @@ from typing import Final, TypeAlias
 
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
+from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.trackers.exchange import TrackerFailure
 from schemas.trackers.failures import RATE_LIMITED
 from schemas.trackers.registry import GENERIC_WEBHOOK
-from storage.db.engine import connection
-from storage.targets import validations
+from storage.db.engine import connection, transaction
+from storage.exports import transitions
+from storage.targets import targets, validations
 from storage.targets.validations import ValidationJob
 from worker.trackers.runner import TrackerRunner, TrackerTarget
 
@@ -83,6 +85,17 @@ class ValidationTask:
         if is_recorded and validation.is_refused:
             extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self._worker}
             _log.warning("target blocked: its address is not allowed", extra=extra)
+        if is_recorded and validation.has_passed and due.options.provider_key != GENERIC_WEBHOOK:
+            while self._requeue_blocked(due.target_id):
+                pass
+
+    def _requeue_blocked(self, target_id: str) -> bool:
+        """Make exports due that a resumption has left; return whether there may be more."""
+        with connection(), transaction():
+            if targets.get(target_id, None).status is not TargetStatus.ACTIVE:
+                return False
+            count = transitions.requeue_blocked(target_id, self._now(), self._worker)
+        return count == transitions.REQUEUED_AT_ONCE
 
     def inspect(self, due: ValidationJob) -> Validation:
         """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""

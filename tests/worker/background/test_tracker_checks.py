@@ -9,11 +9,13 @@ import pytest
 from runtime.clock import utc_now
 from schemas.targets.pings import PingResult
 from schemas.targets.target import TargetStatus
-from storage.db.engine import execute
+from storage.db.engine import execute, rows, transaction
+from storage.exports import transitions
+from storage.exports.transitions import REQUEUED_AT_ONCE
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
-from tests.support.factories import LOOPBACK_POLICY, Customer, make_tracker
+from tests.support.factories import LOOPBACK_POLICY, Customer, make_failed, make_tracker
 from tests.support.fakes import FakeResolver
 from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
 from worker.background.pings import PingTask
@@ -146,3 +148,33 @@ def test_a_draft_is_checked_without_a_lease_and_nothing_is_stored(
     draft = pings.draft(target_id, utc_now())
     assert ping_task(client).send_unrecorded(draft).error_code == "tracker_token_rejected"
     assert targets.get(target_id, None) == before
+
+
+def test_a_passed_validation_makes_the_rest_due_that_a_resumption_has_left(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT)
+    make_failed(customer, target_id, REQUEUED_AT_ONCE + 3, status="blocked")
+    execute("UPDATE exports SET status_reason = 'tracker_forbidden'")
+    with transaction():
+        assert transitions.requeue_blocked(target_id, utc_now(), "user:1") == REQUEUED_AT_ONCE
+    gitea.refusal = Refusal(403)
+    validated(client, target_id)
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'blocked'") == [(3,)]
+    gitea.refusal = None
+    validated(client, target_id)
+    assert rows("SELECT DISTINCT status FROM exports") == [("approved",)]
+    assert rows("SELECT COUNT(*), COUNT(DISTINCT subject_id) FROM audit_entries WHERE action = 'retry'") == [
+        (REQUEUED_AT_ONCE + 3, REQUEUED_AT_ONCE + 3)
+    ]
+
+
+def test_a_passed_validation_of_a_blocked_tracker_makes_nothing_due(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
+    target_id = make_tracker(customer, gitea.base_url, VAULT)
+    make_failed(customer, target_id, 1, status="blocked")
+    execute("UPDATE exports SET status_reason = 'tracker_forbidden'")
+    execute("UPDATE targets SET status = 'blocked', status_reason = 'tracker_forbidden'")
+    assert validated(client, target_id) == ("passed", None)
+    assert rows("SELECT status FROM exports") == [("blocked",)]
