@@ -242,8 +242,7 @@ def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
 def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
     headers = {**_headers(access), "Content-Type": "application/json"}
     url = f"{_api_base(access.base_url, access.settings)}{_path(access)}/issues"
-    # The response repeats the whole text.
-    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), True, MAX_LIST_BYTES)
+    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), creates=True)
 
 
 def _get(access: TrackerAccess, path: str) -> TrackerRequest:
