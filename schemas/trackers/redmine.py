@@ -130,11 +130,11 @@ class RedmineTracker:
         if isinstance(ids, TrackerFailure):
             return ids
         response = yield _post(access, {**ids, "subject": ""})
-        if response.status != 422:
-            return failure_of(response) or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
         errors = value_at(response.json(), "errors")
+        if response.status != 422 or not isinstance(errors, list):
+            return failure_of(response) or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
         # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
-        return TrackerFailure(FailureKind.PAYLOAD, REJECTED) if isinstance(errors, list) and len(errors) > 1 else None
+        return TrackerFailure(FailureKind.PAYLOAD, REJECTED) if len(errors) > 1 else None
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return None: Redmine has no limit of requests."""

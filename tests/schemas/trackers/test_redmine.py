@@ -227,6 +227,7 @@ def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
         ([answer(200, {"project": {"status": 1, "enabled_modules": []}})], ISSUES_DISABLED),
         # A server that is no Redmine.
         ([answer(200, b"<html>"), answer(200, b"<html>")], NOT_FOUND),
+        ([answer(200, b"<html>"), answer(422, b"<html>")], REJECTED),
     ],
 )
 def test_validation_says_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:

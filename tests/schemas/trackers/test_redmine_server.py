@@ -16,6 +16,9 @@ from tests.support.corpora import tracker_file
 from tests.support.redmine_server import KEYS, RedmineServer, TextFormat
 from tests.support.tracker_steps import perform
 
+#: The start takes half a minute on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 REDMINE: Final = RedmineTracker()
 CONSOLE: Final = "https://riskrelay.example.com/console/exports/exp_1"
 CONFIGURATION: Final = FailureKind.CONFIGURATION
