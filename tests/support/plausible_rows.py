@@ -54,6 +54,8 @@ FORMS: Final[dict[tuple[str, str], str]] = {
     ("targets", "id"): f"tgt_01J{'0' * 19}%",
     ("targets", "base_url"): "https://tracker%.example/hook",
     ("targets", "provider_key"): "generic_webhook",
+    ("targets", "header_fingerprints"): '[{"name":"X-Api-Key","fingerprint":"fp:000000000000"}]',
+    ("targets", "provider_settings"): "{}",
     ("targets", "deployment_mode"): "self-hosted",
     ("tokens", "abilities"): '["ticket-exports:read"]',
 }

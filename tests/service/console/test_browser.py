@@ -86,7 +86,7 @@ def _kinds(of: type[ConsolePage]) -> Iterator[type[ConsolePage]]:
 
 #: What is looked at, beneath the console.
 PATHS: Final = sorted({kind.path.removeprefix(CONSOLE) for kind in _kinds(ConsolePage) if hasattr(kind, "path")})
-PLAIN: Final = [path for path in PATHS if "{" not in path]
+PLAIN: Final = [*(path for path in PATHS if "{" not in path), "/targets/add?provider=jira"]
 
 
 # --- an installation

@@ -386,11 +386,11 @@ def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClien
 
 #: A status, the verbs that its page offers.
 OFFERED = [
-    ("active", ["validate", "ping", "pause", "edit", "disable", "secret", "remove", "recover"]),
-    ("paused", ["validate", "ping", "resume", "edit", "disable", "secret", "remove", "recover"]),
-    ("inactive", ["validate", "edit", "disable", "secret", "remove"]),
-    ("blocked", ["validate", "ping", "resume", "edit", "disable", "secret", "remove"]),
-    ("disabled", ["validate", "resume", "edit", "secret", "remove"]),
+    ("active", ["validate", "ping", "pause", "edit", "disable", "secret", "webhook", "header", "remove", "recover"]),
+    ("paused", ["validate", "ping", "resume", "edit", "disable", "secret", "webhook", "header", "remove", "recover"]),
+    ("inactive", ["validate", "edit", "disable", "secret", "webhook", "header", "remove"]),
+    ("blocked", ["validate", "ping", "resume", "edit", "disable", "secret", "webhook", "header", "remove"]),
+    ("disabled", ["validate", "resume", "edit", "secret", "webhook", "header", "remove"]),
 ]
 
 
@@ -422,6 +422,8 @@ def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: Console
         ["edit"],
         ["disable"],
         ["secret"],
+        ["webhook"],
+        ["header"],
         ["remove"],
     ]
     assert 'type="password" name="secret" autocomplete="new-password"' in confirmed[2]
