@@ -88,8 +88,8 @@ def webhooks(reference: Any) -> dict[str, Any]:
         "Posted to the target's `base_url`, at least once: it can arrive again after a crash or a lost response, with the "
         "same body and the same `Idempotency-Key`. Answer within 15 s. The body is the bytes that were frozen by the "
         "approval. A target with another `format` gets them as a CloudEvents 1.0 event or a SARIF 2.1.0 log, one with "
-        "another `signature` the headers `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks; the "
-        "headers of its own come in addition.",
+        "another `signature` the headers `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks. "
+        "Headers that the operator has set for the target are sent as well.",
         reference(TicketExportEvent),
         _DELIVERY,
         _MEANINGS,

@@ -23,14 +23,15 @@ from click.testing import CliRunner
 
 from bin.__main__ import riskrelay
 from runtime.clock import utc_now
+from schemas.targets.target import TargetEdit
 from storage.db.engine import execute, is_sqlite, release, rows
 from storage.exports import queries
 from storage.secrets.vault import Vault
-from storage.targets import targets
+from storage.targets import changes, targets, webhook_secrets
 from tests.support import canaries
 from tests.support.collectors import SentryCollector, TraceCollector
 from tests.support.console_user import FORM, make_console_token
-from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
+from tests.support.factories import DEFAULT_SECRET, LOOPBACK, Customer, environment, make_approved, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
 from tests.support.invalid_payloads import HEADERS
@@ -61,6 +62,10 @@ PAGES: Final = (
     *("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings"),
     *("sessions", "sign-in"),
 )
+HEADER: Final = "cAnArY-of-a-header-5e1f0a77"
+PAIR: Final = base64.b64encode(f"somebody:{HEADER}".encode()).decode()
+STANDARD: Final = base64.b64encode(b"cAnArY-of-a-standard-secret-61").decode()
+ECHOED: Final = f"{PAIR} {HEADER} {STANDARD}"
 PASSWORD: Final = "cAnArY-of-a-password-7b9d1f3a"
 KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
 
@@ -97,10 +102,11 @@ def written_redis() -> Iterator[RedisServer]:
         yield server
 
 
-def talks(*statuses: int) -> Callable[[Peer], None]:
-    """Return what answers with these statuses, the last one from then on, with a canary wherever one fits."""
+def talks(*statuses: int, echoed: str = "") -> Callable[[Peer], None]:
+    """Return what answers with these statuses, the last one from then on, with a canary wherever one fits, and `echoed`."""
     answers = iter(statuses)
-    said = json.dumps({"code": SAID, "id": SAID, "url": f"https://tracker.example.com/{SAID}", "message": SAID}).encode()
+    link, message = f"https://tracker.example.com/{SAID}", f"{SAID} {echoed}"
+    said = json.dumps({"code": SAID, "id": SAID, "url": link, "message": message}).encode()
     trailer = f"0\r\nX-Trailer: {RECEIVER}\r\n\r\n".encode()
     body = f"{len(said):x};{RECEIVER}={RECEIVER}\r\n".encode() + said + b"\r\n" + trailer
     headers = (
@@ -219,6 +225,9 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         "no session's form": (f"{target}/pause", typed(csrf=NOWHERE)),
         "no secret": (f"{target}/secret", typed(csrf=csrf, secret=f"{TYPED_SECRET}\a")),
         "secret": (f"{target}/secret{query}", typed(csrf=csrf, secret=TYPED_SECRET)),
+        "no header": (f"{target}/header", typed(csrf=csrf, name="X-Api-Key", value=f"{HEADER}\a")),
+        "header": (f"{target}/header{query}", typed(csrf=csrf, name="X-Api-Key", value=HEADER)),
+        "standard secret": (f"{target}/standard-secret{query}", typed(csrf=csrf, secret=f"whsec_{STANDARD}")),
         "no target": (f"{export}/approve", typed(csrf=csrf, target_id=NOWHERE, ticket_digest=NOWHERE)),
     }
     reported = {}
@@ -227,6 +236,7 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         answer = service.request(method, f"/console{path}", headers, content)
         reported[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
     assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(reported)
+    assert {"page header 303", "page no header 422", "page standard secret 303"} <= set(reported)
     return reported, [token, cookie.partition("=")[2]]
 
 
@@ -257,13 +267,23 @@ def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
     return {f"answer broken {answer.status}": f"{answer.headers}".encode() + answer.content for answer in answers}
 
 
+def furnish(target_id: str) -> None:
+    """Give a target every secret that it can have."""
+    vault, now = Vault([KEY]), utc_now()
+    targets.set_secret(target_id, OWN_SECRET, vault, now)
+    for name, value in (("Authorization", f"Basic {PAIR}"), ("X-Api-Key", HEADER)):
+        webhook_secrets.set_header(target_id, name, value, vault, now, "operator")
+    webhook_secrets.set_standard_secret(target_id, f"whsec_{STANDARD}", vault, DEFAULT_SECRET, now, "operator")
+    changes.edit(target_id, TargetEdit(signature="both"), DEFAULT_SECRET, now, "operator")
+
+
 def deliver(customer: Customer, receivers: list[LoopbackServer]) -> list[str]:
-    """Approve a ticket for each receiver, the first with a secret of its own; return their ids."""
+    """Approve a ticket for each receiver, the first with secrets of its own; return their ids."""
     ids = []
     for number, receiver in enumerate(receivers):
         target = make_target(customer, receiver.url(path=f"/{ADDRESS}-{number}?key={ADDRESS}"))
         if number == 0:
-            targets.set_secret(target.id, OWN_SECRET, Vault([KEY]), utc_now())
+            furnish(target.id)
         ids.append(make_approved(customer, target.id, utc_now()))
     release()
     return ids
@@ -329,7 +349,8 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
         worker = day.enter_context(WorkerProcess(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
         receivers = [
-            day.enter_context(LoopbackServer(behave)) for behave in (talks(500, 200), talks(401), nonsense, redirects)
+            day.enter_context(LoopbackServer(behave))
+            for behave in (talks(500, 200, echoed=ECHOED), talks(401), nonsense, redirects)
         ]
         receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
         ids = deliver(customer, receivers)
@@ -365,7 +386,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     assert {word: found_in(places, word) for word in BELONGS} == BELONGS
 
     nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, TYPED_SECRET, PASSWORD, KEY.decode()]
-    nowhere += [customer.token, *lets_in]
+    nowhere += [HEADER, PAIR, STANDARD, customer.token, *lets_in]
     assert canaries.traces(places, [*nowhere, base64.b64encode(KEY).decode()]) == []
 
 
