@@ -28,7 +28,6 @@ ALLOWED_WORDS: Final = (
     # a variable name in receivers of other languages
     "retryin",
     # a header of HTTP
-    # the name of an HTTP header
     "te",
 )
 #: Generated or third-party files.
