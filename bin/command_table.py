@@ -97,10 +97,12 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "list": Summary("List targets, newest first."),
             "show": Summary("Show one target."),
             "add": Summary("Create a target: a webhook, or a tracker, whose token is read from standard input."),
-            "set": Summary("Change a target's name, URL, settings or rate limit."),
-            "remove": Summary("Remove a target that no export waits for, and erase its secret."),
-            "validate": Summary("Check a target's URL, DNS, connection and certificate without sending a request."),
-            "ping": Summary("Send one signed test event to a target and print the result."),
+            "set": Summary("Change a target's name, URL, settings, signature, format or rate limit."),
+            "remove": Summary("Remove a target that no export waits for, and erase its secrets."),
+            "validate": Summary(
+                "Check a target's URL, DNS, connection and certificate; a tracker's token, rights and settings too."
+            ),
+            "ping": Summary("Send one signed test event to a target and print the result; validate a target of a tracker."),
             "pause": Summary("Pause deliveries to a target; its exports wait."),
             "resume": Summary("Resume deliveries, and clear holds that the receiver or failures caused."),
             "disable": Summary("Disable a target: it accepts no approvals and receives no deliveries."),
