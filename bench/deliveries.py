@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final
 
 import click
@@ -80,12 +81,18 @@ class BenchInstallation:
     """A throw-away installation with exports waiting for paused targets; every run starts from a copy of it."""
 
     def __init__(
-        self, folder: Path, redis: RedisServer, postgres: PostgresServer | None, concurrency: int = CONCURRENCY
+        self,
+        folder: Path,
+        redis: RedisServer,
+        postgres: PostgresServer | None,
+        concurrency: int = CONCURRENCY,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._folder = folder
         self._redis = redis
         self._postgres = postgres
         self._concurrency = concurrency
+        self._settings = settings
         self._seeded = self._new_database()
 
     def seed(self, urls: Sequence[str], count: int) -> SeededTargets:
@@ -119,6 +126,7 @@ class BenchInstallation:
                     SWEEP_SECONDS="0.05",
                     WORKER_CONCURRENCY=str(self._concurrency),
                     **LOOPBACK,
+                    **self._settings,
                 )
         finally:
             close_database()
@@ -157,11 +165,10 @@ def deliver(
     seeded: SeededTargets,
     receiver: BenchReceiver,
     count: int,
-    command: Sequence[str] = WORK_ALONE,
 ) -> Delivered:
-    """Let workers (Python with the words of `command`) deliver what is seeded; the tables must agree with what arrived."""
+    """Let workers deliver what is seeded; the tables must agree with what arrived."""
     receiver.clear()
-    with installation.copy() as env, workers(env, command=command) as pids:
+    with installation.copy() as env, workers(env) as pids:
         redis_url = env["REDIS_URL"]
         wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
         cpu_before_s, receiver_before_s = cpu_s(pids), receiver.arrivals()["cpu_s"]
@@ -193,14 +200,12 @@ def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = 
 
 
 @contextmanager
-def workers(
-    env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True, command: Sequence[str] = WORK_ALONE
-) -> Iterator[list[int]]:
+def workers(env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True) -> Iterator[list[int]]:
     """Run worker processes that log to a file in DATA_DIR, and stop them in order, or as a crash does."""
     with (
         (Path(env["DATA_DIR"]) / "worker.log").open("w+b") as log,
         log_on_failure(log),
-        processes([[sys.executable, *command]] * count, env, is_in_order=is_in_order, output=log) as pids,
+        processes([[sys.executable, *WORK_ALONE]] * count, env, is_in_order=is_in_order, output=log) as pids,
     ):
         yield pids
 

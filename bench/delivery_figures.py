@@ -38,7 +38,6 @@ from bench.deliveries import (
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
 from bench.receiver_process import BenchReceiver, rate, receiver
-from bin.commands.work import WORK_ALONE
 from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.engine import transaction
 from tests.support.factories import make_target
@@ -112,7 +111,6 @@ class _Stage:
     receiver: BenchReceiver
     installations: dict[str, tuple[BenchInstallation, SeededTargets]]
     #: Words of Python that run a worker that trusts the receiver.
-    command: Sequence[str]
 
 
 def beside_loops(extent: Extent) -> list[Figure]:
@@ -171,24 +169,24 @@ def _other(case: ReceiverCase, extent: Extent, databases: Sequence[str]) -> list
 def _stage(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES) -> Iterator[_Stage]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
-        certificate, command = None, tuple(WORK_ALONE)
+        certificate, settings = None, {}
         if case.is_tls:
             make_certificate(folder, _ADDRESS)
             certificate = folder / "server.pem"
-            command = ("-P", "-m", "bench.tls_worker", str(folder / "authority.pem"))
+            settings = {"TARGET_CA_FILE": str(folder / "authority.pem")}
         there = stack.enter_context(receiver(case.delay_ms, min(_ORIGINS, case.targets), certificate))
         redis = stack.enter_context(RedisServer())
         urls = list(itertools.islice(itertools.cycle(there.urls), case.targets))
         installations = {}
         for database in databases:
             postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
-            installation = BenchInstallation(folder, redis, postgres, case.concurrency)
+            installation = BenchInstallation(folder, redis, postgres, case.concurrency, settings)
             installations[database] = (installation, installation.seed(urls, count))
-        yield _Stage(there, installations, command)
+        yield _Stage(there, installations)
 
 
 def _delivered(stage: _Stage, database: str, count: int) -> Delivered:
-    return deliver(*stage.installations[database], stage.receiver, count, stage.command)
+    return deliver(*stage.installations[database], stage.receiver, count)
 
 
 def _by_wrk(there: BenchReceiver) -> list[float]:
