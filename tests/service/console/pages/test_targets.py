@@ -96,9 +96,9 @@ def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: 
     )
     make_target(make_customer(), name="Somebody else's")
     shown = words(person.get("/targets"))
-    assert "Tracker tracker.example.com/hook Webhook active unknown passed" in shown
+    assert "Tracker tracker.example.com/hook active unknown passed" in shown
     assert "33.3 % 1 of 3 60/min fp:" in shown
-    assert "Slow <script> tracker.example.com/hook Webhook active breaker open unknown" in shown
+    assert "Slow <script> tracker.example.com/hook active breaker open unknown" in shown
     assert "Somebody" not in shown
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
 
