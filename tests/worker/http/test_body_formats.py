@@ -1,21 +1,20 @@
 """The other forms of a body: CloudEvents in both modes, and SARIF by its schema; the same bytes for every attempt."""
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from jsonschema_rs import Draft4Validator
+from jsonschema_rs import Draft7Validator
 
 from schemas.base.strict_json import canonical
 from schemas.exports.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.factories import NOW
+from tests.support.sarif_schema import SARIF_LOG
 from worker.http.body_formats import formatted
 
-#: The schema of SARIF 2.1.0 (https://docs.oasis-open.org/sarif), without descriptions, and with one pattern corrected.
-SARIF: Final = Draft4Validator(json.loads(Path(__file__).with_name("sarif-2.1.0.schema.json").read_bytes()))
+SARIF: Final = Draft7Validator(SARIF_LOG, validate_formats=True)
 CREATED_AT: Final = "2026-03-01T12:00:00Z"
 
 PLACES: Final = [
