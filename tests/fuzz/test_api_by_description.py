@@ -47,6 +47,9 @@ MEANT: Final = frozenset(
         "other_topic",
         "unknown_target",
         "credential_in_query",
+        "no_tracker_page",
+        "not_a_key",
+        "standard_secret_needed",
         "target_not_active",
         "target_unavailable",
         "preview_not_safe",
@@ -83,6 +86,7 @@ MEANT_OF: Final = frozenset(
         *((f"{parent}/{name}", "not_allowed") for parent in ("", "/filter") for name in _SEPARATED),
         # A control character is white space here, and a character to a pattern.
         ("/labels/*", "too_short"),
+        ("/name", "too_short"),
         # A text without a word: only punctuation.
         ("/q", "too_short"),
         ("/filter/q", "too_short"),

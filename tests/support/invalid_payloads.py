@@ -96,6 +96,25 @@ _FILTER: Final = {
     "created_after": "2026-01-01T00:00:00Z",
     "created_before": "2026-02-01T00:00:00Z",
 }
+_OF_ALL: Final = {"labels": ["risk"], "on_fixed": "close", "api_base": "https://tracker.example.com/api"}
+_PRIORITIES: Final = dict.fromkeys(("critical", "high", "medium", "low", "info"), "High")
+_JIRA: Final = {
+    "project": "SHOP",
+    "issue_type": "Bug",
+    "assignee": "ada",
+    "api_version": 3,
+    "priority_by_severity": _PRIORITIES,
+}
+#: Targets of trackers that have every setting between them.
+_TRACKERS: Final = [
+    {"provider_key": key, "base_url": f"https://tracker.example.com{path}", "name": "Shop", "provider_settings": settings}
+    for key, path, settings in (
+        ("jira", "", {**_JIRA, **_OF_ALL}),
+        ("gitea", "/acme/shop", {"assignees": ["ada"]}),
+        ("linear", "/acme", {"team": "ENG"}),
+        ("redmine", "/projects/shop", {"tracker": "Bug"}),
+    )
+]
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
 #: What a message with an attachment is in the plain form.
@@ -399,7 +418,7 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
             plain_email(attachments=_ATTACHED, cc="Bob <bob@mail.example>"),
             postmark_email(CcFull=[mailbox], BccFull=[mailbox], Attachments=[*postmark_email()["Attachments"], *_ENCLOSED]),
         ],
-        TARGETS: [target_request(max_per_minute=60)],
+        TARGETS: [target_request(max_per_minute=60, signature="service", format="cloudevents"), *_TRACKERS],
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [
             {"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64},
@@ -419,7 +438,8 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
             {"action": "approve", "target_id": world.target_id, "filter": _FILTER, "expected_count": 1},
         ],
         f"{TARGETS}/{{target_id}}": [
-            {"name": "Tracker", "base_url": "https://tracker.example.com/new", "max_per_minute": 60}
+            {"name": "Tracker", "base_url": "https://tracker.example.com/new", "max_per_minute": 60},
+            {"provider_settings": {}, "signature": "service", "format": "ticket"},
         ],
         "/api/projects/{project_id}": [{"ticket_grouping": "rule"}],
         RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],

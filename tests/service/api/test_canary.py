@@ -159,6 +159,16 @@ _OF_TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "/base_url": ("answer", "targets.base_url"),
     "/name": ("answer", "targets.name"),
 }
+_OF_NEW_TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    **_OF_TARGETS,
+    **{
+        f"/provider_settings/{name}": ("answer", "targets.provider_settings")
+        for name in (
+            *("labels/*", "assignees/*", "assignee", "issue_type", "tracker"),
+            *(f"priority_by_severity/{severity}" for severity in ("critical", "high", "medium", "low", "info")),
+        )
+    },
+}
 _OF_RULES: Final[dict[str, tuple[str, ...]]] = {
     "/name": ("answer", "approval_rules.name"),
     "/match/rule": ("answer", "approval_rules.conditions"),
@@ -208,7 +218,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/Attachments/*/Name": (*_ENCLOSED, _WORDS),
         "/Attachments/*/ContentType": _ENCLOSED,
     },
-    f"POST {TARGETS}": _OF_TARGETS,
+    f"POST {TARGETS}": _OF_NEW_TARGETS,
     f"POST {EXPORTS}": {
         "/ticket/title": _CAPTURED,
         "/ticket/description": _CAPTURED,
