@@ -1,9 +1,11 @@
 """`demo`: run the whole workflow on a temporary installation, and exit with 0 only if every step succeeded.
 
-`examples/scanner.py` scans a page with real issues, its findings become tickets, and a receiver that first responds 503,
-then 429 with Retry-After, receives them signed. Everything runs on loopback in a temporary folder.
+`examples/scanner.py` scans a page with real issues, and its findings become tickets. A receiver that first responds 503,
+then 429 with Retry-After, receives them signed; the last ticket becomes an issue of a small GitHub. Everything runs on
+loopback in a temporary folder.
 """
 
+import json
 import os
 import signal
 import socket
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from dotenv import dotenv_values
 from bin.cli.output import echo
 from bin.commands.init import FIRST_TOKEN
 from bin.demo_page import ISSUES, DemoSite
+from bin.demo_tracker import DemoGitHub
 from bin.processes import child_process
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
@@ -68,7 +71,7 @@ class Instance:
 
 @click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step succeeded, 1 a step failed.")
 def demo() -> None:
-    """Run the whole workflow on a temporary installation: scan, approve, deliver, retry, verify."""
+    """Run the whole workflow on a temporary installation: scan, approve, deliver by webhook and to GitHub."""
     began_at = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:
@@ -94,11 +97,15 @@ def _run_workflow(folder: Path) -> None:
         _running(folder, environment, instance),
         DemoSite() as site,
         LocalReceiver([instance.webhook_secret.encode()], utc_now, faults=faults) as receiver,
+        DemoGitHub() as github,
     ):
         export_ids = _scan(instance, site)
         target_id = _create_target(instance, receiver)
         _deliver_through_failures(instance, receiver, export_ids[0], target_id)
-        _deliver_the_rest(instance, receiver, export_ids[1:], target_id)
+        _deliver_the_rest(instance, receiver, export_ids[1:-1], target_id)
+        tracker_id = _add_tracker(folder, environment, github)
+        _deliver_as_issue(instance, github, export_ids[-1], tracker_id)
+        _verify_token_is_sealed(folder, instance, github.token)
 
 
 def _initialise(folder: Path, environment: dict[str, str]) -> None:
@@ -200,6 +207,61 @@ def _deliver_the_rest(instance: Instance, receiver: LocalReceiver, export_ids: l
     keys = sorted(each.idempotency_key or "" for each in delivered)
     _require(keys == sorted(export_ids), "the receiver did not receive each ticket exactly once")
     _print(f"{len(export_ids)} more tickets are exported; the receiver got each once, with a valid signature")
+
+
+def _add_tracker(folder: Path, environment: dict[str, str], github: DemoGitHub) -> str:
+    _step("Add a GitHub repository as a target; the token comes on standard input")
+    command = [RISKRELAY, "target", "add", "github", github.url, "--label", "website-risk"]
+    _print(f"$ riskrelay {' '.join(map(str, command[1:]))} <token.txt")
+    added = _type(command, folder, environment, github.token)
+    checked = _type([RISKRELAY, "target", "validate", added["id"]], folder, environment)["checked"]
+    _require(checked["status"] == "passed", f"the validation failed: {checked['reason']}")
+    _print(f"{added['id']} is {added['status']}; GitHub accepts the token for {github.url}")
+    return str(added["id"])
+
+
+def _type(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
+    """Run a command of the installation; return the JSON document that it prints."""
+    done = subprocess.run(
+        [*command, "--json"],
+        cwd=folder,
+        env=environment,
+        input=standard_input,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    _require(done.returncode == 0, f"`{command[1]} {command[2]}` exited with {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def _deliver_as_issue(instance: Instance, github: DemoGitHub, export_id: str, target_id: str) -> None:
+    _step("Approve the last ticket for GitHub")
+    _approve(instance, export_id, target_id)
+    _wait(
+        lambda: _poll(instance, export_id, []) == "exported",
+        DELIVER_WITHIN_S,
+        lambda: f"{export_id} was not delivered to GitHub",
+    )
+    _require(len(github.issues) == 1, f"GitHub got {len(github.issues)} issues")
+    [issue] = github.issues
+    ticket = instance.call("GET", f"/api/ticket-exports/{export_id}").json()["provider_ticket"]
+    expected = {"id": str(issue["number"]), "url": issue["html_url"]}
+    _require(ticket == expected, f"provider_ticket is {ticket}, but GitHub created {expected}")
+    _print(f"issue {ticket['id']} at {ticket['url']}, labels: {', '.join(issue['labels'])}")
+    _print(f"title: {issue['title']}")
+    for line in issue["body"].splitlines():
+        _print(f"  | {line}")
+
+
+def _verify_token_is_sealed(folder: Path, instance: Instance, token: str) -> None:
+    """Require that the token is in no file of the installation, such as database or log, and in no response."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    paths = ("/api/ticket-export-targets", "/api/ticket-exports")
+    found = [file.name for file in files if token.encode() in file.read_bytes()]
+    found += [path for path in paths if token in instance.call("GET", path).text]
+    _require(not found, f"GitHub's token is in clear in {', '.join(found)}")
+    _print(f"GitHub's token is in clear nowhere: searched {len(files)} files and the API's responses")
 
 
 def _approve(instance: Instance, export_id: str, target_id: str, *, quiet: bool = False) -> None:

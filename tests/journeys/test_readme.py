@@ -132,7 +132,8 @@ def test_the_demo_completes_every_step(short_folder: Path, environment: dict[str
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in ("response 503", "response 429", "response 200", "Every step succeeded"):
+    shown = ("response 503", "response 429", "response 200", "issue 1 at http://", "### Places (2)", "Every step succeeded")
+    for words in shown:
         assert words in done.stdout
     assert list(short_folder.iterdir()) == []
 
