@@ -84,6 +84,8 @@ MEANT_OF: Final = frozenset(
         ("/expected_count", "required"),
         *((f"/action/{name}", "required") for name in ("target_id", "reason", "labels")),
         *((f"{parent}/{name}", "not_allowed") for parent in ("", "/filter") for name in _SEPARATED),
+        # An edit does not name the provider, whose settings these are.
+        ("/provider_settings", "unknown_member"),
         # A control character is white space here, and a character to a pattern.
         ("/labels/*", "too_short"),
         ("/name", "too_short"),
