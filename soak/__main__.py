@@ -40,6 +40,7 @@ _BY_A_SIGNAL: Final = 128
 @click.option("--clients", default=6, show_default=True, type=click.IntRange(1, 100))
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 16))
 @click.option("--receivers", default=3, show_default=True, type=click.IntRange(1, 16))
+@click.option("--trackers", default=1, show_default=True, type=click.IntRange(1, 16), help="Gitea servers.")
 @click.option("--targets", default=60, show_default=True, type=click.IntRange(3, 1000))
 @click.option(
     "--drain-s",

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 ACTS: Final = "acts.jsonl"
 ARRIVALS: Final = "arrivals-{}.jsonl"
+ISSUES: Final = "issues-{}.jsonl"
 
 
 def now_ms() -> int:

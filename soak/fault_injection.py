@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import redis
 
 from soak.event_log import EventLog
-from soak.installation import Child, SoakInstallation
+from soak.installation import Child, SoakInstallation, SoakReceiverProcess
 from soak.plan import Fault
 from tests.support.servers import processes_in
 
@@ -41,7 +41,8 @@ class FaultInjector:
             "redis killed, back empty": self._kill_redis_and_its_file,
             "redis killed, back with its file": self._kill_redis,
             "redis emptied": self._empty_redis,
-            "receiver killed": self._kill_receiver,
+            "receiver killed": lambda fault: self._kill_server(installation.receivers, fault),
+            "tracker killed": lambda fault: self._kill_server(installation.trackers, fault),
             "postgresql backend killed": self._kill_backend,
             "postgresql stopped at once": self._stop_postgres_at_once,
             "postgresql killed": self._kill_postgres,
@@ -105,8 +106,8 @@ class FaultInjector:
             return False
         return True
 
-    def _kill_receiver(self, fault: Fault) -> bool:
-        _one(self._installation.receivers, fault).kill()
+    def _kill_server(self, among: Sequence[SoakReceiverProcess], fault: Fault) -> bool:
+        _one(among, fault).kill()
         time.sleep(fault.pause_s)
         return True
 

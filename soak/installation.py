@@ -1,4 +1,4 @@
-"""A real installation: service, workers, Redis, database and receivers as processes.
+"""A real installation: service, workers, Redis, database, receivers and trackers as processes.
 
 Processes that exit are restarted, as a service manager does. The main thread starts all processes, which end with it. All
 files are in one folder.
@@ -127,13 +127,16 @@ class Child:
 
 
 class SoakReceiverProcess:
-    """A receiver as a separate process, which ends with its standard input."""
+    """A receiver or a tracker as a separate process, which ends with its standard input.
 
-    def __init__(self, folder: Path, number: int, plan: SoakPlan, began_at_ms: int) -> None:
+    `kind` is `receiver` or `tracker`; `words` follow the port in its command.
+    """
+
+    def __init__(self, folder: Path, kind: str, number: int, *words: str) -> None:
         self.port = _free_port(SHUT_ADDRESS)
-        self.log = folder / f"receiver-{number}.log"
-        words = [str(folder), str(number), str(self.port), WEBHOOK_SECRET, str(plan.seed), str(began_at_ms)]
-        self._command = [sys.executable, "-m", "soak.receivers", *words]
+        self.log = folder / f"{kind}-{number}.log"
+        words = (str(folder), str(number), str(self.port), *words)
+        self._command = [sys.executable, "-m", f"soak.{kind}s", *words]
         self._is_faulty = True
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -189,7 +192,11 @@ class SoakInstallation:
         if self.postgres is not None:
             self.postgres.port = _free_port()
         self.port = _free_port()
-        self.receivers = [SoakReceiverProcess(folder, number, plan, self.began_at_ms) for number in range(plan.receivers)]
+        chance = (str(plan.seed), str(self.began_at_ms))
+        self.receivers = [
+            SoakReceiverProcess(folder, "receiver", number, WEBHOOK_SECRET, *chance) for number in range(plan.receivers)
+        ]
+        self.trackers = [SoakReceiverProcess(folder, "tracker", number, *chance) for number in range(plan.trackers)]
         self.service: Child
         self.workers: list[Child] = []
         self.exit_codes: dict[str, int | None] = {}
@@ -200,19 +207,24 @@ class SoakInstallation:
         return [self.service, *self.workers]
 
     @property
+    def recipients(self) -> list[SoakReceiverProcess]:
+        """Everything that gets tickets."""
+        return [*self.receivers, *self.trackers]
+
+    @property
     def servers(self) -> list[RedisServer | PostgresServer]:
         """The servers that the product uses."""
         return [self.redis, *([self.postgres] if self.postgres else [])]
 
     def start(self, project_id: int) -> None:
-        """Start the service, the workers and the receivers, and wait until the service answers; the database is migrated."""
+        """Start the service, the workers and what gets tickets; wait until the service answers; the database is migrated."""
         env = self._environment(project_id)
         narrow = {**env, "TARGET_ALLOWED_NETWORKS": "127.0.0.1/32"}
         self.service = Child("service", [RISKRELAY, "serve"], env, self.folder)
         self.workers = [
             Child(f"worker {number + 1}", [RISKRELAY, "work"], narrow, self.folder) for number in range(self.plan.workers)
         ]
-        for receiver in self.receivers:
+        for receiver in self.recipients:
             receiver.look()
         for child in self.children:
             child.start()
@@ -231,7 +243,7 @@ class SoakInstallation:
         """Restart exited processes."""
         for child in self.children:
             child.look()
-        for receiver in self.receivers:
+        for receiver in self.recipients:
             receiver.look()
         for server in self.servers:
             if not server.is_running:
@@ -291,7 +303,7 @@ class SoakInstallation:
     def stop(self) -> None:
         """Stop all processes; idempotent."""
         self.stop_product()
-        for receiver in self.receivers:
+        for receiver in self.recipients:
             receiver.stop()
         close_database()
         for server in self.servers:

@@ -29,6 +29,7 @@ class SoakPlan:
     clients: int = 6
     workers: int = 2
     receivers: int = 3
+    trackers: int = 1
     targets: int = 60
     settle_s: float = 300.0
     sample_s: float = 10.0
@@ -83,6 +84,7 @@ _FAULTS: Final = {
     "redis killed, back with its file": 4,
     "redis emptied": 3,
     "receiver killed": 4,
+    "tracker killed": 4,
 }
 _FAULTS_OF_POSTGRESQL: Final = {
     "postgresql backend killed": 5,

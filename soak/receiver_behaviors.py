@@ -15,8 +15,8 @@ from typing import Final
 #: Duration of a behavior: long enough to open a circuit breaker, too short for its wait to grow to minutes.
 BEHAVIOR_S: Final = 4.0
 #: Share of faulty periods of an unreliable target, and of affected requests within one.
-_BAD_TIMES: Final = 0.35
-_BAD_REQUESTS: Final = 0.8
+BAD_TIMES: Final = 0.35
+BAD_REQUESTS: Final = 0.8
 _HONEST: Final = 3
 
 #: Longer than any deadline here: the sender gives up first.
@@ -161,7 +161,7 @@ def behavior_of(seed: int, target: int, elapsed_s: float, request: int) -> Recei
         return ACCEPTS
     now = random.Random(f"{seed}:behavior:{target}:{int(elapsed_s / BEHAVIOR_S)}")
     one = random.Random(f"{seed}:request:{target}:{request}")
-    if now.random() < _BAD_TIMES and one.random() < _BAD_REQUESTS:
+    if now.random() < BAD_TIMES and one.random() < BAD_REQUESTS:
         [behavior] = now.choices(_BAD, [behavior.weight for behavior in _BAD])
         return behavior
     return one.choice(_ACCEPTING)

@@ -1,6 +1,7 @@
 """The report of a soak, as text and as JSON."""
 
 import json
+import mmap
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,6 +83,10 @@ class SoakReport:
             "forbidden": len(self.findings.forbidden),
             "repeated": self.findings.repeated.total(),
             "repeated_by_cause": dict(self.findings.repeated),
+            "issues": self.findings.tracked["issue"],
+            "issues_twice": self.findings.issues_twice,
+            "creates": self.findings.tracked["create"],
+            "lookups": self.findings.tracked["lookup"],
             "late": self.findings.late,
             "worst_late_s": round(self.findings.worst_late_ms / 1000, 1),
             "fenced": self.fenced,
@@ -105,6 +110,7 @@ def print_report(report: SoakReport) -> None:
     _row(record, "requests", "pages", "asked_again", "acknowledged", "not_acknowledged", "approved")
     _row(record, "approved_by_rule", "bulk_jobs")
     _row(record, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
+    _row(record, "issues", "issues_twice", "creates", "lookups")
     _row(record, "kills", "lost", "wrong", "forbidden")
     for title, counted in (
         ("gone wrong", record["faults"]),
@@ -164,6 +170,14 @@ def read_logs(paths: Iterable[Path]) -> tuple[int, Counter[str]]:
         with path.open(encoding="utf-8", errors="replace") as lines:
             complaints.update(complaint for line in lines if (complaint := _complaint(line)) is not None)
     return complaints.pop(FENCED, 0), complaints
+
+
+def contains(path: Path, text: str) -> bool:
+    """Return whether a file contains `text`; a folder contains none."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text.encode()) >= 0
 
 
 def _complaint(line: str) -> str | None:

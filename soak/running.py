@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,20 +17,22 @@ from schemas.base.principal import Ability, TokenKind
 from soak.api_connection import PATIENCE_S
 from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
 from soak.console_client import ConsoleClient
-from soak.event_log import ACTS, EventLog, now_ms, read
+from soak.event_log import ACTS, ARRIVALS, ISSUES, EventLog, now_ms, read
 from soak.fault_injection import FaultInjector
-from soak.installation import SETTINGS, SoakInstallation
+from soak.installation import SETTINGS, SoakInstallation, SoakReceiverProcess
 from soak.operator_client import OperatorClient
 from soak.plan import SoakPlan, faults, intervals
 from soak.receiver_behaviors import is_honest
 from soak.receivers import SHUT_ADDRESS
-from soak.reporting import SoakReport, read_logs
+from soak.reporting import SoakReport, contains, read_logs
 from soak.samples import Sampler
+from soak.trackers import is_tracker
 from soak.triage_client import TriageClient
 from soak.verification import FinalExport, Findings, Recorded, verify
 from storage.accounts import tokens
 from storage.db.engine import connection, execute, open_database, rows, transaction
-from tests.support.factories import make_customer, make_platform_token, make_project, make_target
+from tests.support.factories import Customer, make_customer, make_platform_token, make_project, make_target, make_tracker
+from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea
 
 _LOOK_S: Final = 0.05
 #: Longer than a client's time limit for two requests.
@@ -44,7 +46,7 @@ MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
 _EXPORTS: Final = (
     "SELECT e.id, e.source_id, e.ticket, e.status, e.status_reason, e.target_id, e.body, e.attempts, e.redacted_at, "
-    "t.base_url FROM exports e LEFT JOIN targets t ON t.id = e.target_id"
+    "t.base_url, t.provider_key, e.provider_ticket_id FROM exports e LEFT JOIN targets t ON t.id = e.target_id"
 )
 _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 
@@ -87,6 +89,7 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
     if counts["not acknowledged"]:
         problems.append(f"{counts['not acknowledged']} requests had no answer after {PATIENCE_S:g} s of asking again.")
     problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
+    problems += [f"{path.name} has the token of a tracker." for path in sorted(folder.iterdir()) if contains(path, TOKEN)]
     fenced, complaints = read_logs([child.log for child in installation.children])
     surprises = [
         f"{act['method']} {act['path']} was answered with {act['status']}: {act['body']}"
@@ -119,10 +122,12 @@ def verify_again(folder: Path) -> Findings:
 
 def _verified(folder: Path) -> Findings:
     facts = json.loads((folder / _FACTS).read_text())
-    arrivals = [line for path in sorted(folder.glob("arrivals-*.jsonl")) for line in read(path)]
+    arrivals = [line for path in sorted(folder.glob(ARRIVALS.format("*"))) for line in read(path)]
+    tracked = [line for path in sorted(folder.glob(ISSUES.format("*"))) for line in read(path)]
     with connection():
         recorded = {row[0]: Recorded(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
-        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, frozenset(facts["honest"]))
+        honest = frozenset(facts["honest"])
+        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, honest, tracked)
 
 
 @contextmanager
@@ -145,14 +150,25 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
         shop_project = make_project(customer, shop)
         platform = make_platform_token(customer)
         _, console = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")
-        urls = [f"{installation.receivers[n % plan.receivers].origin}/t/{n}" for n in range(plan.targets)]
         with transaction():
-            targets = [make_target(customer, url).id for url in urls]
+            targets = [_target(installation, customer, number) for number in range(plan.targets)]
             # As for targets that clients register: workers validate them too.
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
     installation.start(customer.project_id)
     bearer = {"Authorization": f"Bearer {platform}"}
     return ClientAccess(customer.bearer, bearer, customer.project_id, shop_project, shop, targets), console
+
+
+def _target(installation: SoakInstallation, customer: Customer, number: int) -> str:
+    """Store target `number`, a repository of a tracker or a webhook; return its id."""
+    if is_tracker(number):
+        return make_tracker(customer, f"{_one_of(installation.trackers, number)}/{REPOSITORY}")
+    return make_target(customer, f"{_one_of(installation.receivers, number)}/t/{number}").id
+
+
+def _one_of(servers: Sequence[SoakReceiverProcess], number: int) -> str:
+    """Return the origin of one of the servers."""
+    return servers[number % len(servers)].origin
 
 
 def _clients(shared: Shared, installation: SoakInstallation, console_token: str) -> list[SoakClient]:
@@ -189,7 +205,7 @@ def _go_wrong(installation: SoakInstallation, injector: FaultInjector, shared: S
 
 def _calm_down(installation: SoakInstallation, clients: list[SoakClient]) -> list[str]:
     """Make receivers accept and let clients finish; return problems of clients."""
-    for receiver in installation.receivers:
+    for receiver in installation.recipients:
         receiver.be_kind()
     installation.wait_until(lambda: not any(client.is_alive() for client in clients), _LAST_WORD_S)
     return [f"{client.name} broke off: {client.failed!r}" for client in clients if client.failed] + [
@@ -204,8 +220,13 @@ def _count_attempts() -> int:
 
 def _rows() -> Iterator[FinalExport]:
     """Yield every export from the database."""
-    for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at, url in rows(_EXPORTS):
+    for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at, url, provider, issue in rows(
+        _EXPORTS
+    ):
         name = _NAME.search(f"{source_id} {ticket if isinstance(ticket, str) else json.dumps(ticket)}")
         sha256 = None if body is None else hashlib.sha256(body).hexdigest()
         path = url and urlsplit(url).path
-        yield FinalExport(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at, path)
+        is_ours = provider == FakeGitea.provider_key
+        yield FinalExport(
+            export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at, path, is_ours, issue
+        )

@@ -45,7 +45,7 @@ _TIME_CHARACTERS: Final = 10
 class FinalExport:
     """An export in the final database; times are in ms since 1970.
 
-    `sha256` is that of its frozen bytes, `path` that of its target's URL.
+    `sha256` is that of its frozen bytes, `path` that of its target's URL, `issue` the number that its tracker gave it.
     """
 
     id: str
@@ -57,6 +57,8 @@ class FinalExport:
     attempts: int
     redacted_at: int | None = None
     path: str | None = None
+    is_for_tracker: bool = False
+    issue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ class Findings:
     repeated: Counter[str] = field(default_factory=Counter)
     late: int = 0
     worst_late_ms: int = 0
+    #: Lines of trackers by kind, and exports with more than one issue.
+    tracked: Counter[str] = field(default_factory=Counter)
+    issues_twice: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -92,15 +97,16 @@ def verify(
     recorded: Mapping[str, Recorded],
     most_attempts: int,
     honest: frozenset[str] = frozenset(),
+    tracked: Iterable[Line] = (),
 ) -> Findings:
     """Compare the records with the database and return the findings.
 
     `acts` and `arrivals` are lines of `soak.clients`, `soak.fault_injection` and `soak.receivers`; `recorded`: the
     attempts in the database, by id; `most_attempts` is the limit for one export; `honest` are the targets that always
-    accept, for which lateness counts.
+    accept, for which lateness counts; `tracked` are lines of `soak.trackers`.
     """
-    case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest)
-    for finding in (_names, _acknowledged, _states, _approved, _redacted, _repeats, _bytes, _allowed, _lateness):
+    case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest, list(tracked))
+    for finding in (_names, _acknowledged, _states, _approved, _issues, _redacted, _repeats, _bytes, _allowed, _lateness):
         finding(case)
     return case.findings
 
@@ -116,6 +122,7 @@ class _Case:
         recorded: Mapping[str, Recorded],
         most_attempts: int,
         honest: frozenset[str],
+        tracked: Sequence[Line],
     ) -> None:
         self.rows = rows
         self.recorded = recorded
@@ -130,6 +137,12 @@ class _Case:
         self.of_export: defaultdict[str, list[Line]] = defaultdict(list)
         for line in self.tickets:
             self.of_export[str(line["export"])].append(line)
+        self.creates: defaultdict[str, list[Line]] = defaultdict(list)
+        self.issues: defaultdict[str, list[Line]] = defaultdict(list)
+        for line in tracked:
+            self.findings.tracked[line["what"]] += 1
+            for export_id in line.get("exports", ()):
+                (self.issues if line["what"] == "issue" else self.creates)[export_id].append(line)
         #: Attempts with completely sent responses.
         self.answered = {line["attempt"] for line in arrivals if line["what"] == "answered"}
         #: Intervals of faults.
@@ -210,7 +223,8 @@ def _approved(case: _Case) -> None:
             case.findings.lost.append(f"Export {export_id} was approved and {why}")
     # Approvals without an acknowledgement may have any outcome that is consistent.
     for row in case.rows.values():
-        if row.status == "exported" and not any(_accepts(line) for line in case.of_export[row.id]):
+        has_arrived = row.id in case.issues or any(_accepts(line) for line in case.of_export[row.id])
+        if row.status == "exported" and not has_arrived:
             case.findings.lost.append(f"Export {row.id} is exported, and no receiver accepted it.")
 
 
@@ -226,11 +240,37 @@ def _why_lost(case: _Case, row: FinalExport) -> str | None:
             is_so = row.target in case.off
         case "blocked", _:
             is_so = row.target in case.shut
+        case "failed", "tracker_rejected":
+            is_so = any(line["status"] == 422 for line in case.creates[row.id])
         case "failed", reason:
             is_so = any(_BY_STATUS.get(line["status"]) == reason for line in lines)
         case _:
             return f"is {row.status} in the end."
     return None if is_so else f"is {row.status} ({row.reason}), which its receiver gave no reason for."
+
+
+def _issues(case: _Case) -> None:
+    """Check that trackers have one issue of each export that was approved for them, and no other."""
+    for export_id, lines in case.issues.items():
+        numbers = [str(line["issue"]["number"]) for line in lines]
+        if len(numbers) > 1:
+            case.findings.issues_twice += 1
+            case.findings.wrong.append(f"Export {export_id} has the issues {', '.join(numbers)}.")
+        row = case.rows.get(export_id)
+        if row is not None and row.status == "exported" and row.redacted_at is None and row.issue not in numbers:
+            case.findings.wrong.append(f"Export {export_id} names issue {row.issue} and has {', '.join(numbers)}.")
+    for export_id, lines in case.creates.items():
+        row = case.rows.get(export_id)
+        if export_id not in case.approving:
+            case.findings.forbidden.append(f"Export {export_id} came to a tracker, and nobody ever approved it.")
+        if export_id in case.dismissed:
+            case.findings.forbidden.append(f"Export {export_id} came to a tracker and was dismissed.")
+        if row is not None and not row.is_for_tracker:
+            case.findings.forbidden.append(f"Export {export_id} came to a tracker, which is not its target.")
+        # A request names no attempt: the worker that sent it may have been suspended for a while.
+        until = None if row is None or row.redacted_at is None else row.redacted_at + REDACTION_MS + AFTERMATH_MS
+        if until is not None and any(line["at"] > until for line in lines):
+            case.findings.forbidden.append(f"Export {export_id} came to a tracker after its redaction.")
 
 
 def _redacted(case: _Case) -> None:

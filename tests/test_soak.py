@@ -8,32 +8,36 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import Request, urlopen
 
 import pytest
 
 from schemas.base.timestamps import to_ms
-from soak.event_log import EventLog, read
+from soak.event_log import ISSUES, EventLog, read
 from soak.plan import Fault, SoakPlan, faults, intervals, sizes
 from soak.receiver_behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_honest
-from soak.reporting import FENCED, read_logs
+from soak.reporting import FENCED, contains, read_logs
 from soak.samples import Sample, growing, trends
+from soak.trackers import SoakGitea, is_tracker, tracker_behavior_of
 from soak.verification import (
     AFTERMATH_MS,
     AT_ONCE_MS,
     FRESH_MS,
     LATE_MS,
+    REDACTION_MS,
     FinalExport,
     Findings,
     Recorded,
     started_ms,
     verify,
 )
-from storage.db.identifiers import ATTEMPT, new_id
+from storage.db.identifiers import ATTEMPT, EXPORT, new_id
+from tests.support.tracker_servers import REPOSITORY, TOKEN
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -91,12 +95,84 @@ def verified(
     rows: list[FinalExport] | None = None,
     recorded: Mapping[str, Recorded] | None = None,
     without: str = "",
+    tracked: Sequence[Mapping[str, Any]] = (),
 ) -> Findings:
     """Verify the one export: with more acts, or without those of one kind, other arrivals, other rows."""
     acts = [line for line in ACTS if line["what"] != without]
     came = [arrival()] if arrivals is None else arrivals
     honest = frozenset({"tgt_1"})
-    return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest)
+    return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest, tracked)
+
+
+# The same export, approved for a tracker.
+TRACKED: Final = replace(ROW, path="/acme/shop", is_for_tracker=True, issue="1")
+
+
+def create(status: int | None = 201, after_ms: int = 100) -> dict[str, Any]:
+    return act("create", after_ms, exports=["exp_1"], behavior="creates", status=status)
+
+
+def created(number: int = 1) -> dict[str, Any]:
+    return act("issue", 100, exports=["exp_1"], issue={"number": number})
+
+
+def tracked(*lines: Mapping[str, Any], more: Sequence[Mapping[str, Any]] = (), **changes: Any) -> Findings:
+    """Verify the export at a tracker, whose lines are given; `changes` are those of its row, None for no row at all."""
+    without = changes.pop("without", "")
+    return verified(*more, arrivals=[], rows=[replace(TRACKED, **changes)], tracked=lines, without=without)
+
+
+def test_an_export_with_one_issue_is_clean() -> None:
+    findings = tracked(create(None), act("lookup", behavior="creates"), create(), created())
+    assert findings.is_clean
+    assert findings.tracked == {"create": 2, "lookup": 1, "issue": 1}
+    assert findings.issues_twice == 0
+    refused = tracked(create(422), status="failed", reason="tracker_rejected", issue=None)
+    assert refused.is_clean, refused
+
+
+def test_an_export_with_two_issues_is_counted_and_wrong() -> None:
+    findings = tracked(create(None), created(1), create(), created(2))
+    assert findings.issues_twice == 1
+    assert findings.wrong == ["Export exp_1 has the issues 1, 2."]
+
+
+# a tracker's lines and changes of the row, the kind of finding, and its sentence
+AT_TRACKERS: Final[list[tuple[Callable[[], Findings], str, str]]] = [
+    (tracked, "lost", "no receiver accepted it"),
+    (lambda: tracked(create()), "lost", "no receiver accepted it"),
+    (
+        lambda: tracked(create(500), status="failed", reason="tracker_rejected"),
+        "lost",
+        "which its receiver gave no reason for",
+    ),
+    (lambda: tracked(create(), created(7)), "wrong", "names issue 1 and has 7"),
+    (lambda: tracked(create(), created(), without="approving"), "forbidden", "nobody ever approved it"),
+    (
+        lambda: tracked(create(), created(), more=[act("dismissed", export="exp_1")]),
+        "forbidden",
+        "came to a tracker and was dismissed",
+    ),
+    (lambda: tracked(create(), created(), is_for_tracker=False), "forbidden", "which is not its target"),
+    (
+        lambda: tracked(
+            create(after_ms=REDACTION_MS + AFTERMATH_MS + 1),
+            more=[act("forgetting", export="exp_1"), act("redacting", export="exp_1")],
+            redacted_at=BEGAN_MS,
+            name=None,
+            status="dismissed",
+        ),
+        "forbidden",
+        "after its redaction",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "kind", "expected"), AT_TRACKERS, ids=map(str, range(len(AT_TRACKERS))))
+def test_what_a_tracker_must_not_have_is_found(found: Callable[[], Findings], kind: str, expected: str) -> None:
+    findings = found()
+    assert any(expected in sentence for sentence in getattr(findings, kind)), findings
+    assert not findings.is_clean
 
 
 def test_what_was_approved_and_arrived_is_clean() -> None:
@@ -309,7 +385,7 @@ def test_the_same_seed_does_the_same_in_the_same_order() -> None:
 
 def test_every_kind_of_fault_and_every_behavior_comes() -> None:
     kinds = {fault.kind for fault in itertools.islice(faults(PLAN), 1000)}
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
     assert kinds - on_sqlite == {kind for kind in kinds if kind.startswith("postgresql")} != set()
     met = {behavior_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
@@ -320,6 +396,42 @@ def test_every_kind_of_fault_and_every_behavior_comes() -> None:
 def test_every_third_target_is_honest_all_the_time() -> None:
     assert [is_honest(target) for target in range(6)] == [True, False, False, True, False, False]
     assert {behavior_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
+
+
+def test_trackers_are_among_the_targets_and_fail_in_every_way() -> None:
+    assert [target for target in range(12) if is_tracker(target)] == [2, 8]
+    assert not any(is_honest(target) for target in range(60) if is_tracker(target))
+    met = [tracker_behavior_of(7, 0, s, request) for s in range(0, 80, 4) for request in range(60)]
+    assert {behavior.status for behavior in met} == {201, 422, 429, 500, 502, None}
+    assert {(behavior.creates, behavior.responds) for behavior in met if behavior.status is None} == {
+        (True, False),
+        (False, False),
+    }
+
+
+def test_a_tracker_has_its_issues_again_when_it_restarts(tmp_path: Path) -> None:
+    export_id = new_id(EXPORT, BEGAN)
+    for _ in range(2):
+        with SoakGitea(tmp_path, 0, 0, 7, 0.0) as gitea:
+            gitea.is_faulty = False
+            body = json.dumps({"title": "A", "body": f"Export {export_id}"}).encode()
+            url = gitea.url(path=f"/api/v1/repos/{REPOSITORY}/issues")
+            with urlopen(Request(url, body, {"Authorization": f"token {TOKEN}"}), timeout=5) as response:  # noqa: S310 - ours
+                assert response.status == 201
+            issues = gitea.issues_of(export_id)
+    assert [issue["number"] for issue in issues] == [1, 2]
+    lines = list(read(tmp_path / ISSUES.format(0)))
+    assert [(line["what"], line["exports"]) for line in lines] == [("create", [export_id]), ("issue", [export_id])] * 2
+
+
+def test_a_token_is_found_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "worker-1.log"
+    path.write_text("")
+    assert not contains(path, "token")
+    path.write_text('{"message": "sent with token-1"}')
+    assert contains(path, "token-1")
+    assert not contains(path, "token-2")
+    assert not contains(tmp_path, "token-1")
 
 
 def sample(s: float, **figures: float) -> Sample:
@@ -384,6 +496,8 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
     assert report["exported"] + report["failed"] + report["blocked"] >= report["approved"]
     assert report["pages"] > 0
     assert report["approved_by_rule"] > 0
+    assert report["issues"] > 0
+    assert report["issues_twice"] == 0
     folder = tmp_path / "kept" / "sqlite"
     # One of those that were acknowledged and delivered goes behind its back.
     with sqlite3.connect(folder / "riskrelay.db") as database:

@@ -1,0 +1,145 @@
+"""A Gitea as a separate process: `python -m soak.trackers FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
+
+Records each create in FOLDER before it decides about it, each issue as it comes into being and each lookup; a killed tracker
+has its issues again when it restarts. After a line on standard input it always accepts; it exits at the end of that input.
+"""
+
+import json
+import random
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from soak.event_log import ISSUES, EventLog, read
+from soak.receiver_behaviors import BAD_REQUESTS, BAD_TIMES, BEHAVIOR_S
+from tests.support.fakes import Peer, ReceivedRequest
+from tests.support.tracker_servers import FakeGitea, Refusal
+
+#: Every n-th target is a repository of a tracker; none of them is a target that always accepts, or that clients pause.
+_EVERY: Final = 6
+_FIRST: Final = 2
+#: The id of an export, by which its issue is found again.
+_MARKER: Final = re.compile(r"exp_[0-9A-Z]{26}")
+#: Longer than the worker's deadline (3 s), and less than that with the delay of a lookup (5 s).
+_LATE_S: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerBehavior:
+    """What happens to a create: `response` takes the place of the right one; without `responds` the connection ends.
+
+    Lookups fail in the same way where `is_outage`.
+    """
+
+    name: str
+    weight: int = 1
+    response: Refusal | None = None
+    creates: bool = False
+    responds: bool = True
+    before_s: float = 0.0
+    after_s: float = 0.0
+    is_outage: bool = False
+
+    @property
+    def status(self) -> int | None:
+        """The status that it sends; None without a response."""
+        if not self.responds:
+            return None
+        return self.response.status if self.response else 201
+
+
+_CREATES: Final = TrackerBehavior("creates", creates=True)
+_GOOD: Final = (_CREATES, TrackerBehavior("creates slowly", creates=True, after_s=0.4))
+_BAD: Final = (
+    TrackerBehavior("loses the request", weight=3, responds=False, is_outage=True),
+    TrackerBehavior("loses the response", weight=5, creates=True, responds=False),
+    TrackerBehavior("is broken", weight=3, response=Refusal(500), is_outage=True),
+    TrackerBehavior("is broken once it has created", weight=2, response=Refusal(502), creates=True),
+    TrackerBehavior("responds too late", weight=2, creates=True, after_s=_LATE_S),
+    TrackerBehavior("creates too late", weight=2, creates=True, before_s=_LATE_S),
+    TrackerBehavior("wants fewer", weight=3, response=Refusal(429, {"Retry-After": "1"}), is_outage=True),
+    TrackerBehavior("refuses the ticket", response=Refusal(422, body=b'{"message": "[Title]: MaxSize"}')),
+)
+
+
+def is_tracker(target: int) -> bool:
+    """Return whether a target is a repository of a tracker."""
+    return target % _EVERY == _FIRST
+
+
+def tracker_behavior_of(seed: int, tracker: int, elapsed_s: float, request: int) -> TrackerBehavior:
+    """Return a tracker's behavior for its request number `request`, `elapsed_s` seconds into the run."""
+    now = random.Random(f"{seed}:tracker:{tracker}:{int(elapsed_s / BEHAVIOR_S)}")
+    one = random.Random(f"{seed}:create:{tracker}:{request}")
+    if now.random() < BAD_TIMES and one.random() < BAD_REQUESTS:
+        # By request: one period has many faults, because each target waits after a refusal.
+        [behavior] = one.choices(_BAD, [behavior.weight for behavior in _BAD])
+        return behavior
+    return one.choice(_GOOD)
+
+
+class SoakGitea(FakeGitea):
+    """A Gitea that behaves by the seed, and keeps its issues in a file."""
+
+    def __init__(self, folder: Path, number: int, port: int, seed: int, began_at: float) -> None:
+        path = folder / ISSUES.format(number)
+        super().__init__(port=port)
+        self.issues.extend(line["issue"] for line in read(path) if line["what"] == "issue")
+        self.is_faulty = True
+        self._events = EventLog(path)
+        self._number = number
+        self._seed = seed
+        self._began_at = began_at
+        self._asked = 0
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._events.close()
+
+    def _response_to(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
+        # Kept in the file: a run of hours has many.
+        self.requests.clear()
+        if self._path_of(request) == ("GET", "/issues"):
+            behavior = self._behavior()
+            self._events.note("lookup", behavior=behavior.name)
+            if behavior.is_outage:
+                return behavior.response
+        return super()._response_to(request, peer)
+
+    def _create(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
+        wanted = json.loads(request.body)
+        if not wanted["title"]:
+            return super()._create(request, peer)  # a validation
+        behavior, exports = self._behavior(), sorted(set(_MARKER.findall(wanted["body"])))
+        self._events.note("create", exports=exports, behavior=behavior.name, status=behavior.status)
+        time.sleep(behavior.before_s)
+        response = behavior.response
+        if behavior.creates:
+            with self._lock:
+                issue = self._issue_of(wanted)
+                self._events.note("issue", exports=exports, issue=issue)
+                self.issues.append(issue)
+            response = response or Refusal(201, {}, json.dumps(issue).encode())
+        time.sleep(behavior.after_s)
+        return response if behavior.responds else None
+
+    def _behavior(self) -> TrackerBehavior:
+        if not self.is_faulty:
+            return _CREATES
+        self._asked += 1
+        return tracker_behavior_of(self._seed, self._number, time.time() - self._began_at, self._asked)
+
+
+def main(folder: str, number: str, port: str, seed: str, began_ms: str, faulty: str) -> None:
+    """Listen at `port` and serve."""
+    with SoakGitea(Path(folder), int(number), int(port), int(seed), int(began_ms) / 1000) as tracker:
+        tracker.is_faulty = faulty == "faulty"
+        while sys.stdin.readline():
+            tracker.is_faulty = False
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
