@@ -49,7 +49,10 @@ def webhook_members(signature: str | None, body_format: str | None) -> dict[str,
 def settings_from(
     provider_key: str, settings: Sequence[str], labels: Sequence[str], before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the settings that the options name, over those `before`; an empty value removes one. Raises UsageError."""
+    """Return the settings that the options name, over those `before`; an empty value removes one.
+
+    Raises UsageError, with the names that the provider has.
+    """
     named: dict[str, list[str]] = {"labels": list(labels)} if labels else {}
     for each in settings:
         name, sign, text = each.partition("=")
@@ -57,15 +60,20 @@ def settings_from(
             raise click.UsageError("--setting has the form NAME=VALUE.")
         named.setdefault(name, []).append(text)
     known = provider(provider_key)
-    schema = known.settings_schema if known else {}
+    if known is None:
+        return {}  # the form refuses the key
+    properties = known.settings_schema["properties"]
     found = dict(before or {})
     for name, texts in named.items():
         if texts == [""]:
             found.pop(name, None)
             continue
         outer, dot, part = name.partition(".")
+        if outer not in properties:
+            allowed = f"it has {', '.join(properties)}" if properties else "it has none"
+            raise click.UsageError(f"{provider_key} has no setting `{outer}`; {allowed}.")
         if dot:
             found[outer] = {**found.get(outer, {}), part: texts[-1]}
         else:
-            found[name] = setting_from(schema["properties"].get(name, {}), texts)
+            found[name] = setting_from(properties[name], texts)
     return found

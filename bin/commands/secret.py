@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from bin.cli.installation import opened
+from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import summary_of
@@ -16,7 +17,7 @@ from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.intake.sources import Rejection, connected_status
 from schemas.settings.definitions import Settings
-from schemas.targets.target import Target
+from schemas.targets.target import Target, TargetStatus
 from service.operations.wiring import build_operations
 from storage.intake import rejections
 from storage.secrets import integrations
@@ -76,11 +77,13 @@ def target(
         elif client_certificate:
             print_record(_set_certificate(target_id, settings, remove), as_json)
         else:
-            is_tracker = operations.get(target_id, OPERATOR).is_tracker
-            secret = read_secret("Token", "") if is_tracker else read_secret()
+            found = operations.get(target_id, OPERATOR)
+            secret = read_secret("Token", "") if found.is_tracker else read_secret()
             fingerprint = operations.set_secret(target_id, secret, own_vault(settings), OPERATOR)
             operations.wake_workers()
             print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+            if found.is_tracker and found.status is TargetStatus.BLOCKED:
+                echo(f"riskrelay: the target is blocked; continue with `riskrelay target resume {target_id}`.", err=True)
 
 
 def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> dict[str, object]:

@@ -131,6 +131,8 @@ def add(
                 operations.set_secret(made.id, token, vault, OPERATOR)
         operations.wake_workers()
         _print(made.id, operations, as_json)
+    if vault is not None and token is None:
+        echo(f"riskrelay: the target has no token yet; set it with `riskrelay secret set target {made.id}`.", err=True)
 
 
 @target.command(
@@ -317,6 +319,8 @@ def ping(target_id: str, as_json: bool) -> None:
             _report_no_worker()
             result = compose_ping_task(settings, 1).send_unrecorded(order)
         print_record(dump(PingOutcomeResponse, result), as_json)
+    if result.error_code is not None and not as_json:
+        echo(" ".join(help_for(result.error_code)))
     if not result.delivered:
         raise SystemExit(1)
 

@@ -27,13 +27,14 @@ class SettingInput(NamedTuple):
 
 
 def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[SettingInput]:
-    """Return the fields of a provider with what was typed, or what `typed_settings` returns."""
+    """Return the fields of a provider, required ones first, with what was typed, or what `typed_settings` returns."""
     schema = provider.settings_schema
-    return [
+    inputs = [
         each
         for name, setting in schema["properties"].items()
         for each in _inputs(name, setting, typed, is_required=name in schema.get("required", ()))
     ]
+    return sorted(inputs, key=lambda each: not each.is_required)
 
 
 def settings_in(provider: Provider, form: Mapping[str, str]) -> dict[str, Any]:

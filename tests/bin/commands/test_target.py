@@ -10,6 +10,7 @@ import pytest
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
+from schemas.targets.error_help import help_for
 from schemas.targets.target import MAX_PER_MINUTE
 from storage.db.engine import close_database, execute, rows
 from storage.exports import worker_heartbeats
@@ -144,6 +145,8 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
         [target_id] = shell.make_targets(server.url())
         printed = shell.json("ping", target_id, exit_code=exit_code)
         assert server.connections == 1
+        explanation = help_for(reported[2]).fix if reported[2] else ""
+        assert explanation in shell.type("ping", target_id).stdout
     assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
     assert (printed["delivered"], printed["response_status"], printed["error_code"]) == reported
     assert printed["duration_ms"] >= 0

@@ -160,7 +160,7 @@ def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) ->
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
     record = words(person.get(f"/targets/{target.id}"))
-    assert ("Status active" in record, "Held Circuit breaker" in record) == (True, True)
+    assert ("Status active" in record, "Held no Circuit breaker" in record) == (True, True)
 
 
 @on_sqlite
