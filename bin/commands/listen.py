@@ -43,7 +43,7 @@ _EXPLANATIONS = {
 }
 
 #: Explains a 422 to a correctly signed request.
-_EXPECTED = ": expected JSON of the type ticket.export with a ticket.title, or target.ping"
+_EXPECTED = ": expected a ticket.export with a ticket.title, or a target.ping, as JSON, CloudEvents or SARIF"
 
 
 @click.command(

@@ -3,7 +3,7 @@
 It does what the receiver of a ticket export has to do: verify signature,
 timestamp and nonce over the raw body, create one ticket per Idempotency-Key, and
 respond 2xx only after that. It responds 422 to everything except tickets with a
-title and test events. On request it fails or delays responses.
+title and test events, in any format of a target. On request it fails or delays responses.
 
 It is not meant for public networks: it keeps everything in memory and rejects
 bodies of more than a few MiB.
@@ -194,7 +194,7 @@ class LocalReceiver:
     def _process(self, path: str, headers: Message, body: bytes) -> Received:
         at = self._now()
         verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._nonces.seen)
-        event = _read_object(body)
+        event = _event_in(_read_object(body))
         key = headers.get("Idempotency-Key")
         repeat = key is not None and key in self._tickets
         failure = self._planned_failure()
@@ -381,6 +381,19 @@ def _read_object(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _event_in(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the ticket or test event that a CloudEvent or a SARIF log carries; any other value as it is."""
+    match value:
+        case {"specversion": str(), "data": dict() as event}:
+            return event
+        case {"runs": [{"properties": {"riskrelay": dict() as event}, "tool": {"driver": dict() as driver}}]}:
+            match driver.get("rules"):
+                case [{"shortDescription": {"text": str(title)}}]:
+                    return {**event, "ticket": {"title": title}}
+            return event
+    return value
 
 
 def _text(event: dict[str, Any] | None, *path: str) -> str | None:
