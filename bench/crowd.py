@@ -30,6 +30,7 @@ class Crowd:
                 execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
             execute(
                 "UPDATE targets SET ramp = 16, concurrency = 16, held_until = NULL, held_reason = NULL, failures_in_row = 0"
+                ", paced_until = NULL"
             )
         with Redis.from_url(self.env["REDIS_URL"]) as client:
             client.flushall()

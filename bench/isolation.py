@@ -28,7 +28,7 @@ HANGING: Final = 1000
 #: What the product is held to.
 WANTED: Final = 1.2
 #: Between the moment at which every worker listens and the first due time: for storing what is to come due.
-_LEAD: Final = timedelta(seconds=1.5)
+LEAD: Final = timedelta(seconds=1.5)
 _SIDES: Final = ("without", "with")
 
 
@@ -98,15 +98,16 @@ def _waited(installation: Crowd, there: BenchReceiver, pattern: Pattern, *, hang
         wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
         if hangs:
             wait_until(lambda: bool(there.arrivals()["hung"]), "requests to hang")
-        begins_at = utc_now() + _LEAD
+        begins_at = utc_now() + LEAD
         many_waiting(installation.customer, HANGING, pattern.exports, (0, TARGETS), begins_at, every_ms=pattern.every_ms)
         wait_until(lambda: bool(there.arrivals()["requests"] >= pattern.exports), "every export to arrive")
-        return _from_due_to_arrival(there, pattern, begins_at)
+        return waited(there, pattern, begins_at, HANGING)
 
 
-def _from_due_to_arrival(there: BenchReceiver, pattern: Pattern, begins_at: datetime) -> Waited:
+def waited(there: BenchReceiver, pattern: Pattern, begins_at: datetime, first: int) -> Waited:
+    """Return how long the exports of a pattern took, which are numbered from `first`."""
     times, begins_ms = there.times(), to_ms(begins_at)
-    took_ms = [times[export_id(HANGING + n)] - (begins_ms + n * pattern.every_ms) for n in range(pattern.exports)]
+    took_ms = [times[export_id(first + n)] - (begins_ms + n * pattern.every_ms) for n in range(pattern.exports)]
     return Waited(median(took_ms), quantiles(took_ms, n=20)[-1])
 
 

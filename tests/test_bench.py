@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from bench import __main__ as bench
-from bench import postbacks
+from bench import postbacks, trackers
 from bench.figures import Extent, Figure, flat, ratio, tell
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -96,6 +96,12 @@ def test_postbacks_are_measured_in_both_groupings() -> None:
     cases = ("500_new", "500_seen", "site")
     assert figures.keys() == {f"postback_{case}_{grouping}_cpu_ms" for case in cases for grouping in ("finding", "rule")}
     assert all(figure.is_cost and min(figure.values) > 0 for figure in figures.values())
+
+
+def test_issues_are_created_once_without_a_lookup() -> None:
+    found = trackers.created("sqlite", 100)
+    assert found["creates_per_s"] > 0
+    assert found["lookups"] == 0
 
 
 def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
