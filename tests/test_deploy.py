@@ -28,8 +28,11 @@ from schemas.base.errors import (
     ServiceUnavailable,
     error_body,
 )
+from schemas.intake.report_uploads import MAX_FILE_BYTES
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Settings, load_settings
+from service.console.pages.report_uploads import UploadReportPage
 from service.http.error_responses import STATUS
+from service.http.multipart_form import MAX_OTHER_BYTES
 from tests.support.crontab import CRONTAB, cron_jobs
 from tests.support.factories import ENCRYPTION_KEY
 
@@ -319,11 +322,15 @@ def test_units_name_existing_units() -> None:
 
 
 def test_a_proxy_accepts_bodies_as_large_as_the_service(defaults: Settings) -> None:
-    assert int(_only(r"client_max_body_size (\d+);", NGINX)) == defaults.max_body_bytes
+    assert int(_only(r"^    client_max_body_size (\d+);", NGINX)) == defaults.max_body_bytes
     assert int(_only(r"Content-Length}\) > (\d+)`", CADDY)) == defaults.max_body_bytes
     # More than the service accepts, so that the service rejects a body without a length.
-    [cut_at] = {int(size) for size in re.findall(r"(?:max_size|request_buffers) (\d+)", CADDY)}
+    cut_at, upload = sorted({int(size) for size in re.findall(r"(?:max_size|request_buffers) (\d+)", CADDY)})
     assert defaults.max_body_bytes < cut_at < defaults.max_body_bytes + 65536
+    # Only the form for a scanner's report may be larger.
+    assert upload == int(_only(r"^            client_max_body_size (\d+);", NGINX)) == MAX_FILE_BYTES + MAX_OTHER_BYTES
+    assert f"location = {UploadReportPage.path} {{" in NGINX
+    assert re.findall(r"(?:path|request_body) (/console/\S+)", CADDY) == [UploadReportPage.path] * 3
 
 
 def test_a_proxy_closes_idle_connections_before_the_service() -> None:

@@ -21,7 +21,16 @@ from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.default_secret import DefaultSecret, served_accounts
 from storage.secrets.vault import Vault
 from storage.targets.validations import ValidationJob
-from worker.background import approval_rules, bulk_jobs, compliance, pings, recoveries, retention, validations
+from worker.background import (
+    approval_rules,
+    bulk_jobs,
+    compliance,
+    pings,
+    recoveries,
+    report_uploads,
+    retention,
+    validations,
+)
 from worker.background.account_tasks import AccountTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
@@ -95,8 +104,10 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = recoveries.RecoveryTask(wake_ups, now)
-    rules = approval_rules.ApprovalRuleTask(ApprovalRules(settings.target_policy, wake_ups.notify), now)
-    bulk_job = bulk_jobs.BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), now)
+    applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
+    rules = approval_rules.ApprovalRuleTask(applied_rules, now)
+    bulk_job = bulk_jobs.BulkJobTask(wake_ups, settings.target_policy, limits, now)
+    report_upload = report_uploads.ReportUploadTask(vault, limits, applied_rules, now)
 
     def retention_cutoffs(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
@@ -111,6 +122,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),
         BackgroundTask("bulk_jobs", bulk_job.run_once, bulk_jobs.POLL_S),
+        BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]
 

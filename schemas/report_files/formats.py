@@ -64,6 +64,18 @@ def read_issues(content: bytes, name: str) -> list[ScanIssue]:
     return list(format_.read_issues(report))
 
 
+def recognize(content: bytes) -> str:
+    """Return the name of a report's format. Raises UnreadableReport."""
+    report = read(content, may_be_lines=bool(content.strip()))
+    found = next((name for name, each in FORMATS.items() if each.is_report(report.value)), None)
+    if found is None and report.value == []:
+        found = next(name for name, each in FORMATS.items() if each.may_be_lines)
+    if found is None:
+        titles = ", ".join(each.title for each in FORMATS.values())
+        raise UnreadableReport(f"The file is not a report of a supported scanner. Supported: {titles}.")
+    return found
+
+
 def _wrong_format(value: Any, expected: Format) -> str:
     found = next((name for name, each in FORMATS.items() if each.is_report(value)), None)
     if found is None:

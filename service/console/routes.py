@@ -19,6 +19,7 @@ from service.console.pages.integrations import IntegrationsPage
 from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
 from service.console.pages.recoveries import CancelRecovery, Recover, RecoveriesPage, RecoveryPage
+from service.console.pages.report_uploads import ReportUploadPage, UploadReportPage
 from service.console.pages.sessions import SessionRevocation, SessionsPage
 from service.console.pages.settings import SettingsPage
 from service.console.pages.sign_in import SignIn, SignOut
@@ -97,6 +98,8 @@ class Console:
             EditPage(layout, exports),
             FindingsPage(layout),
             SetTicketGrouping(layout),
+            UploadReportPage(layout, operations.report_uploads),
+            ReportUploadPage(layout, operations.report_uploads),
             TargetsPage(layout, targets),
             TargetPage(layout, targets),
             ValidateTarget(layout, targets),

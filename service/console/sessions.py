@@ -37,6 +37,8 @@ from schemas.base.errors import (
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import DeploymentMode, Settings
+from service.http.large_body_limiter import ByteBudget
+from service.http.multipart_form import MultipartFields, read_multipart
 from service.http.rate_limits import RateLimits
 from service.http.request_pipeline import read_chunk
 from storage.accounts import accounts, sessions, tokens
@@ -139,6 +141,17 @@ class SessionGate:
             self._require_still_signed_in(req, user)
             self._require_own_form(req, user, fields.get(CSRF_FIELD, ""))
         return fields
+
+    def read_upload(
+        self, req: falcon.Request, user: ConsoleUser, max_file_bytes: int, budget: ByteBudget
+    ) -> MultipartFields:
+        """Read a form with a file, as `read_form` does one without. Raises LargeBodyOverload as well."""
+        self._require_own_origin(req)
+        engine.release()
+        form = read_multipart(req, max_file_bytes, budget)
+        self._require_still_signed_in(req, user)
+        self._require_own_form(req, user, form.fields.get(CSRF_FIELD, ""))
+        return form
 
     def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
         """Raises Forbidden if the browser sent valid sessions of several accounts: one of them may be planted."""

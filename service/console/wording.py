@@ -51,6 +51,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "recovery_begun": "Recovery started. A worker retries the exports.",
     "recovery_cancelled": "Recovery cancelled. Exports that it has already retried are still delivered.",
     "grouping_set": "Tickets of new findings are set. Tickets that exist stay as they are.",
+    "report_uploaded": "Report uploaded. A worker imports it.",
     "session_revoked": "Session revoked.",
 }
 
@@ -75,6 +76,7 @@ TONES: Final[Mapping[str, str]] = {
     "failing": "bad",
     "unknown": "calm",
     "passed": "good",
+    "waiting": "calm",
     "running": "busy",
     "done": "good",
     "cancelled": "calm",

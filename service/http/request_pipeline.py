@@ -167,14 +167,14 @@ class RequestPipeline:
             if size > self._max_body_bytes:
                 raise PayloadTooLarge
             if size > LARGE_BYTES:
-                _reserve(req, budget or self._body_budgets.known, size)
+                reserve(req, budget or self._body_budgets.known, size)
         if size < (req.content_length or 0):
             # The part that arrived may be valid JSON, or empty, which some routes accept.
             raise ValidationFailed(problem("", "malformed_json"))
         return b"".join(chunks)
 
 
-def _reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:
+def reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:
     """Reserve the bytes that have arrived of a large body. Raises LargeBodyOverload."""
     context = req.context
     budget.reserve(size - (context.get("reserved_bytes") or 0))

@@ -12,6 +12,7 @@ from service.operations.compliance import ComplianceOperations
 from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
 from service.operations.recoveries import RecoveryOperations
+from service.operations.report_uploads import ReportUploadOperations
 from service.operations.targets import TargetOperations
 from service.operations.uploads import UploadOperations
 from storage.accounts.account_limits import account_limits
@@ -31,6 +32,7 @@ class Operations:
     intake: IntakeOperations
     compliance: ComplianceOperations
     uploads: UploadOperations
+    report_uploads: ReportUploadOperations
     approval_rules: ApprovalRuleOperations
 
 
@@ -56,5 +58,6 @@ def build_operations(
         intake=IntakeOperations(settings.default_project_id, limits, rules, settings.artifacts_base_url),
         compliance=ComplianceOperations(vault, wake_ups),
         uploads=UploadOperations(limits, rules),
+        report_uploads=ReportUploadOperations(vault, limits),
         approval_rules=ApprovalRuleOperations(),
     )

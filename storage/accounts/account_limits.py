@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from peewee import fn
+from peewee import SQL, fn
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.exports.state_machine import FINISHED, ExportStatus
 from schemas.settings.definitions import Settings
 from storage.db import identifiers
-from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, TargetRow
+from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, ReportUploadRow, TargetRow
 from storage.db.queries import tuples
 
 RECOUNT_AFTER: Final = timedelta(seconds=10)
@@ -137,10 +137,7 @@ def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> A
         account = ProjectRow.account
         query = FindingRow.select(account, fn.COUNT(FindingRow.id)).join(ProjectRow)
     elif limited is Limited.UPLOADS:
-        account = ProjectRow.account
-        query = HandoffRow.select(account, fn.COUNT(HandoffRow.id)).join(ProjectRow)
-        # Identifiers are in the order of their creation, and in the index.
-        query = query.where(HandoffRow.id >= identifiers.first_id(identifiers.HANDOFF, now - _DAY))
+        return _upload_counts(now - _DAY, account_id)
     elif limited is Limited.WAITING_EXPORTS:
         account = ExportRow.account
         query = ExportRow.select(account, fn.COUNT(ExportRow.id)).where(ExportRow.status.in_(_WAITING))
@@ -150,3 +147,17 @@ def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> A
     if account_id is not None:
         query = query.where(account == account_id)
     return query.group_by(account)
+
+
+def _upload_counts(since: datetime, account_id: int | None) -> Any:
+    """Select the ids of accounts, or of one, with the number of their captures, diagnostics and reports."""
+    # Identifiers are in the order of their creation, and in the index.
+    handoffs: Any = HandoffRow.select(ProjectRow.account.alias("account_id")).join(ProjectRow)
+    handoffs = handoffs.where(HandoffRow.id >= identifiers.first_id(identifiers.HANDOFF, since))
+    reports: Any = ReportUploadRow.select(ReportUploadRow.account.alias("account_id"))
+    reports = reports.where(ReportUploadRow.id >= identifiers.first_id(identifiers.REPORT_UPLOAD, since))
+    if account_id is not None:
+        handoffs = handoffs.where(ProjectRow.account == account_id)
+        reports = reports.where(ReportUploadRow.account == account_id)
+    counted = ReportUploadRow.select(SQL("account_id"), fn.COUNT(SQL("*"))).from_((handoffs + reports).alias("uploads"))
+    return counted.group_by(SQL("account_id"))

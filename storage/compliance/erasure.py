@@ -26,6 +26,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import rfc3339
 from schemas.compliance.subject_matching import Mentions
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
@@ -44,6 +45,7 @@ from storage.db.models import (
     PageResultRow,
     ProjectRow,
     ReportRow,
+    ReportUploadRow,
     ScanRunRow,
     TokenRow,
 )
@@ -178,6 +180,21 @@ def _erase_pages(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     return Counter({"page_results": PageResultRow.delete().where(PageResultRow.id.in_(ids)).execute()})
 
 
+def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    """Empty uploaded reports; one that waits for its import fails."""
+    erasure_log.add(actor, "report_uploads", ids, now)
+    row, waits = ReportUploadRow, ReportUploadRow.content_sealed.is_null(False)
+    row.update(
+        status=ReportUploadStatus.FAILED.value,
+        error=UploadError.ERASED.value,
+        content_sealed=None,
+        lease=None,
+        next_run_at=None,
+        finished_at=now,
+    ).where(row.id.in_(ids), waits).execute()
+    return Counter({"report_uploads": row.update(file_name="", left_out=[]).where(row.id.in_(ids)).execute()})
+
+
 def _erase_excerpts(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     erasure_log.add(actor, "attempts", ids, now)
     return Counter({"attempts": AttemptRow.update(answer=None).where(AttemptRow.id.in_(ids)).execute()})
@@ -257,6 +274,14 @@ ERASABLE_TABLES: Final = (
             PageResultRow.response_headers,
         ),
         erase=_erase_pages,
+    ),
+    ErasableTable(
+        ReportUploadRow,
+        owner=lambda shop: ReportUploadRow.project.in_(_projects(shop)),
+        moment=ReportUploadRow.created_at,
+        columns=(ReportUploadRow.file_name, ReportUploadRow.left_out),
+        erase=_erase_reports,
+        has_text=(ReportUploadRow.file_name != "") | (ReportUploadRow.left_out != _EMPTY_LIST),
     ),
     ErasableTable(
         AttemptRow,

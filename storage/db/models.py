@@ -21,6 +21,7 @@ from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topi
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.grouping import TicketGrouping
+from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from schemas.targets.target import TargetStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -609,6 +610,42 @@ class BulkJobRow(BaseModel):
         table_name = "bulk_jobs"
 
 
+class ReportUploadRow(BaseModel):
+    """A scanner's report file that a user uploaded; a worker imports it a postback at a time."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(AccountRow)
+    project = ForeignKeyField(ProjectRow)
+    user = ForeignKeyField(UserRow)
+    file_name = TextField()
+    format = TextField()
+    #: No foreign key: an erasure may delete the run, and the import registers it again.
+    scan_run_id = BigIntegerField()
+    status = EnumField(ReportUploadStatus)
+    #: Postbacks; NULL until a worker has read the report.
+    total = IntegerField(null=True)
+    done = IntegerField()
+    new_findings = IntegerField()
+    seen_findings = IntegerField()
+    tickets = IntegerField()
+    refused = IntegerField()
+    #: URL and reason of what was refused or skipped.
+    left_out = JsonField()
+    error = EnumField(UploadError, null=True)
+    actor = TextField()
+    #: The lease of its worker; a write under another lease changes nothing.
+    lease = TextField(null=True)
+    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+    #: The report, sealed by the vault; erased when the import ends. The last column: rows are read without its pages.
+    content_sealed = BlobField(null=True)
+
+    class Meta:
+        table_name = "report_uploads"
+
+
 class BulkJobItemRow(BaseModel):
     """An export that matched when a job was created, and its version then."""
 
@@ -756,6 +793,7 @@ ALL: tuple[type[BaseModel], ...] = (
     WorkerRow,
     RecoveryRow,
     ApprovalRuleRow,
+    ReportUploadRow,
     BulkJobRow,
     BulkJobItemRow,
     TokenRow,

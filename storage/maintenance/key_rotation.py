@@ -20,7 +20,7 @@ from schemas.compliance.requests import subject_from
 from storage.compliance.requests import pseudonym_of
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
-from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, TargetRow
+from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, ReportUploadRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.secrets import key_check
 from storage.secrets.encrypted_columns import (
@@ -31,6 +31,7 @@ from storage.secrets.encrypted_columns import (
     TARGET_CERTIFICATE,
     TARGET_HEADERS,
     TARGET_SECRET,
+    UPLOADED_REPORT,
     EncryptedColumn,
 )
 from storage.secrets.vault import Vault
@@ -128,6 +129,8 @@ _COLUMNS: Final = (
     _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
     _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
     _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP),
+    # Its format never changes, and depends on no key.
+    _NamedColumn(UPLOADED_REPORT, ReportUploadRow.format, None),
 )
 
 

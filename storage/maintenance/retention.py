@@ -40,6 +40,7 @@ from storage.db.models import (
     PageResultRow,
     PingRow,
     RecoveryRow,
+    ReportUploadRow,
     ScanRunRow,
     TokenRow,
 )
@@ -78,6 +79,7 @@ COUNTED: Final = (
     "pings",
     "recoveries",
     "bulk_jobs",
+    "report_uploads",
     "idempotency_keys",
     "delivery_hours",
     "console_sessions",
@@ -213,6 +215,7 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     old_runs = ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.updated_at < until.over)
     oldest_ping = identifiers.first_id(identifiers.PING, until.answered)
     oldest_bulk_job = identifiers.first_id(identifiers.BULK_JOB, until.over)
+    oldest_upload = identifiers.first_id(identifiers.REPORT_UPLOAD, until.over)
     oldest_recovery = identifiers.first_id(identifiers.RECOVERY, until.over)
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
@@ -221,6 +224,11 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(PingRow, PingRow.id < oldest_ping, PingRow.id),
         _rule(RecoveryRow, (RecoveryRow.id < oldest_recovery) & (RecoveryRow.finished_at < until.over), RecoveryRow.id),
         _rule(BulkJobRow, (BulkJobRow.id < oldest_bulk_job) & (BulkJobRow.finished_at < until.over), BulkJobRow.id),
+        _rule(
+            ReportUploadRow,
+            (ReportUploadRow.id < oldest_upload) & (ReportUploadRow.finished_at < until.over),
+            ReportUploadRow.id,
+        ),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
         PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, address, "delivery_hours"),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),

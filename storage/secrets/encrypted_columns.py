@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from peewee import BlobField, Field
 
-from storage.db.models import ComplianceRequestRow, InstallationRow, IntegrationSecretRow, TargetRow
+from storage.db.models import ComplianceRequestRow, InstallationRow, IntegrationSecretRow, ReportUploadRow, TargetRow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +46,7 @@ TARGET_CERTIFICATE: Final = EncryptedColumn(TargetRow.certificate_sealed, "clien
 SHARED_SECRET: Final = EncryptedColumn(IntegrationSecretRow.secret_sealed, "shared secret")
 SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
 REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
+UPLOADED_REPORT: Final = EncryptedColumn(ReportUploadRow.content_sealed, "uploaded report")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
 #: All but the canary, which shows whether the others open and is encrypted anew after them.
@@ -57,4 +58,5 @@ ENCRYPTED_COLUMNS: Final = (
     SHARED_SECRET,
     SUBJECT,
     REPORT,
+    UPLOADED_REPORT,
 )

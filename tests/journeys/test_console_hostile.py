@@ -96,11 +96,14 @@ OURS: Final = {
     "findings.export_id",
     "findings.severity",
     "projects.ticket_grouping",
+    "report_uploads.error",
+    "report_uploads.format",
+    "report_uploads.status",
     "inbound_refusals.source",
     "integration_secrets.name",
 }
 #: Tables of nouns in paths that are not plurals of those.
-TABLES: Final = {"recovery": "recoveries", "rule": "approval_rules", "job": "bulk_jobs"}
+TABLES: Final = {"recovery": "recoveries", "rule": "approval_rules", "job": "bulk_jobs", "upload": "report_uploads"}
 #: Beneath which path a stored address has its text: it was checked before it was stored.
 ADDRESSES: Final = {"targets.base_url": "https://tracker.example/hook/"}
 
@@ -167,6 +170,9 @@ SHOWN: Final = {
     "inbound-refusals.request-id",
     "pings.error-code",
     "projects.name",
+    "report-uploads.file-name",
+    "report-uploads.left-out.reason",
+    "report-uploads.left-out.url",
     "targets.base-url",
     "targets.name",
     "targets.status-reason",
@@ -220,6 +226,8 @@ class TextPlanter:
             }
         if name == "exports.preview_problems":
             return [{each: self._text(f"{name}.{each}") for each in ("path", "code", "message")}]
+        if name == "report_uploads.left_out":
+            return [[self._text(f"{name}.url"), self._text(f"{name}.reason")]]
         if name == "inbound_refusals.problems":
             return [[self._text(f"{name}.path"), self._text(f"{name}.code")]]
         if name == "compliance_requests.counts":
@@ -257,7 +265,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
 
 def let_the_operator_see_it(customer: Customer) -> None:
     """Make everything the customer's and of today, as far as pages ask for that."""
-    for table in ("users", "projects", "targets", "exports", "approval_rules", "bulk_jobs"):
+    for table in ("users", "projects", "targets", "exports", "approval_rules", "bulk_jobs", "report_uploads"):
         execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     now = to_ms(utc_now())
     execute("UPDATE tokens SET user_id = ?, expires_at = NULL, revoked_at = NULL", (customer.user_id,))

@@ -27,6 +27,8 @@ FORM: Final = "application/x-www-form-urlencoded"
 #: For what pages and forms make of their rows by themselves: either database hands them the same ones.
 on_sqlite: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
+BOUNDARY: Final = b"----a-boundary-of-a-browser"
+
 _CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
 
 
@@ -63,6 +65,17 @@ class ConsoleBrowser:
         answer = self.client.simulate_post(f"/console{path}", body=body, headers=headers)
         self._keep(answer)
         return answer
+
+    def upload(self, path: str, content: bytes, /, file_name: str = "report.json", **fields: str) -> Result:
+        """Send a form with the file `report`, as browsers do."""
+        named = {"csrf": self.csrf, **fields}
+        parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode() for name, value in named.items()]
+        head = f'Content-Disposition: form-data; name="report"; filename="{file_name}"\r\nContent-Type: application/json'
+        parts.append(head.encode() + b"\r\n\r\n" + content)
+        body = b"".join(b"--" + BOUNDARY + b"\r\n" + part + b"\r\n" for part in parts) + b"--" + BOUNDARY + b"--\r\n"
+        form = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
+        headers = {**self._headers(), **form, **({"Origin": self.origin} if self.origin else {})}
+        return self.client.simulate_post(f"/console{path}", body=body, headers=headers)
 
     def sign_in(self, token: str, **fields: str) -> Result:
         """Trade a token in, and learn what forms carry."""

@@ -20,7 +20,9 @@ from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
+from schemas.intake.report_uploads import ReportUpload
 from schemas.intake.scanner import ScanPostback
+from schemas.report_files.pages import run_number
 from schemas.settings.definitions import Settings, load_settings
 from schemas.targets.target import Target, TargetEdit, TargetRequest
 from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleMatch, RuleRequest
@@ -28,13 +30,15 @@ from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
+from storage.accounts.account_limits import UNLIMITED
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
 from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
 from storage.exports.rules import approval_rules
 from storage.exports.search import export_list
-from storage.intake import findings
+from storage.intake import findings, report_uploads
+from storage.intake.report_uploads import NewReportUpload
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
@@ -204,6 +208,24 @@ def make_bulk_job(customer: Customer) -> str:
     count = len(export_list.ids_matching(query))
     new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
     return bulk_jobs.begin(new, NOW, LOOPBACK_POLICY).id
+
+
+def make_report_upload(
+    customer: Customer, content: bytes = b"[]", format_: str = "nuclei", now: datetime | None = None
+) -> ReportUpload:
+    """Store an uploaded report of the customer's project, which waits for a worker."""
+    new = NewReportUpload(
+        account_id=customer.account_id,
+        project_id=customer.project_id,
+        user_id=customer.user_id,
+        file_name="report.json",
+        format=format_,
+        content=content,
+        scan_run_id=run_number(b"%d|%b" % (customer.project_id, content)),
+        is_new_run=True,
+        actor=f"user:{customer.user_id}",
+    )
+    return report_uploads.create(new, now or NOW, Vault([b64decode(ENCRYPTION_KEY)]), UNLIMITED)
 
 
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:

@@ -34,6 +34,7 @@ from tests.support.factories import (
     make_customer,
     make_exports,
     make_project,
+    make_report_upload,
     make_session,
     make_settings,
     make_target,
@@ -87,6 +88,10 @@ ROWS: Final = [
     AccessRow("GET", "/recoveries/{recovery_id}"),
     AccessRow("GET", "/findings"),
     AccessRow("POST", "/projects/{project_id}/grouping", fields={"ticket_grouping": "finding"}),
+    AccessRow("GET", "/report-uploads"),
+    # A form without a file.
+    AccessRow("POST", "/report-uploads", status=415),
+    AccessRow("GET", "/report-uploads/{upload_id}"),
     AccessRow("GET", "/sessions"),
     AccessRow("GET", "/integrations", is_for_operator=True),
     AccessRow("GET", "/compliance", is_for_operator=True),
@@ -189,6 +194,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "session_id": make_session(customer),
         "job_id": make_job(customer),
         "rule_id": make_rule(customer),
+        "upload_id": make_report_upload(customer).id,
         "project_id": str(PROJECT_ID),
     }
     return AccessScene(client, customer, make_customer(), ids)

@@ -95,6 +95,7 @@ ALL_MIGRATIONS: Final = [
     "0014_export_search",
     "0015_targets_and_findings",
     "0016_trackers",
+    "0017_report_uploads",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

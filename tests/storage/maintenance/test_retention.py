@@ -50,6 +50,7 @@ from tests.support.factories import (
     make_bulk_job,
     make_exports,
     make_failed,
+    make_report_upload,
     make_target,
     plain_email,
     postback,
@@ -364,6 +365,15 @@ def test_bulk_jobs_go_when_they_have_been_over_for_long(customer: Customer) -> N
     bulk_jobs.cancel(ended_later, NOW + days(1), "operator")
     assert planned() == prune() == {"bulk_jobs": 1}
     assert left("bulk_jobs") == {ended_later, running}
+
+
+def test_uploaded_reports_go_when_their_import_has_been_over_for_long(customer: Customer) -> None:
+    old, ended_later, waiting = (make_report_upload(customer).id for _ in range(3))
+    ended = "UPDATE report_uploads SET status = 'done', next_run_at = NULL, finished_at = ? WHERE id = ?"
+    execute(ended, (to_ms(NOW), old))
+    execute(ended, (to_ms(NOW + days(1)), ended_later))
+    assert planned() == prune() == {"report_uploads": 1}
+    assert left("report_uploads") == {ended_later, waiting}
 
 
 def test_what_a_bulk_job_is_still_to_decide_on_stays(customer: Customer) -> None:

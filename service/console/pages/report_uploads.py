@@ -1,0 +1,99 @@
+"""`/console/report-uploads`: a form for a scanner's report, then the progress and the result of its import."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import falcon
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, UploadError
+from schemas.report_files.formats import FORMATS
+from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.pages.findings import MOST_PROJECTS
+from service.console.sessions import ConsoleUser
+from service.http.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
+from service.operations.report_uploads import ReportUploadOperations
+from storage.accounts import projects
+from storage.intake import report_uploads
+
+UPLOADS: Final = f"{CONSOLE}/report-uploads"
+#: Uploads that the form lists.
+_FEW: Final = 10
+
+_ERRORS: Final[Mapping[UploadError, str]] = {
+    UploadError.UNREADABLE: "The report cannot be read.",
+    UploadError.KEY_MISSING: (
+        "The stored report cannot be decrypted. Ask the operator whether ENCRYPTION_KEYS changed, then upload it again."
+    ),
+    UploadError.USER_DISABLED: "The user who uploaded the report was disabled.",
+    UploadError.RUN_TAKEN: "The scan run now belongs to another project. Upload the report again.",
+    UploadError.ERASED: "The report was erased by a compliance request.",
+}
+
+
+class UploadReportPage(ConsolePage):
+    """Takes a report file for a project."""
+
+    path = UPLOADS
+    template = "report_upload_new.html"
+
+    def __init__(self, layout: PageLayout, operations: ReportUploadOperations) -> None:
+        super().__init__(layout)
+        self._uploads = operations
+        self._budget = ByteBudget(MAX_BUFFERED_BYTES)
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return an empty form."""
+        return _form({"project": req.get_param("project") or ""}, user, ())
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **_ids: str) -> None:
+        """Store the report, or show the form again with the reasons."""
+        gate = self._layout.gate
+        form = gate.read_upload(req, gate.authenticate(req, resp), MAX_FILE_BYTES, self._budget)
+        user: ConsoleUser = req.context.user
+        gate.require_one_account(req, user)
+        typed = form.fields
+        project_id, run = typed.get("project", ""), typed.get("scan_run_id", "")
+        try:
+            if not form.content:
+                raise ValidationFailed(FieldProblem("/report", "required", "Choose a report file that is not empty."))
+            made = self._uploads.upload(project_id, run, form.file_name, form.content, user.principal)
+        except ValidationFailed as failed:
+            resp.status = falcon.HTTP_422
+            self._layout.render(req, resp, self.template, _form(typed, user, failed.problems), user)
+            return
+        self._layout.redirect(resp, f"/report-uploads/{made.id}", done="report_uploaded")
+
+
+class ReportUploadPage(ConsolePage):
+    """Shows the progress of one import, then its result."""
+
+    path = f"{UPLOADS}/{{upload_id}}"
+    template = "report_upload.html"
+
+    def __init__(self, layout: PageLayout, operations: ReportUploadOperations) -> None:
+        super().__init__(layout)
+        self._uploads = operations
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the upload. Raises NotFound."""
+        upload = self._uploads.get(ids["upload_id"], user.principal)
+        return {
+            "upload": upload,
+            "format_title": FORMATS[upload.format].title,
+            "project": projects.get_project(upload.project_id, user.account_id),
+            "is_running": upload.status in {ReportUploadStatus.WAITING, ReportUploadStatus.RUNNING},
+            "error": _ERRORS[upload.error] if upload.error else "",
+        }
+
+
+def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Sequence[FieldProblem]) -> dict[str, Any]:
+    return {
+        "projects": projects.list_page(user.account_id, MOST_PROJECTS),
+        "chosen": typed.get("project", ""),
+        "scan_run_id": typed.get("scan_run_id", ""),
+        "formats": [each.title for each in FORMATS.values()],
+        "max_mib": MAX_FILE_BYTES // 1024**2,
+        "uploads": report_uploads.list_newest(user.account_id, _FEW),
+        "problems": {each.path: each for each in problems},
+    }

@@ -1,0 +1,86 @@
+"""Use cases of uploaded reports: recognize and store one, follow its import."""
+
+import logging
+from typing import Final
+
+from runtime.clock import utc_now
+from schemas.base.errors import FieldProblem, NoEncryptionKey, ServiceUnavailable, ValidationFailed, WrongEncryptionKey
+from schemas.base.fields import MAX_ID
+from schemas.base.principal import Actor, TokenPrincipal
+from schemas.content_policy import rules
+from schemas.intake.report_uploads import MAX_FILE_NAME, ReportUpload
+from schemas.report_files.document import UnreadableReport
+from schemas.report_files.formats import recognize
+from schemas.report_files.pages import run_number
+from service.operations import projects
+from storage.accounts.account_limits import AccountLimits
+from storage.db import engine
+from storage.intake import report_uploads
+from storage.intake.report_uploads import NewReportUpload
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+
+#: Stored instead of a name with forbidden content, such as an access token.
+_HIDDEN_NAME: Final = "report"
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ReportUploadOperations:
+    """Stores uploaded reports, which a worker imports."""
+
+    def __init__(self, vault: Vault, limits: AccountLimits) -> None:
+        self._vault = vault
+        self._limits = limits
+
+    def upload(
+        self, project_id: str, scan_run_id: str, file_name: str, content: bytes, principal: TokenPrincipal
+    ) -> ReportUpload:
+        """Store a report of the caller's account for a worker; an empty `scan_run_id` means the file's own scan run.
+
+        The same file of the same project is the same scan run. Raises ValidationFailed, NotFound, Conflict, and
+        ServiceUnavailable without this installation's key.
+        """
+        project = projects.get(project_id, principal)
+        try:
+            check_keys(self._vault, utc_now())
+        except (NoEncryptionKey, WrongEncryptionKey) as wrong:
+            _log.error("report not stored: %s", wrong.message)
+            raise ServiceUnavailable("Nothing was stored, because ENCRYPTION_KEYS lacks this installation's key.") from None
+        given = _run_in(scan_run_id)
+        # Reading a large report takes a moment; no connection waits for it.
+        engine.release()
+        try:
+            format_ = recognize(content)
+        except UnreadableReport as unreadable:
+            raise ValidationFailed(FieldProblem("/report", "invalid_report", str(unreadable))) from None
+        # Numbers of scan runs are those of all accounts: the same file in another project is another run.
+        own = run_number(b"%d|%b" % (project.id, content))
+        is_named = not rules.find([file_name], frozenset())
+        new = NewReportUpload(
+            account_id=principal.account_id,
+            project_id=project.id,
+            user_id=principal.user_id,
+            file_name=(file_name if is_named else "")[:MAX_FILE_NAME] or _HIDDEN_NAME,
+            format=format_,
+            content=content,
+            scan_run_id=given or own,
+            is_new_run=given is None,
+            actor=principal.key,
+        )
+        return report_uploads.create(new, utc_now(), self._vault, self._limits)
+
+    def get(self, upload_id: str, actor: Actor) -> ReportUpload:
+        """Return an upload of the caller's account. Raises NotFound."""
+        return report_uploads.get(upload_id, actor.account_id or 0)
+
+
+def _run_in(text: str) -> int | None:
+    """Return the number of a scan run; None for an empty text."""
+    if not text.strip():
+        return None
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal()) or not 1 <= int(digits[:20]) <= MAX_ID:
+        message = "This is not the number of a scan run. Enter a whole number, or leave the field empty."
+        raise ValidationFailed(FieldProblem("/scan_run_id", "invalid_type", message))
+    return int(digits)

@@ -1,0 +1,309 @@
+"""Uploaded reports: stored encrypted by the console, imported a postback at a time by the holder of a lease.
+
+A postback's findings, the counts and the progress commit together: the next holder continues where the last one stopped.
+The content is erased when the import ends. An import acts for its user: it stops once the user is disabled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from peewee import fn
+
+from schemas.base.errors import Conflict, FieldProblem, NotFound, ValidationFailed, WrongEncryptionKey
+from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.report_uploads import ReportUpload, ReportUploadStatus, UploadError
+from storage.accounts import projects
+from storage.accounts.account_limits import AccountLimits, Limited
+from storage.accounts.audit_log import append
+from storage.db import identifiers
+from storage.db.columns import columns, read, read_first
+from storage.db.engine import savepoint, transaction
+from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
+from storage.db.queries import tuples
+from storage.exports.rules.rule_evaluation import ApprovalRules
+from storage.intake import findings
+from storage.intake.findings import PreparedPostback
+from storage.secrets.encrypted_columns import UPLOADED_REPORT
+from storage.secrets.vault import Vault
+
+#: Every postback renews it; longer than the largest report takes to be read and checked on a small, busy machine.
+LEASE_S: Final = 60.0
+#: Reports of an account that wait or run: the table holds no more than so many times MAX_FILE_BYTES of its content.
+MAX_WAITING: Final = 5
+#: Reasons that are stored; `refused` counts the others.
+MAX_LEFT_OUT: Final = 50
+
+_UNDER_WAY: Final = ReportUploadRow.status.in_([ReportUploadStatus.WAITING.value, ReportUploadStatus.RUNNING.value])
+
+_jobs: Final = LeasedJobs(ReportUploadRow)
+
+
+@dataclass(frozen=True, slots=True)
+class NewReportUpload:
+    """A recognized report for a project; `is_new_run`: its scan run is registered unless the project has it already."""
+
+    account_id: int
+    project_id: int
+    user_id: int
+    file_name: str
+    format: str
+    content: bytes
+    scan_run_id: int
+    is_new_run: bool
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLease:
+    """An upload and the lease of its present holder."""
+
+    id: str
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUpload:
+    """What its holder needs of an upload."""
+
+    project_id: int
+    format: str
+    scan_run_id: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPostback:
+    """A postback that is not accepted, and why."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    account_id: int
+    project_id: int
+    user_id: int
+    scan_run_id: int
+    done: int
+    new_findings: int
+    seen_findings: int
+    tickets: int
+    refused: int
+    left_out: list[list[str]]
+    actor: str
+
+
+def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLimits) -> ReportUpload:
+    """Store a report that any worker may claim at once.
+
+    Raises NotFound for a project of another account, Conflict for an account with MAX_WAITING reports, ValidationFailed for
+    a scan run that the project does not have and at the account's limit, NoEncryptionKey.
+    """
+    upload_id = identifiers.new_id(identifiers.REPORT_UPLOAD, now)
+    # Latin-1 keeps every byte as one letter.
+    sealed = vault.seal(new.content.decode("latin-1"), UPLOADED_REPORT.context(upload_id))
+    with transaction():
+        projects.get_project(new.project_id, new.account_id)
+        if new.is_new_run:
+            ScanRunRow.insert(
+                id=new.scan_run_id, project=new.project_id, status="running", created_at=now, updated_at=now
+            ).on_conflict_ignore().execute()
+        if not _owns_run(new.project_id, new.scan_run_id):
+            message = f"The project has no scan run {new.scan_run_id}. Leave the field empty for a new scan run."
+            raise ValidationFailed(FieldProblem("/scan_run_id", "unknown_scan_run", message))
+        ReportUploadRow.insert(
+            id=upload_id,
+            account=new.account_id,
+            project=new.project_id,
+            user=new.user_id,
+            file_name=new.file_name,
+            format=new.format,
+            scan_run_id=new.scan_run_id,
+            status=ReportUploadStatus.WAITING.value,
+            done=0,
+            new_findings=0,
+            seen_findings=0,
+            tickets=0,
+            refused=0,
+            left_out=[],
+            actor=new.actor,
+            next_run_at=now,
+            created_at=now,
+            content_sealed=sealed,
+        ).execute()
+        _require_room(new.account_id)
+        limits.require_room(new.account_id, Limited.UPLOADS, 1, now)
+        append(now, new.actor, "upload_report", upload_id)
+        return get(upload_id, new.account_id)
+
+
+def get(upload_id: str, account_id: int) -> ReportUpload:
+    """Return an upload of an account. Raises NotFound."""
+    found = None
+    if identifiers.is_id(identifiers.REPORT_UPLOAD, upload_id):
+        query = ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow))
+        found = read_first(ReportUpload, query.where(ReportUploadRow.id == upload_id, ReportUploadRow.account == account_id))
+    if found is None:
+        raise NotFound("There is no such uploaded report.")
+    return found
+
+
+def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
+    """Return up to `limit` uploads of an account, the newest first."""
+    query = ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow)).where(ReportUploadRow.account == account_id)
+    return read(ReportUpload, query.order_by(ReportUploadRow.id.desc()).limit(limit))
+
+
+def any_waiting(now: datetime) -> bool:
+    """Return whether an upload may be claimed at `now`."""
+    return bool(ReportUploadRow.select().where(ReportUploadRow.next_run_at <= now).exists())
+
+
+def claim_next(now: datetime) -> UploadLease | None:
+    """Claim the upload that has waited longest; None if there is none. The claim lapses LEASE_S after its last postback."""
+    with transaction():
+        due = ReportUploadRow.select(ReportUploadRow.id, ReportUploadRow.next_run_at)
+        found = tuples(due.where(ReportUploadRow.next_run_at <= now).order_by(ReportUploadRow.next_run_at).limit(1))
+        for upload_id, next_run_at in found:
+            running = ReportUploadStatus.RUNNING.value
+            lease = _jobs.claim(upload_id, next_run_at, now, LEASE_S, status=running)
+            return UploadLease(upload_id, lease) if lease else None
+    return None
+
+
+def held(lease: UploadLease) -> HeldUpload | None:
+    """Return what the holder of a lease needs; None for a stale lease."""
+    query = ReportUploadRow.select(*columns(HeldUpload, ReportUploadRow))
+    return read_first(HeldUpload, query.where(ReportUploadRow.id == lease.id, ReportUploadRow.lease == lease.lease))
+
+
+def content(lease: UploadLease, vault: Vault) -> bytes:
+    """Return the bytes of a held report. Raises WrongEncryptionKey, NoEncryptionKey."""
+    query = ReportUploadRow.select(ReportUploadRow.content_sealed).where(ReportUploadRow.id == lease.id)
+    sealed = query.scalar()
+    if sealed is None:
+        raise WrongEncryptionKey
+    return vault.open(bytes(sealed), UPLOADED_REPORT.context(lease.id)).encode("latin-1")
+
+
+def begin(lease: UploadLease, total: int, skipped: Sequence[str], now: datetime) -> bool:
+    """Store the number of postbacks and what the report's reader skipped; end an import without postbacks.
+
+    Returns whether the lease still held. A repeated call, after a kill, changes nothing that was counted.
+    """
+    with transaction():
+        if not _jobs.renew(lease.id, lease.lease, now, LEASE_S):
+            return False
+        is_first = ReportUploadRow.total.is_null()
+        compare_and_swap(ReportUploadRow, lease.id, is_first, total=total, left_out=[["", each] for each in skipped])
+        if not total:
+            _end(lease.id, ReportUploadStatus.DONE, now)
+        return True
+
+
+def record(
+    lease: UploadLease,
+    number: int,
+    total: int,
+    postback: PreparedPostback | RefusedPostback,
+    now: datetime,
+    limits: AccountLimits,
+    rules: ApprovalRules,
+) -> bool:
+    """Store postback `number` of `total`, counted from 0, with its progress, and end the import after the last one.
+
+    Returns whether the import goes on: a stale lease changes nothing, and a disabled user ends it.
+    """
+    with transaction():
+        if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
+            return False
+        [upload] = read(_Progress, ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(_is(lease)))
+        stopped = _stop_reason(upload)
+        if stopped is not None:
+            _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
+            return False
+        result = postback if isinstance(postback, RefusedPostback) else _recorded(postback, upload, now, limits, rules)
+        compare_and_swap(ReportUploadRow, lease.id, done=number + 1, **_counts(upload, result, now))
+        if number + 1 < total:
+            return True
+        _end(lease.id, ReportUploadStatus.DONE, now)
+        return False
+
+
+def fail(lease: UploadLease, error: UploadError, reason: str, now: datetime) -> None:
+    """End an import that cannot go on, with a reason for its user; a stale lease changes nothing."""
+    with transaction():
+        if _jobs.renew(lease.id, lease.lease, now, LEASE_S, left_out=[["", reason]] if reason else []):
+            _end(lease.id, ReportUploadStatus.FAILED, now, error)
+
+
+def _is(lease: UploadLease) -> Any:
+    return ReportUploadRow.id == lease.id
+
+
+def _owns_run(project_id: int, scan_run_id: int) -> bool:
+    return bool(ScanRunRow.select().where(ScanRunRow.id == scan_run_id, ScanRunRow.project == project_id).exists())
+
+
+def _require_room(account_id: int) -> None:
+    # By the index of what may be claimed, which finished uploads have left.
+    waiting = ReportUploadRow.select(fn.COUNT(ReportUploadRow.id)).where(
+        ReportUploadRow.next_run_at.is_null(False), ReportUploadRow.account == account_id
+    )
+    if waiting.scalar() > MAX_WAITING:
+        raise Conflict(f"The account has {MAX_WAITING} uploaded reports that wait for their import; let one end first.")
+
+
+def _stop_reason(upload: _Progress) -> UploadError | None:
+    if UserRow.select().where(UserRow.id == upload.user_id, UserRow.disabled_at.is_null(False)).exists():
+        return UploadError.USER_DISABLED
+    # The numbers of scan runs are those of all accounts: what was deleted meanwhile may be another project's now.
+    taken = ScanRunRow.select().where(ScanRunRow.id == upload.scan_run_id, ScanRunRow.project != upload.project_id)
+    return UploadError.RUN_TAKEN if taken.exists() else None
+
+
+def _recorded(
+    postback: PreparedPostback, upload: _Progress, now: datetime, limits: AccountLimits, rules: ApprovalRules
+) -> PostbackResult | RefusedPostback:
+    try:
+        with savepoint():
+            return findings.record(postback, upload.project_id, now, upload.actor, limits, rules)
+    except ValidationFailed as failed:
+        return RefusedPostback(postback.postback.page.url, failed.problems[0].message)
+
+
+def _counts(upload: _Progress, result: Any, now: datetime) -> dict[str, Any]:
+    if isinstance(result, RefusedPostback):
+        left_out = upload.left_out
+        added = [[result.url, result.reason]] if len(left_out) < MAX_LEFT_OUT else []
+        return {"refused": upload.refused + 1, "left_out": [*left_out, *added]}
+    # The others were prepared before, and extended now.
+    oldest = identifiers.first_id(identifiers.EXPORT, now)
+    return {
+        "new_findings": upload.new_findings + result.new,
+        "seen_findings": upload.seen_findings + result.seen,
+        "tickets": upload.tickets + sum(each >= oldest for each in result.ticket_exports),
+    }
+
+
+def _end(upload_id: str, status: ReportUploadStatus, now: datetime, error: UploadError | None = None) -> None:
+    """End an import that is under way, and erase the report."""
+    ended = compare_and_swap(
+        ReportUploadRow,
+        upload_id,
+        _UNDER_WAY,
+        status=status.value,
+        error=error,
+        content_sealed=None,
+        lease=None,
+        next_run_at=None,
+        finished_at=now,
+    )
+    if ended:
+        actor = ReportUploadRow.select(ReportUploadRow.actor).where(ReportUploadRow.id == upload_id).scalar()
+        action = "finish_report_import" if status is ReportUploadStatus.DONE else "fail_report_import"
+        append(now, actor, action, upload_id, error)

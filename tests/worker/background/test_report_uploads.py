@@ -1,0 +1,150 @@
+"""The worker's task imports uploaded reports as if their scanner had posted the pages, and survives kills and bad files."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+import pytest
+
+from schemas.intake.report_uploads import ReportUpload, UploadError
+from schemas.report_files.formats import recognize
+from schemas.targets.target import Target
+from schemas.triage.approval_rules import RuleAction, RuleActionType
+from storage.accounts.account_limits import UNLIMITED
+from storage.db.engine import rows
+from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.intake import report_uploads
+from storage.intake.report_uploads import LEASE_S
+from storage.secrets.vault import Vault
+from tests.support.factories import LOOPBACK_POLICY, Customer, in_s, make_report_upload, make_rule
+from tests.support.scan_reports import FILES, imported
+from worker.background.report_uploads import ReportUploadTask
+
+VAULT = Vault([b"A" * 32])
+
+
+def clock(begin_s: float = 0) -> Callable[[], datetime]:
+    """Return a clock that goes on by a tenth of a second whenever it is read."""
+    ticks = count()
+    return lambda: in_s(begin_s + next(ticks) / 10)
+
+
+def task(rules: ApprovalRules = LEFT_TO_WORKERS, vault: Vault = VAULT, begin_s: float = 0) -> ReportUploadTask:
+    return ReportUploadTask(vault, UNLIMITED, rules, clock(begin_s))
+
+
+def work(worker: ReportUploadTask) -> None:
+    while worker.run_once():
+        pass
+
+
+def result(upload: ReportUpload, customer: Customer) -> ReportUpload:
+    return report_uploads.get(upload.id, customer.account_id)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_format_is_recognized_and_imported(name: str, customer: Customer) -> None:
+    content = FILES[name].read_bytes()
+    assert recognize(content) == name
+    upload = make_report_upload(customer, content, name)
+    work(task())
+    found, expected = result(upload, customer), imported(name)
+    assert (found.status, found.done, found.total, found.refused) == (
+        "done",
+        len(expected.postbacks),
+        len(expected.postbacks),
+        0,
+    )
+    assert (found.new_findings, found.tickets) == (expected.issues, expected.issues)
+    assert rows("SELECT COUNT(*) FROM findings") == [(expected.issues,)]
+    assert rows("SELECT DISTINCT scan_run_id FROM page_results") == [(upload.scan_run_id,)]
+    assert rows("SELECT COUNT(*) FROM report_uploads WHERE content_sealed IS NOT NULL") == [(0,)]
+
+
+def test_the_same_file_again_prepares_no_ticket_twice(customer: Customer) -> None:
+    content = FILES["zap"].read_bytes()
+    uploads = [make_report_upload(customer, content, "zap") for _ in range(2)]
+    work(task())
+    first, second = (result(each, customer) for each in uploads)
+    assert (second.new_findings, second.seen_findings, second.tickets) == (0, first.new_findings, 0)
+    assert rows("SELECT COUNT(*), MAX(times_seen) FROM findings") == [(first.new_findings, 1)]
+
+
+def test_another_worker_continues_after_a_kill(customer: Customer) -> None:
+    content = FILES["nuclei"].read_bytes()
+    upload = make_report_upload(customer, content, "nuclei")
+    killed = task()
+    # It claims and reads the report, and stores one postback.
+    assert [killed.run_once(), killed.run_once()] == [True, True]
+    assert result(upload, customer).done == 1
+    other = task(begin_s=LEASE_S + 1)
+    work(other)
+    found, expected = result(upload, customer), imported("nuclei")
+    assert (found.status, found.new_findings, found.seen_findings) == ("done", expected.issues, 0)
+    # The killed one, should it only have slept, stores nothing more.
+    work(killed)
+    assert result(upload, customer) == found
+    assert rows("SELECT MAX(times_seen) FROM findings") == [(1,)]
+
+
+def test_what_a_rule_approves_wakes_the_workers(customer: Customer, target: Target) -> None:
+    make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id))
+    upload = make_report_upload(customer, FILES["zap"].read_bytes(), "zap")
+    woken: list[int] = []
+    work(task(ApprovalRules(LOOPBACK_POLICY, lambda: woken.append(1))))
+    assert len(woken) == result(upload, customer).done
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'approved'") == [(result(upload, customer).tickets,)]
+
+
+def test_a_page_with_forbidden_content_is_refused_with_the_reason_and_the_others_are_imported(customer: Customer) -> None:
+    def match(url: str, name: str) -> dict[str, Any]:
+        return {"template-id": "t", "matched-at": url, "info": {"name": name, "severity": "high"}}
+
+    # The title identifies an issue, so it is posted even where the reader would leave evidence out.
+    lines = [match("https://shop.example/a", "Card 4111 1111 1111 1111"), match("https://shop.example/b", "A header")]
+    upload = make_report_upload(customer, json.dumps(lines).encode(), "nuclei")
+    work(task())
+    found = result(upload, customer)
+    assert (found.status, found.done, found.new_findings, found.refused) == ("done", 2, 1, 1)
+    [[url, reason]] = found.left_out
+    assert url == "https://shop.example/a"
+    assert "4111" not in reason
+
+
+def test_a_report_without_issues_ends_at_once(customer: Customer) -> None:
+    upload = make_report_upload(customer, b"[]", "nuclei")
+    work(task())
+    found = result(upload, customer)
+    assert (found.status, found.total, found.done, found.new_findings) == ("done", 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "format_", "reason"),
+    [
+        (b'[{"template-id": "t", "info": 7}]', "nuclei", "/0/info is not an object."),
+        (b'{"site": {}}', "zap", "The file is not a ZAP report"),
+    ],
+)
+def test_an_unreadable_report_fails_with_the_reason_and_the_next_is_imported(
+    content: bytes, format_: str, reason: str, customer: Customer
+) -> None:
+    bad = make_report_upload(customer, content, format_)
+    good = make_report_upload(customer, FILES["zap"].read_bytes(), "zap")
+    work(task())
+    found = result(bad, customer)
+    assert (found.status, found.error) == ("failed", UploadError.UNREADABLE)
+    assert reason in found.left_out[0][1]
+    assert result(good, customer).status == "done"
+
+
+def test_a_report_that_no_key_opens_fails(customer: Customer) -> None:
+    upload = make_report_upload(customer)
+    work(task(vault=Vault([b"B" * 32])))
+    assert result(upload, customer).error is UploadError.KEY_MISSING
+
+
+def test_nothing_is_done_without_an_upload(database: str) -> None:
+    assert database
+    assert not task().run_once()

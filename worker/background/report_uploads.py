@@ -1,0 +1,118 @@
+"""Imports reports that users uploaded at the console, a postback at a time, as if their scanner had posted the pages.
+
+The report is read once for each claim; the postbacks that an earlier holder stored are left out by the stored count.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.base.errors import NoEncryptionKey, ValidationFailed, WrongEncryptionKey
+from schemas.content_policy.checked_form import read_checked
+from schemas.intake.report_uploads import UploadError
+from schemas.intake.scanner import PostbackForm
+from schemas.report_files.document import UnreadableReport
+from schemas.report_files.formats import read_issues
+from schemas.report_files.pages import PagePostback, PreparedImport, prepare
+from storage.accounts.account_limits import AccountLimits
+from storage.db.engine import connection
+from storage.exports.rules.rule_evaluation import ApprovalRules
+from storage.intake import findings, report_uploads
+from storage.intake.findings import PreparedPostback
+from storage.intake.report_uploads import HeldUpload, RefusedPostback, UploadLease
+from storage.secrets.vault import Vault
+
+#: How long a user waits at most for the first postback, and the report of a killed worker after its lease has expired.
+POLL_S: Final = 2.0
+
+_READER_FAILED: Final = "The report cannot be read: its values have an unexpected form."
+
+_log: Final = logging.getLogger(__name__)
+_form: Final = PostbackForm()
+_names: Final = _form.member_names()
+
+
+@dataclass
+class _Import:
+    """The report that this worker imports; `done` counts postbacks."""
+
+    lease: UploadLease
+    project_id: int
+    prepared: PreparedImport
+    done: int
+
+
+class ReportUploadTask:
+    """Imports uploaded reports, one after the other."""
+
+    def __init__(self, vault: Vault, limits: AccountLimits, rules: ApprovalRules, now: Callable[[], datetime]) -> None:
+        self._vault = vault
+        self._limits = limits
+        self._rules = rules
+        self._now = now
+        self._current: _Import | None = None
+
+    def run_once(self) -> bool:
+        """Import the next postback, or claim a report and read it; return whether there was work."""
+        if self._current is not None:
+            self._advance(self._current)
+            return True
+        with connection():
+            # Reading takes no write lock; nearly all calls end here.
+            lease = report_uploads.claim_next(self._now()) if report_uploads.any_waiting(self._now()) else None
+        if lease is None:
+            return False
+        _log.info("uploaded report %s claimed", lease.id)
+        self._read(lease)
+        return True
+
+    def _read(self, lease: UploadLease) -> None:
+        with connection():
+            upload = report_uploads.held(lease)
+            if upload is None:
+                return
+            try:
+                content = report_uploads.content(lease, self._vault)
+            except (WrongEncryptionKey, NoEncryptionKey):
+                report_uploads.fail(lease, UploadError.KEY_MISSING, "", self._now())
+                return
+        # Without a connection: it takes seconds.
+        prepared = _prepared(content, upload)
+        with connection():
+            if isinstance(prepared, str):
+                report_uploads.fail(lease, UploadError.UNREADABLE, prepared, self._now())
+            elif report_uploads.begin(lease, len(prepared.postbacks), prepared.skipped, self._now()) and prepared.postbacks:
+                self._current = _Import(lease, upload.project_id, prepared, upload.done)
+
+    def _advance(self, current: _Import) -> None:
+        postbacks = current.prepared.postbacks
+        checked = _checked(postbacks[current.done], current.project_id)
+        with connection():
+            goes_on = report_uploads.record(
+                current.lease, current.done, len(postbacks), checked, self._now(), self._limits, self._rules
+            )
+        current.done += 1
+        if not goes_on:
+            self._current = None
+
+
+def _prepared(content: bytes, upload: HeldUpload) -> PreparedImport | str:
+    """Return the postbacks of a report, or why it cannot be read."""
+    try:
+        return prepare(read_issues(content, upload.format), upload.scan_run_id, content)
+    except UnreadableReport as unreadable:
+        return str(unreadable)
+    except Exception as error:  # noqa: BLE001 - an error of a reader would come back with every attempt
+        _log.warning("a reader failed on an uploaded report", extra={"reason": type(error).__name__})
+        return _READER_FAILED
+
+
+def _checked(postback: PagePostback, project_id: int) -> PreparedPostback | RefusedPostback:
+    """Check a postback as the API does, and prepare it before the transaction that records it."""
+    body: Mapping[str, Any] = postback.body
+    try:
+        return findings.prepare_postback(read_checked(_form, body, known_names=_names), project_id)
+    except ValidationFailed as failed:
+        return RefusedPostback(postback.url, failed.problems[0].message)
