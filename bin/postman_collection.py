@@ -57,6 +57,7 @@ _STEPS: Final = (
     ("readReadiness", ""),
     ("readMetrics", ""),
     ("readDescription", ""),
+    ("listProviders", ""),
     # Only a target that no export waits for can be removed.
     ("createTicketExportTarget", "With a rate limit"),
     ("editTicketExportTarget", "No rate limit"),

@@ -195,6 +195,8 @@ def signs_out(operator: ConsoleUi) -> None:
     context = operator.page.context
     kept = [cookie for cookie in context.cookies() if cookie["name"] != "riskrelay_preferences"]
     assert [cookie["name"] for cookie in kept] == ["riskrelay_session"]
+    # Before the style sheet is there, the menu of narrow windows is visible in wide ones too.
+    operator.page.wait_for_load_state()
     if operator.page.get_by_text("More", exact=True).is_visible():
         operator.page.get_by_text("More", exact=True).click()
     operator.press("Sign out")

@@ -58,9 +58,11 @@ FORMS: Final[dict[tuple[str, str], str]] = {
     ("report_uploads", "status"): "done",
     ("report_uploads", "format"): "zap",
     ("targets", "base_url"): "https://tracker%.example/hook",
+    ("targets", "format"): "ticket",
     ("targets", "provider_key"): "generic_webhook",
     ("targets", "header_fingerprints"): '[{"name":"X-Api-Key","fingerprint":"fp:000000000000"}]',
     ("targets", "provider_settings"): "{}",
+    ("targets", "signature"): "service",
     ("targets", "deployment_mode"): "self-hosted",
     ("tokens", "abilities"): '["ticket-exports:read"]',
 }
