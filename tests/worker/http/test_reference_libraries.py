@@ -27,10 +27,10 @@ def _go(folder: Path) -> list[str]:
     """Build the program; the library is in the module cache of the machine."""
     program = folder / "verify"
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-mod=readonly"}
-    command = [str(runtime("go")), "build", "-C", str(FOLDER), "-o", str(program), "."]
-    built = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if "module lookup disabled" in built.stderr:
-        missing("Standard Webhooks library for Go")
+    command = [str(runtime("go")), "build", "-o", str(program), "."]
+    built = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=False)
+    if "module lookup disabled" in built.stderr or "module requires Go" in built.stderr:
+        missing("Standard Webhooks library for Go, with Go 1.21 or newer")
     assert built.returncode == 0, built.stderr
     return [str(program)]
 
