@@ -106,6 +106,11 @@ class Targets:
             "connected": {"status": "unknown", "last_success_at": None},
             "last_validation": {"status": "passed", "reason": None, "checked_at": at},
             "max_per_minute": None,
+            "provider_settings": {},
+            "signature": "service",
+            "format": "ticket",
+            "headers": [],
+            "standard_secret": {"configured": False, "fingerprint": None},
             "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
             "created_at": at,
         }
