@@ -21,18 +21,18 @@ _MAX_DIGITS: Final = 9
 
 
 class Provider(NamedTuple):
-    """A kind of target: `secret` says what its secret is, with its least scope; `secret_url` where it is created."""
+    """A kind of target: `secret` says what its secret is, with its least scope; `credential_url` where it is created."""
 
     key: str
     name: str
     base_url_example: str
-    secret_help: str
-    secret_url: str | None
+    credential_help: str
+    credential_url: str | None
 
     @property
     def secret(self) -> str:
         """What the secret is, and where it is created."""
-        return self.secret_help if self.secret_url is None else f"{self.secret_help} See {self.secret_url}"
+        return self.credential_help if self.credential_url is None else f"{self.credential_help} See {self.credential_url}"
 
     @property
     def is_webhook(self) -> bool:
@@ -49,7 +49,7 @@ def providers() -> Iterator[Provider]:
     """Yield every provider, in the order in which people are offered them."""
     yield Provider(GENERIC_WEBHOOK, _WEBHOOK_NAME, _WEBHOOK_EXAMPLE, _WEBHOOK_HELP, None)
     for each in TRACKERS.values():
-        yield Provider(each.key, each.name, each.base_url_example, each.secret_help, each.secret_help_url)
+        yield Provider(each.key, each.name, each.base_url_example, each.credential_help, each.credential_url)
 
 
 def provider(key: str) -> Provider | None:

@@ -1,7 +1,8 @@
-"""What the modules of all trackers share: the settings that each has, the labels of an issue, the URL of its page."""
+"""What the modules of all trackers share: common settings, requests with JSON, labels, and how issues are recognized."""
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -10,7 +11,14 @@ from marshmallow import ValidationError, validates
 
 from schemas.base.fields import Form, Several, Text, WebUrl
 from schemas.base.timestamps import from_ms
-from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerTicket
+from schemas.trackers.exchange import (
+    FailureKind,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerTicket,
+)
 from schemas.trackers.failures import UNAVAILABLE
 
 #: What happens to the issue when its ticket is fixed.
@@ -81,6 +89,13 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
     return str(settings.get("api_base") or usual).rstrip("/")
 
 
+def post_json(url: str, headers: Mapping[str, str], content: Any, *, creates: bool = False) -> TrackerRequest:
+    """Return a POST request with JSON."""
+    return TrackerRequest(
+        "POST", url, {**headers, "Content-Type": "application/json"}, json.dumps(content).encode(), creates
+    )
+
+
 def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
     """Return the labels of the ticket and those of the target's settings, each once."""
     return list(dict.fromkeys([*ticket.labels, *access.settings.get("labels", ())]))
@@ -119,7 +134,7 @@ def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | 
     `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's is made of it where the
     response has no URL that may be shown.
     """
-    if type(number) is not int or not 0 < number < 2**63:
+    if not is_number(number):
         return None
     page = issue_url(url)
     if page is None:
@@ -127,6 +142,23 @@ def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | 
     path = page.partition("://")[2].partition("/")[2].casefold()
     is_ours = f"/{place.casefold()}/" in f"/{path}" and path.endswith(f"/{number}")
     return TrackerIssue(str(number), page) if is_ours else None
+
+
+def oldest_with_marker(
+    issues: Iterable[Any], member: str, marker: str, issue_from: Callable[[Any], TrackerIssue | None]
+) -> TrackerIssue | None:
+    """Return the oldest listed issue with the marker in its text, its `member`: a person may have quoted it in a later one.
+
+    `issue_from` reads an issue, whose id is a number.
+    """
+    having = (each for each in issues if marker in (text_at(each, member) or ""))
+    found = (issue for issue in map(issue_from, having) if issue is not None)
+    return min(found, key=lambda issue: int(issue.id), default=None)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of a response is a positive integer of at most 64 bits, as numbers of issues and ids are."""
+    return type(value) is int and 0 < value < 2**63
 
 
 def unreadable() -> TrackerFailure:

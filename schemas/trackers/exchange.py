@@ -112,7 +112,7 @@ class TrackerPlace:
 class TrackerTicket:
     """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be strangers' text.
 
-    `export_id` is the marker by which the issue is found again: it stands in the text as it is.
+    `export_id` is the marker by which the issue is found again: the text contains it unchanged.
     """
 
     export_id: str
@@ -140,8 +140,8 @@ class Tracker(Protocol):
     name: str
     base_url_example: str
     #: What the token is, its least scope, and where it is created: a sentence and a link.
-    secret_help: str
-    secret_help_url: str | None
+    credential_help: str
+    credential_url: str | None
     #: Reads `provider_settings`; closed.
     settings_form: type[Form]
     #: How long after an attempt with an unknown outcome its issue is found for certain, in seconds.

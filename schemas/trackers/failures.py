@@ -50,9 +50,17 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
 
 
-def rate_limited(response: TrackerResponse, retry_at_s: float | None = None) -> TrackerFailure:
-    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`."""
-    return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, retry_after_s(response), retry_at_s, is_rate_limit=True)
+def rate_limited(
+    response: TrackerResponse, retry_at_s: float | None = None, default_s: float | None = None
+) -> TrackerFailure:
+    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`.
+
+    Without either, the wait is `default_s`, in seconds.
+    """
+    wait_s = retry_after_s(response)
+    if wait_s is None and retry_at_s is None:
+        wait_s = default_s
+    return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
 
 
 def retry_after_s(response: TrackerResponse) -> float | None:

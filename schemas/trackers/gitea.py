@@ -5,14 +5,23 @@ newest issues and compares their texts, then asks the search, which may lag. Lab
 to the repository; Gitea drops them otherwise, and assignees too.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
-from schemas.trackers.common import TrackerSettingsForm, api_base_of, labels_of, text_at, value_at
+from schemas.trackers.common import (
+    TrackerSettingsForm,
+    api_base_of,
+    is_number,
+    labels_of,
+    oldest_with_marker,
+    post_json,
+    text_at,
+    unreadable,
+    value_at,
+)
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -24,7 +33,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, UNAVAILABLE, failure_of
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of
 from schemas.trackers.text import markdown, titles
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
@@ -62,11 +71,11 @@ class GiteaTracker:
     key = "gitea"
     name = "Gitea, Forgejo"
     base_url_example = "https://gitea.example.com/acme/shop"
-    secret_help = (
-        "An access token with the scope `write:issue` (in the web interface: Issue, Read and Write), created "  # noqa: S105 - help
+    credential_help = (
+        "An access token with the scope `write:issue` (in the web interface: Issue, Read and Write), created "
         "under Settings > Applications. Labels and assignees are set if its user may write to the repository."
     )
-    secret_help_url: str | None = "https://docs.gitea.com/development/api-usage#generating-and-listing-api-tokens"  # noqa: S105 - a page
+    credential_url: str | None = "https://docs.gitea.com/development/api-usage#generating-and-listing-api-tokens"
     settings_form: type[Form] = GiteaSettingsForm
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
@@ -113,8 +122,9 @@ class GiteaTracker:
                 return failure
             issues = response.json()
             if not isinstance(issues, list):
-                return _unreadable()
-            found = _with_marker(access, issues, ticket.export_id)
+                return unreadable()
+            listed = [each for each in issues if not value_at(each, "pull_request")]
+            found = oldest_with_marker(listed, "body", ticket.export_id, lambda each: _issue(access, each))
             if found is not None or not _has_next(response):
                 return found
         return None
@@ -146,30 +156,19 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
             return failure
         labels = response.json()
         if not isinstance(labels, list):
-            return _unreadable()
+            return unreadable()
         for label in labels:
             name, number = text_at(label, "name"), value_at(label, "id")
-            if name is not None and _is_number(number):
+            if name is not None and is_number(number):
                 ids.setdefault(name, number)
         if not _has_next(response):
             break
     return [ids[name] for name in names if name in ids]
 
 
-def _with_marker(access: TrackerAccess, issues: list[Any], marker: str) -> TrackerIssue | None:
-    """Return the oldest issue with the marker: a person may have quoted it in a later one."""
-    having = [each for each in issues if marker in (text_at(each, "body") or "") and not value_at(each, "pull_request")]
-    known = [each for each in having if _is_number(each.get("number"))]
-    return _issue(access, min(known, key=lambda each: each["number"])) if known else None
-
-
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
     number = value_at(value, "number")
-    return TrackerIssue(str(number), f"{access.base_url}/issues/{number}") if _is_number(number) else None
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**63
+    return TrackerIssue(str(number), f"{access.base_url}/issues/{number}") if is_number(number) else None
 
 
 def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:
@@ -216,18 +215,12 @@ def _has_next(response: TrackerResponse) -> bool:
     return _NEXT.search(response.headers.get("link") or "") is not None
 
 
-def _unreadable() -> TrackerFailure:
-    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
-    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
-
-
 def _get(access: TrackerAccess, path: str) -> TrackerRequest:
     return TrackerRequest("GET", _api(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
 
 
 def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
-    headers = {**_headers(access), "Content-Type": "application/json"}
-    return TrackerRequest("POST", f"{_api(access)}/issues", headers, json.dumps(issue).encode(), creates)
+    return post_json(f"{_api(access)}/issues", _headers(access), issue, creates=creates)
 
 
 def _api(access: TrackerAccess) -> str:

@@ -5,7 +5,6 @@ search lags by seconds. Labels and assignees need more rights than issues; GitHu
 whole issue, which is then created without them.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +18,8 @@ from schemas.trackers.common import (
     earliest_creation,
     issue_of,
     labels_of,
+    oldest_with_marker,
+    post_json,
     text_at,
     tidy_labels,
     unreadable,
@@ -96,11 +97,11 @@ class GitHubTracker:
     key = "github"
     name = "GitHub"
     base_url_example = "https://github.com/acme/shop"
-    secret_help = (
-        "A fine-grained personal access token for this repository, with its permission "  # noqa: S105 - help
+    credential_help = (
+        "A fine-grained personal access token for this repository, with its permission "
         "Issues: Read and write. A classic token needs the scope `repo`, or `public_repo` for a public repository."
     )
-    secret_help_url: str | None = "https://github.com/settings/personal-access-tokens/new"  # noqa: S105 - a page
+    credential_url: str | None = "https://github.com/settings/personal-access-tokens/new"
     settings_form: type[Form] = GitHubSettingsForm
     #: The list of issues follows a create within seconds, and GitHub ends a request after ten.
     lookup_delay_s = 60
@@ -150,7 +151,9 @@ class GitHubTracker:
             issues = response.json()
             if not isinstance(issues, list):
                 return unreadable()
-            found = _with_marker(access, issues, ticket.export_id)
+            # The list has pull requests too.
+            listed = [each for each in issues if value_at(each, "pull_request") is None]
+            found = oldest_with_marker(listed, "body", ticket.export_id, lambda each: _issue(access, each))
             has_more = len(issues) >= PAGE_ENTRIES or 'rel="next"' in response.headers.get("link", "")
             if found is not None or not has_more:
                 return found
@@ -191,13 +194,6 @@ def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
     return login if login and _LOGIN.fullmatch(login) else None
 
 
-def _with_marker(access: TrackerAccess, issues: list[Any], marker: str) -> TrackerIssue | None:
-    """Return the oldest issue with the marker in its text; the list has pull requests too."""
-    having = (each for each in issues if marker in (text_at(each, "body") or "") and value_at(each, "pull_request") is None)
-    found = [issue for issue in (_issue(access, each) for each in having) if issue is not None]
-    return min(found, key=lambda issue: int(issue.id), default=None)
-
-
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
     place = urlsplit(access.base_url).path.strip("/")
     return issue_of(value_at(value, "number"), value_at(value, "html_url"), place, f"{access.base_url}/issues")
@@ -209,9 +205,7 @@ def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if failure is None or response.status not in {403, 422, 429}:
         return failure
     if _is_limit(response):
-        limited = rate_limited(response, reset_of(response))
-        has_time = limited.retry_after_s is not None or limited.retry_at_s is not None
-        return limited if has_time else replace(limited, retry_after_s=SECONDARY_LIMIT_S)
+        return rate_limited(response, reset_of(response), SECONDARY_LIMIT_S)
     if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
         return replace(failure, code=ARCHIVED)
     return replace(failure, field=_refused_field(response.json()))
@@ -263,9 +257,7 @@ def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> Tra
 
 
 def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
-    headers = {**_headers(access), "Content-Type": "application/json"}
-    url = f"{_api_base(access)}{_repository(access)}/issues"
-    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), creates=True)
+    return post_json(f"{_api_base(access)}{_repository(access)}/issues", _headers(access), issue, creates=True)
 
 
 def _get(access: TrackerAccess, path: str) -> TrackerRequest:

@@ -5,7 +5,6 @@ depend on how many issues there are, the list not on GitLab's index. GitLab igno
 the returned descriptions count.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,8 +15,11 @@ from schemas.base.fields import Form, Several, Text
 from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
+    is_number,
     issue_of,
     labels_of,
+    oldest_with_marker,
+    post_json,
     text_at,
     tidy_labels,
     unreadable,
@@ -89,11 +91,11 @@ class GitLabTracker:
     key = "gitlab"
     name = "GitLab"
     base_url_example = "https://gitlab.com/group/shop"
-    secret_help = (
-        "A project access token with the role Planner or Reporter and the scope `api`, created "  # noqa: S105 - help
+    credential_help = (
+        "A project access token with the role Planner or Reporter and the scope `api`, created "
         "in the project under Settings, Access tokens. A personal access token of such a member works too."
     )
-    secret_help_url: str | None = "https://docs.gitlab.com/user/project/settings/project_access_tokens/"  # noqa: S105 - a page
+    credential_url: str | None = "https://docs.gitlab.com/user/project/settings/project_access_tokens/"
     settings_form: type[Form] = GitLabSettingsForm
     #: A create that we gave up may be at work for as long as GitLab lets a request take: a minute.
     lookup_delay_s = 60
@@ -141,11 +143,9 @@ class GitLabTracker:
             issues = response.json()
             if not isinstance(issues, list):
                 return unreadable()
-            having = (each for each in issues if ticket.export_id in (text_at(each, "description") or ""))
-            found = [issue for issue in (_issue(access, each) for each in having) if issue is not None]
-            if found:
-                # The oldest: a person may have copied it.
-                return min(found, key=lambda issue: int(issue.id))
+            found = oldest_with_marker(issues, "description", ticket.export_id, lambda each: _issue(access, each))
+            if found is not None:
+                return found
         return None
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
@@ -183,8 +183,8 @@ def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | N
     users = response.json()
     for user in users if isinstance(users, list) else ():
         number, username = value_at(user, "id"), text_at(user, "username")
-        if type(number) is int and 0 < number < 2**63 and username is not None and username.casefold() == name.casefold():
-            return number
+        if is_number(number) and username is not None and username.casefold() == name.casefold():
+            return int(number)
     return None
 
 
@@ -199,9 +199,7 @@ def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if response.status == 405:
         return TrackerFailure(FailureKind.CONFIGURATION, MOVED)
     if response.status == 429:
-        limited = rate_limited(response, reset_of(response, _REMAINING, _RESET))
-        has_time = limited.retry_after_s is not None or limited.retry_at_s is not None
-        return limited if has_time else replace(limited, retry_after_s=LIMIT_S)
+        return rate_limited(response, reset_of(response, _REMAINING, _RESET), LIMIT_S)
     if failure is not None and failure.kind is FailureKind.PAYLOAD:
         return replace(failure, field=_refused_field(response.json()))
     return failure
@@ -240,9 +238,8 @@ def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
-    headers = {**_headers(access), "Content-Type": "application/json"}
     url = f"{_api_base(access.base_url, access.settings)}{_path(access)}/issues"
-    return TrackerRequest("POST", url, headers, json.dumps(issue).encode(), creates=True)
+    return post_json(url, _headers(access), issue, creates=True)
 
 
 def _get(access: TrackerAccess, path: str) -> TrackerRequest:

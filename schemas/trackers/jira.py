@@ -4,7 +4,6 @@ Both have the same resources; the callers of `_is_data_center` are what differs.
 lags: each issue gets a label made of the export's id, and a lookup waits `lookup_delay_s` before it trusts an empty result.
 """
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
     labels_of,
+    post_json,
     require_key,
     text_at,
     unreadable,
@@ -107,11 +107,11 @@ class JiraTracker:
     key = "jira"
     name = "Jira"
     base_url_example = "https://acme.atlassian.net"
-    secret_help = (
-        "Jira Cloud: `email:token`, an API token of a user with the permissions Browse projects and "  # noqa: S105 - help
+    credential_help = (
+        "Jira Cloud: `email:token`, an API token of a user with the permissions Browse projects and "
         "Create issues in the project. Data Center: a personal access token of such a user, or `user:password`."
     )
-    secret_help_url: str | None = "https://id.atlassian.com/manage-profile/security/api-tokens"  # noqa: S105 - a page
+    credential_url: str | None = "https://id.atlassian.com/manage-profile/security/api-tokens"
     settings_form: type[Form] = JiraSettingsForm
     lookup_delay_s = 60
     max_per_minute: int | None = None
@@ -349,8 +349,7 @@ def _get(access: TrackerAccess, path: str) -> TrackerRequest:
 
 
 def _post(access: TrackerAccess, path: str, body: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
-    headers = {**_headers(access), "Content-Type": "application/json"}
-    return TrackerRequest("POST", _api(access) + path, headers, json.dumps(body).encode(), creates)
+    return post_json(_api(access) + path, _headers(access), body, creates=creates)
 
 
 def _api(access: TrackerAccess) -> str:

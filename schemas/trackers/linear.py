@@ -4,7 +4,6 @@ An issue gets its id from us, made of the export's id: a second creation is refu
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,6 +19,7 @@ from schemas.trackers.common import (
     api_base_of,
     issue_url,
     labels_of,
+    post_json,
     require_key,
     text_at,
     unreadable,
@@ -106,8 +106,8 @@ class LinearTracker:
     key = "linear"
     name = "Linear"
     base_url_example = "https://linear.app/acme"
-    secret_help = "A personal API key with the permissions Read and Create issues, for the one team."  # noqa: S105 - help
-    secret_help_url: str | None = "https://linear.app/settings/account/security"  # noqa: S105 - a page
+    credential_help = "A personal API key with the permissions Read and Create issues, for the one team."
+    credential_url: str | None = "https://linear.app/settings/account/security"
     settings_form: type[Form] = LinearSettingsForm
     #: The lookup by id is exact at once.
     lookup_delay_s = 0
@@ -228,6 +228,5 @@ def _is_linear(base_url: str) -> bool:
 def _request(access: TrackerAccess, query: str, variables: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
     """Return a request with the API key, which has no scheme before it."""
     usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{access.base_url}/graphql"
-    headers = {"Authorization": access.token, "Content-Type": "application/json", "Accept": "application/json"}
-    body = json.dumps({"query": query, "variables": variables}).encode()
-    return TrackerRequest("POST", api_base_of(access.settings, usual), headers, body, creates)
+    headers = {"Authorization": access.token, "Accept": "application/json"}
+    return post_json(api_base_of(access.settings, usual), headers, {"query": query, "variables": variables}, creates=creates)

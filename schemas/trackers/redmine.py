@@ -5,7 +5,6 @@ unknown tracker: names of the settings become ids before the create, and a reque
 Redmine has no labels; those of a ticket are not sent.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +13,17 @@ from urllib.parse import urlencode, urlsplit
 from marshmallow import fields
 
 from schemas.base.fields import Form, Text
-from schemas.trackers.common import PriorityBySeverityForm, TrackerSettingsForm, api_base_of, text_at, value_at
+from schemas.trackers.common import (
+    PriorityBySeverityForm,
+    TrackerSettingsForm,
+    api_base_of,
+    is_number,
+    oldest_with_marker,
+    post_json,
+    text_at,
+    unreadable,
+    value_at,
+)
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -26,7 +35,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, REJECTED, UNAVAILABLE, failure_of
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, REJECTED, failure_of
 from schemas.trackers.text import textile, titles
 
 MAX_SUBJECT: Final = 255
@@ -68,11 +77,11 @@ class RedmineTracker:
     key = "redmine"
     name = "Redmine"
     base_url_example = "https://redmine.example.com/projects/shop"
-    secret_help = (
-        "The API access key of a user with the permissions View issues and Add issues in the project; "  # noqa: S105 - help
+    credential_help = (
+        "The API access key of a user with the permissions View issues and Add issues in the project; "
         "the page My account shows it. An administrator enables the REST API under Administration > Settings > API."
     )
-    secret_help_url: str | None = "https://www.redmine.org/projects/redmine/wiki/Rest_api#Authentication"  # noqa: S105 - a page
+    credential_url: str | None = "https://www.redmine.org/projects/redmine/wiki/Rest_api#Authentication"
     settings_form: type[Form] = RedmineSettingsForm
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
@@ -114,9 +123,8 @@ class RedmineTracker:
             return failure
         issues = value_at(response.json(), "issues")
         if not isinstance(issues, list):
-            return _unreadable()
-        found = (_issue(access, each) for each in reversed(issues) if marker in (text_at(each, "description") or ""))
-        return next((issue for issue in found if issue is not None), None)
+            return unreadable()
+        return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token, the project, the settings, and the permission to add issues.
@@ -180,14 +188,14 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
             return failure
         entries = value_at(response.json(), *place)
         if not isinstance(entries, list):
-            return _unreadable()
+            return unreadable()
         for entry in entries:
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
-            if name is not None and _is_number(number):
+            if name is not None and is_number(number):
                 ids.setdefault(name.casefold(), number)
         total = value_at(response.json(), "total_count")
-        if not _is_number(total) or total <= (page + 1) * PAGE_ENTRIES:
+        if not is_number(total) or total <= (page + 1) * PAGE_ENTRIES:
             break
     return ids
 
@@ -199,10 +207,6 @@ def _given(name: str | None) -> tuple[str, ...]:
 def _is_id(name: str) -> bool:
     """Return whether Redmine takes a value as it is: an id, or `me`, the user of the token."""
     return name == "me" or (name.isascii() and name.isdecimal())
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**63
 
 
 def _priorities(access: TrackerAccess) -> Mapping[str, str]:
@@ -226,12 +230,7 @@ def _project_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
     number = value_at(value, "id")
-    return TrackerIssue(str(number), f"{_redmine(access)}/issues/{number}") if _is_number(number) else None
-
-
-def _unreadable() -> TrackerFailure:
-    """Return the failure of a success that says nothing: no lookup may conclude from it that there is no issue."""
-    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+    return TrackerIssue(str(number), f"{_redmine(access)}/issues/{number}") if is_number(number) else None
 
 
 def _project(access: TrackerAccess) -> str:
@@ -250,8 +249,7 @@ def _get(access: TrackerAccess, path: str) -> TrackerRequest:
 
 def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
     url = f"{api_base_of(access.settings, _redmine(access))}/issues.json"
-    headers = {**_headers(access), "Content-Type": "application/json"}
-    return TrackerRequest("POST", url, headers, json.dumps({"issue": issue}).encode(), creates)
+    return post_json(url, _headers(access), {"issue": issue}, creates=creates)
 
 
 def _headers(access: TrackerAccess) -> dict[str, str]:

@@ -20,13 +20,7 @@ from storage.db.columns import column_types
 from storage.db.engine import is_sqlite, rows, transaction, values_list
 from storage.db.models import AttemptRow, ExportRow
 from storage.exports import delivery_hours
-from storage.exports.rows import (
-    DUE_COLUMNS,
-    DueExport,
-    attempt_values,
-    claim_from,
-    recorded_values,
-)
+from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_from, recorded_values
 from storage.targets.delivery_options import OPTION_COLUMNS, options_from
 
 # Whether an attempt may start for a target `t` at a moment.

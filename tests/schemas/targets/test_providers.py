@@ -110,8 +110,8 @@ def test_every_provider_says_what_it_is_and_which_secret_it_needs() -> None:
     assert provider("trello") is None
     for each in found:
         assert each.base_url_example.startswith("https://")
-        assert each.secret.startswith(each.secret_help)
-        assert each.secret_url is None or each.secret.endswith(each.secret_url)
+        assert each.secret.startswith(each.credential_help)
+        assert each.credential_url is None or each.secret.endswith(each.credential_url)
         OAS31Validator.check_schema(each.settings_schema)
         for name, schema in each.settings_schema["properties"].items():
             assert schema["description"].endswith("."), name

@@ -218,5 +218,5 @@ def test_providers_are_listed_with_the_settings_and_the_secret_of_each(client: T
         assert each.keys() == {"key", "name", "base_url_example", "settings_schema", "secret"}
         OAS31Validator.check_schema(each["settings_schema"])
     assert {
-        each["key"]: each["secret"].startswith(TRACKERS[each["key"]].secret_help) for each in items[1:]
+        each["key"]: each["secret"].startswith(TRACKERS[each["key"]].credential_help) for each in items[1:]
     } == dict.fromkeys(TRACKERS, True)

@@ -88,8 +88,8 @@ def test_the_form_of_a_tracker_says_which_token_to_create_and_asks_for_its_setti
 ) -> None:
     tracker, answer = TRACKERS[key], person.get("/targets/add", f"provider={key}")
     plain = re.sub(r"</?code>", "", unescape(answer.text))
-    assert tracker.secret_help.replace("`", "") in plain
-    assert f'href="{tracker.secret_help_url}"' in answer.text
+    assert tracker.credential_help.replace("`", "") in plain
+    assert f'href="{tracker.credential_url}"' in answer.text
     assert f'placeholder="{tracker.base_url_example}"' in answer.text
     schema: dict[str, Any] = next(each for each in providers() if each.key == key).settings_schema
     named = set(re.findall(r'name="setting\.(\w+)', answer.text))
@@ -139,7 +139,7 @@ def test_without_a_token_a_tracker_is_inactive_and_the_page_asks_for_it(person: 
     assert "Set its token: until then it is inactive." in words(page)
     assert "Status inactive no_secret" in words(page)
     assert "New token" in words(page)
-    assert f'href="{TRACKERS["gitea"].secret_help_url}"' in page.text
+    assert f'href="{TRACKERS["gitea"].credential_url}"' in page.text
     assert only_target().status == "inactive"
 
 
