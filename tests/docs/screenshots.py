@@ -24,7 +24,7 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from freezegun import freeze_time
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 from ulid import ULID
 
 from schemas.base.principal import Ability, TokenKind
@@ -70,7 +70,11 @@ WORKER: Final = "worker:host-1:812:5f0c11aa"
 
 DESKTOP: Final = {"width": 1024, "height": 600}
 #: Pages that need more height to be useful.
-HEIGHTS: Final = {"overview": 800, "export": 860, "target": 900}
+HEIGHTS: Final = {"overview": 800, "export": 860, "target": 900, "inbox": 660}
+#: Lists need more width.
+WIDTHS: Final = {"inbox": 1180, "exports": 1180}
+#: A form is taken whole, without the sticky header in its middle.
+FORM_HEIGHT: Final = 1200
 PHONE: Final = {"width": 390, "height": 844}
 #: Paths below /console by page; ids in braces come from the database.
 PAGES: Final[Mapping[str, str]] = {
@@ -79,10 +83,26 @@ PAGES: Final[Mapping[str, str]] = {
     "export": "/exports/{export}",
     "target": "/targets/{target}",
     "integrations": "/integrations",
-    "queue": "/queue",
+    "inbox": "/inbox",
 }
-#: Named PAGE[-phone]-SCHEME.png.
-PICTURES: Final = (*(f"{page}-light.png" for page in PAGES), "overview-dark.png", "target-phone-light.png")
+#: What is typed into the form of a new target by provider, which docs/targets/PROVIDER.md shows: by name of the input.
+FORMS: Final[Mapping[str, Mapping[str, str]]] = {
+    "webhook": {"name": "Shop receiver", "base_url": "https://tickets.shop.example/hooks/risks", "max_per_minute": "120"},
+    "github": {"name": "Shop", "base_url": "https://github.com/acme/shop", "setting.labels": "website-risk"},
+    "gitlab": {"name": "Shop", "base_url": "https://gitlab.com/acme/web/shop", "setting.labels": "website-risk"},
+    "jira": {"name": "Shop", "base_url": "https://acme.atlassian.net", "setting.project": "SHOP"},
+    "gitea": {"name": "Shop", "base_url": "https://gitea.example.com/acme/shop", "setting.labels": "website-risk"},
+    "linear": {"name": "Shop", "base_url": "https://linear.app/acme", "setting.team": "ENG"},
+    "redmine": {"name": "Shop", "base_url": "https://redmine.example.com/projects/shop"},
+}
+#: Where the documentation has another name than `provider_key`.
+PROVIDERS: Final[Mapping[str, str]] = {"webhook": "generic_webhook"}
+#: Named PAGE[-phone]-SCHEME.png, and add-PROVIDER-light.png.
+PICTURES: Final = (
+    *(f"{page}-light.png" for page in PAGES),
+    *("inbox-dark.png", "target-phone-light.png"),
+    *(f"add-{provider}-light.png" for provider in FORMS),
+)
 
 _ISSUES: Final = (
     ("img-alt", "Image without alternative text", "high", "main > img.hero"),
@@ -99,6 +119,14 @@ _ISSUES: Final = (
     ("hsts-missing", "No Strict-Transport-Security header", "high", ""),
     ("tap-target", "Touch targets are too small", "low", "nav > a"),
     ("title-long", "Title is longer than 60 characters", "info", "head > title"),
+)
+#: What the newest scan finds.
+_NEW_ISSUES: Final = (
+    ("form-action-http", "Form sends its data without encryption", "critical", "form#newsletter"),
+    ("aria-name", "Button without an accessible name", "high", "button.close"),
+    ("focus-hidden", "Focus is not visible", "medium", "nav > a.menu"),
+    ("referrer-policy", "No Referrer-Policy header", "low", ""),
+    ("favicon-missing", "No icon for bookmarks", "info", "head"),
 )
 _PATHS: Final = ("", "cart", "checkout", "shipping")
 
@@ -132,8 +160,11 @@ def write(folder: Path, names: Sequence[str]) -> None:
 def take(browser: Browser, base_url: str, name: str, sample: SampleSession) -> bytes:
     """Return the named picture as PNG."""
     page_name, scheme = name.removesuffix(".png").rsplit("-", 1)
-    is_phone = page_name.endswith("-phone")
-    size = PHONE if is_phone else DESKTOP | {"height": HEIGHTS.get(page_name, DESKTOP["height"])}
+    provider = page_name.removeprefix("add-")
+    height = FORM_HEIGHT if provider in FORMS else HEIGHTS.get(page_name, DESKTOP["height"])
+    size = {"width": WIDTHS.get(page_name, DESKTOP["width"]), "height": height}
+    if page_name.endswith("-phone"):
+        size = PHONE
     context = browser.new_context(
         viewport=size,  # type: ignore[arg-type]  # a dict of both
         color_scheme=scheme,  # type: ignore[arg-type]  # light or dark
@@ -146,12 +177,28 @@ def take(browser: Browser, base_url: str, name: str, sample: SampleSession) -> b
     context.clock.set_fixed_time(NOW)
     context.add_cookies([{"name": "riskrelay_session", "value": sample.cookie, "url": f"{base_url}/console"}])
     page = context.new_page()
-    response = page.goto(f"{base_url}/console{PAGES[page_name.removesuffix('-phone')].format(**sample.ids)}")
+    add = f"/targets/add?provider={PROVIDERS.get(provider, provider)}"
+    path = add if provider in FORMS else PAGES[page_name.removesuffix("-phone")]
+    response = page.goto(f"{base_url}/console{path.format(**sample.ids)}")
     assert response is not None
     assert (response.status, "/sign-in" in page.url) == (200, False), page.content()
-    picture = page.screenshot(animations="disabled", caret="hide")
+    picture = _form(page, FORMS[provider]) if provider in FORMS else page.screenshot(animations="disabled", caret="hide")
     context.close()
     return picture
+
+
+def _form(page: Page, typed: Mapping[str, str]) -> bytes:
+    """Return a page's heading and its form, filled in."""
+    for name, text in {**typed, "secret": "a-token-of-this-length"}.items():
+        page.locator(f'main form [name="{name}"]').fill(text)
+    page.locator(":focus").blur()
+    main, form = page.locator("main").bounding_box(), page.locator("main form").bounding_box()
+    assert main is not None
+    assert form is not None
+    margin = form["x"] - main["x"]
+    return page.screenshot(
+        animations="disabled", caret="hide", clip={**main, "height": form["y"] + form["height"] + margin - main["y"]}
+    )
 
 
 # --- the installation
@@ -245,6 +292,7 @@ def _fill() -> SampleSession:
     _scan(project.id)
     _write_by_hand(account.id, project.id)
     _deliver(account.id, tracker, helpdesk)
+    _scan_again(project.id)
     _count_hours(tracker, helpdesk)
     _refuse()
     recovery = recoveries.request(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
@@ -282,10 +330,26 @@ def _scan(project_id: int) -> None:
                 issue(code, title=title, severity=severity, location=location)
                 for code, title, severity, location in _ISSUES[: len(_ISSUES) - 3 * number]
             ]
-            url = f"https://shop.example/{place}"
-            posted = postback(run, found)
-            posted["page"] |= {"url": url, "normalizedUrl": url}
-            record_postback(PostbackForm().read(posted), project_id, at + timedelta(minutes=number))
+            _post(project_id, run, place, found, at + timedelta(minutes=number))
+
+
+def _scan_again(project_id: int) -> None:
+    """Record a scan of this hour, whose findings wait for a decision."""
+    at = NOW - timedelta(minutes=20)
+    projects.add_scan_run(project_id, at, 43)
+    for number, place in enumerate(_PATHS):
+        found: list[Mapping[str, Any]] = [
+            issue(code, title=title, severity=severity, location=location)
+            for code, title, severity, location in _NEW_ISSUES[: len(_NEW_ISSUES) - number]
+        ]
+        _post(project_id, 43, place, found, at + timedelta(seconds=40 * number))
+
+
+def _post(project_id: int, run: int, place: str, found: list[Mapping[str, Any]], at: datetime) -> None:
+    url = f"https://shop.example/{place}"
+    posted = postback(run, found)
+    posted["page"] |= {"url": url, "normalizedUrl": url}
+    record_postback(PostbackForm().read(posted), project_id, at)
 
 
 def _write_by_hand(account_id: int, project_id: int) -> None:

@@ -1,11 +1,12 @@
-"""The screenshots of the console are complete, small, shown in docs/console.md, and reproduced by one command."""
+"""The screenshots of the console are complete, small, shown in the documentation, and reproduced by one command."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.screenshots import FOLDER, MAX_BYTES, PICTURES
+from schemas.trackers.registry import TRACKERS
+from tests.docs.screenshots import FOLDER, FORMS, MAX_BYTES, PICTURES
 from tests.support.runtimes import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,8 +18,16 @@ def test_the_folder_holds_exactly_the_pictures() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {*PICTURES}
 
 
-def test_the_console_page_shows_every_picture() -> None:
-    assert set(re.findall(r"\]\(console/([^)]+)\)", (ROOT / "docs" / "console.md").read_text())) == {*PICTURES}
+def test_the_documentation_shows_every_picture() -> None:
+    forms = {f"add-{provider}-light.png" for provider in FORMS}
+    assert set(re.findall(r"\]\(console/([^)]+)\)", (ROOT / "docs" / "console.md").read_text())) == {*PICTURES} - forms
+
+
+def test_the_page_of_every_target_shows_its_form() -> None:
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "targets").glob("*.md") if path.stem != "index"}
+    assert {*pages} == {*FORMS} == {"webhook", *TRACKERS}
+    for provider, text in pages.items():
+        assert f"](../console/add-{provider}-light.png)" in text
 
 
 def test_each_is_a_small_picture() -> None:
