@@ -24,6 +24,7 @@ from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.trackers.failures import CONFIGURATION_CODES
+from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
@@ -532,6 +533,16 @@ def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str
 def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
     status = TRANSITIONS[transition].target.value
     update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
+
+
+def expect_issues_at_trackers() -> None:
+    """Have workers look for the issue of every export that is not exported before they create one: a backup was restored.
+
+    A tracker may have got it since, by an approval of before the backup or after it.
+    """
+    has_tracker = TargetRow.select(TargetRow.account).where(TargetRow.provider_key != GENERIC_WEBHOOK)
+    is_unsure = (ExportRow.status != ExportStatus.EXPORTED.value) & ExportRow.account.in_(has_tracker)
+    ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
 
 
 def update(export_ids: Sequence[str], **changes: Any) -> None:

@@ -45,6 +45,7 @@ from storage.db.models import (
 )
 from storage.db.schema_version import UnfitDatabase
 from storage.db.shared_clock import SharedClock
+from storage.exports import transitions
 from storage.exports.search import export_words_sql
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
@@ -191,6 +192,7 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
         # No request waits for these pings any more, and a paused target may be pinged.
         abandoned = PingRow.started_at.is_null() & PingRow.finished_at.is_null()
         PingRow.update(finished_at=now, delivered=False, error_code=NO_WORKER).where(abandoned).execute()
+        transitions.expect_issues_at_trackers()
         # A session of then may have ended since; nobody is signed in again by a restore.
         sessions.end_all(Ended.RESTORED, now, "operator")
         requests = ComplianceRequestRow

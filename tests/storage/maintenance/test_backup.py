@@ -23,7 +23,7 @@ from storage.maintenance.postgres_dumps import rows_of
 from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.targets import pings, targets
 from tests.support.backups import VAULT, begin, contents
-from tests.support.factories import Customer, make_approved, make_target
+from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_target, make_tracker
 
 
 def silent(_left: int, _of: int) -> None:
@@ -112,6 +112,21 @@ def test_a_restore_forgets_who_worked_and_what_nobody_waits_for(database: str, c
     assert pings.get(begun).result is None
     assert pings.claim_next(utc_now()) is None
     assert compliance_requests.count_unfinished() == 0
+
+
+def test_after_a_restore_workers_look_for_issues_that_a_tracker_may_have(
+    database: str, customer: Customer, tmp_path: Path
+) -> None:
+    begin()
+    webhooks_alone = make_customer()
+    make_target(webhooks_alone)
+    tracker_id = make_tracker(customer, "https://gitea.example.com/acme/shop")
+    exported, approved = (make_approved(customer, tracker_id, utc_now()) for _ in range(2))
+    [prepared], [elsewhere] = make_exports(customer, 1), make_exports(webhooks_alone, 1)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE id = ?", (exported,))
+    put_back(database, taken(database, tmp_path / "file"))
+    flags = dict(rows("SELECT id, is_outcome_unknown FROM exports"))
+    assert flags == {exported: False, approved: True, prepared: True, elsewhere: False}
 
 
 def put_back(url: str, file: Path) -> dict[str, int]:
