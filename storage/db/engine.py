@@ -72,7 +72,7 @@ SQLITE_WRITER_CACHE_BYTES: Final = 2_048_000
 SQLITE_CACHE_BYTES: Final = 128_000
 #: Prepared statements that each of these connections keeps; Python's 128 grew by 25 MB within an hour, over all of a worker.
 #: The writer, which runs the long statements of `bulk_sql` again and again, keeps the 128.
-SQLITE_CACHED_STATEMENTS: Final = 24
+SQLITE_CACHED_STATEMENTS: Final = 8
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "cache_size": -SQLITE_CACHE_BYTES // 1024,
