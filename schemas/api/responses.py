@@ -488,7 +488,9 @@ class TargetResponse(ResponseSchema):
     secret = inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
     connected = inline(TargetConnectionResponse, "Whether deliveries arrive.")
     last_validation = inline(
-        LastValidationResponse, "The latest validation; null before the first.", present_if="validation_status"
+        LastValidationResponse,
+        "The latest validation; null until a worker has asked a tracker.",
+        present_if="validation_status",
     )
     max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
     provider_settings = free("The settings of the tracker; empty for a webhook.")

@@ -108,7 +108,7 @@ def edit(
         missing = targets.UNSIGNED if has_no_token else targets.missing_secret(row, default, changes.get("signature"))
         if is_moved:
             reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
-            changes |= {**reset, **targets.first_state(missing, now), "base_url": base_url}
+            changes |= {**reset, **targets.first_state(row.provider_key, missing, now), "base_url": base_url}
             entries.append(("move_target", host_of(base_url)))
         elif "signature" in changes and row.status == TargetStatus.INACTIVE:
             # It waited for a secret of the signature before.

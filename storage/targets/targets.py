@@ -70,7 +70,7 @@ def create(
             signature=request.signature,
             format=request.format,
         )
-        for column, value in first_state(missing_secret(row, default), now).items():
+        for column, value in first_state(request.provider_key, missing_secret(row, default), now).items():
             setattr(row, column, value)
         row.save(force_insert=True)
         append(now, actor, "create_target", row.id)
@@ -112,7 +112,7 @@ def set_secret(
 ) -> str:
     """Give a target, of one account where `account_id` is given, its own secret and return the fingerprint.
 
-    The next delivery is signed with it, or authenticated at a tracker, whose failed validation is repeated now.
+    The next delivery is signed with it, or authenticated at a tracker, which a worker asks now unless its validation passed.
     Raises TargetNotFound.
     """
     sealed, fingerprint = vault.seal(secret, secret_context(target_id)), vault.fingerprint(secret)
@@ -123,8 +123,8 @@ def set_secret(
         _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         activate(row, None, now)
         if row.provider_key != GENERIC_WEBHOOK:
-            has_failed = (TargetRow.validation_status == FAILED) & TargetRow.validation_lease.is_null()
-            compare_and_swap(TargetRow, target_id, has_failed, validation_due_at=now)
+            is_unsure = (TargetRow.validation_status == FAILED) | TargetRow.validation_status.is_null()
+            compare_and_swap(TargetRow, target_id, is_unsure & TargetRow.validation_lease.is_null(), validation_due_at=now)
         append(now, actor, "set_secret", target_id)
     return fingerprint
 
@@ -285,18 +285,20 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
             append_all([AuditEntry(to_ms(now), actor, action, row.id, reason=reason) for row in found.execute()])
 
 
-def first_state(missing: str | None, now: datetime) -> dict[str, Any]:
+def first_state(provider_key: str, missing: str | None, now: datetime) -> dict[str, Any]:
     """Return the columns of a target whose URL has just passed the checks and that nothing was sent to yet.
 
-    `missing` is the result of `missing_secret`.
+    That is the validation of a webhook; a tracker has to be asked, as soon as there is a token. `missing` is the result of
+    `missing_secret`.
     """
+    is_validated = provider_key == GENERIC_WEBHOOK
     return {
         "status": (TargetStatus.INACTIVE if missing else TargetStatus.ACTIVE).value,
         "status_reason": missing,
         "connected_status": "unknown",
-        "validation_status": PASSED,
-        "validated_at": now,
-        "validation_due_at": now + VALID_FOR,
+        "validation_status": PASSED if is_validated else None,
+        "validated_at": now if is_validated else None,
+        "validation_due_at": now + VALID_FOR if is_validated or missing else now,
         "updated_at": now,
     }
 

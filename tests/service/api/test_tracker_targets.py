@@ -70,9 +70,12 @@ def test_a_tracker_is_created_without_its_token_and_is_inactive_until_it_has_one
     assert record["provider_settings"] == {"labels": ["risk"]}
     assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
     assert record["secret"] == {"configured": False, "fingerprint": None}
+    # Nobody has asked the tracker.
+    assert record["last_validation"] is None
     targets.set_secret(record["id"], TOKEN, Vault(_KEYS), utc_now())
     found = send(client, customer, "GET", f"{TARGETS}/{record['id']}").json
     assert (found["status"], found["secret"]["configured"], TOKEN in str(found)) == ("active", True, False)
+    assert found["last_validation"] is None
     listed = send(client, customer, "GET", TARGETS).json["items"]
     assert listed == [found]
 

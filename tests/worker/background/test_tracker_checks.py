@@ -8,7 +8,7 @@ import pytest
 
 from runtime.clock import utc_now
 from schemas.targets.pings import PingResult
-from schemas.targets.target import TargetStatus
+from schemas.targets.target import TargetRequest, TargetStatus
 from storage.db.engine import execute, rows, transaction
 from storage.exports import transitions
 from storage.exports.transitions import REQUEUED_AT_ONCE
@@ -106,6 +106,16 @@ def test_a_tracker_that_does_not_respond_fails_the_check(customer: Customer, cli
         target_id = make_tracker(customer, gone.base_url, VAULT)
     assert pinged(client, target_id).error_code == "connect_refused"
     assert validated(client, target_id) == ("failed", "connect_refused")
+
+
+def test_a_new_tracker_is_asked_as_soon_as_it_has_a_token(customer: Customer, gitea: FakeGitea, client: HttpClient) -> None:
+    request = TargetRequest("gitea", gitea.base_url, None, "Tracker", None)
+    made = targets.create(request, customer.account_id, "self-hosted", DefaultSecret("secret"), utc_now(), "user:1")
+    assert not validation_task(client).run_once()
+    targets.set_secret(made.id, TOKEN, VAULT, utc_now())
+    assert targets.get(made.id, None).validation_status is None
+    assert validation_task(client).run_once()
+    assert targets.get(made.id, None).validation_status == "passed"
 
 
 def test_a_passed_ping_ends_a_failed_validation(customer: Customer, gitea: FakeGitea, client: HttpClient) -> None:
