@@ -154,7 +154,9 @@ def _page_of(part: IndexPart, rank: Any, query: ExportQuery, sort: ExportSort, a
     """Return the query of the ids and ranks of a part, in the order of the list; `rank` is a column, or that of all."""
     is_constant = isinstance(rank, int | SQL)
     columns = [part.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank")]
-    order = [part.id if sort is ExportSort.OLDEST else part.id.desc()]
+    # PostgreSQL would look for a rare word in the order of the ids: in all texts.
+    ordered = part.id if part.is_ordered else part.id.concat(SQL("''"))
+    order = [ordered if sort is ExportSort.OLDEST else ordered.desc()]
     # The exports of a part with one rank are in the order of time.
     order = order if is_constant else [rank.desc(), *order]
     behind: list[Any] = []

@@ -22,7 +22,8 @@ from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow, TargetRow
 from storage.exports.search.export_search import HOST, RULE, account_word
 
-#: A set of at most so many exports is read and sorted whole; of a larger one, a page is near the beginning of an index.
+#: A set of at most so many exports for each filter is read and sorted whole; of a larger one, a page is near the beginning
+#: of an index.
 MOST_SORTED: Final = 5_000
 
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
@@ -45,6 +46,8 @@ class IndexPart:
     id: Any
     where: tuple[Any, ...]
     implied: frozenset[str]
+    #: Whether the index has them in the order of time.
+    is_ordered: bool = True
 
     def select(self, query: ExportQuery, columns: Sequence[Any], *conditions: Any, has_rows: bool = False) -> Any:
         """Return the query of `columns` for what a query has of the part; `has_rows` if they are of the exports' rows."""
@@ -61,16 +64,20 @@ class IndexPart:
 
 @dataclass(frozen=True, slots=True)
 class ExportSet:
-    """The exports with one of the values of a filter. One that is not `ordered` is read and sorted whole."""
+    """The exports with one of the values of a filter. One that is not ordered is read and sorted whole."""
 
     parts: tuple[IndexPart, ...]
-    is_ordered: bool = True
     #: Whether an export may be in several parts.
     overlaps: bool = False
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether indexes have the exports in the order of time."""
+        return all(part.is_ordered for part in self.parts)
+
 
 def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
-    """Return the smallest set of a query, and whether it has at most MOST_SORTED exports.
+    """Return the smallest set of a query, and whether it is sorted whole.
 
     If `is_listed`, the set is in the order of time or small. Where there is nothing to choose from, it is not counted, and
     is not small.
@@ -82,7 +89,8 @@ def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
     if is_listed and len(sets) == 1 and sets[0].is_ordered:
         return sets[0], False
     size, found = min(zip(_sizes(query, sets), sets, strict=True), key=lambda each: each[0])
-    if size <= MOST_SORTED:
+    # Where there are more filters, more rows of a walk are left out.
+    if size <= MOST_SORTED * len(sets):
         return found, True
     return next((each for each in sets if each.is_ordered), everything), False
 
@@ -117,7 +125,7 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
             if values:
                 yield ExportSet(tuple(_of_term(query, kind, member, each) for each in values), overlaps=kind == HOST)
     if query.words:
-        yield ExportSet((_of_words(query),), is_ordered=False)
+        yield ExportSet((_of_words(query),))
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
@@ -158,7 +166,7 @@ def _of_words(query: ExportQuery) -> IndexPart:
         vector = SQL("array_to_tsvector(string_to_array(words, ' '))")
         where = Expression(vector, "@@", Value(text).cast("tsquery"))
     implied = {"words", "account_id"} if account else {"words"}
-    return IndexPart(ExportSearchRow, ExportSearchRow.export, (where,), frozenset(implied))
+    return IndexPart(ExportSearchRow, ExportSearchRow.export, (where,), frozenset(implied), is_ordered=False)
 
 
 def _of_target(target_id: str) -> IndexPart:
@@ -177,8 +185,8 @@ def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
 
 
 def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
-    """Return the size of each set, counted no further than one beyond MOST_SORTED."""
-    most = MOST_SORTED + 1
+    """Return the size of each set, counted no further than what is sorted whole."""
+    most = MOST_SORTED * len(sets) + 1
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
     counts = []
     for each in sets:

@@ -4,17 +4,22 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.decision_forms import EditForm
-from schemas.triage.export_filter import ExportQuery
+from schemas.triage.export_filter import ExportQuery, ExportSort
 from schemas.triage.search_words import hosts_of, words_of
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
 from storage.exports.search import export_list, export_search, export_words_sql
+from storage.exports.search.export_search import SearchEntry
 from storage.triage import decisions
 from tests.support.factories import NOW, Customer, make_customer, make_exports, postback, record_postback
+from tests.support.many_rows import export_id, many_finished, many_targets
+from tests.support.query_plans import indexes_read, statements
 
 SECRET = "Hildegardsecretword"
 
@@ -103,3 +108,21 @@ def test_nothing_of_removed_words_stays_in_sqlites_file(customer: Customer) -> N
     assert found(customer, "word7") == []
     kept = make_exports(customer, 1, NOW + timedelta(minutes=1))
     assert found(customer, "missing", "name") == kept
+
+
+@pytest.mark.parametrize("sort", ExportSort)
+def test_a_word_that_nothing_has_is_not_looked_for_in_all_texts(customer: Customer, sort: ExportSort) -> None:
+    many_targets(customer, 0, 1, "https://desk.example/")
+    many_finished(customer, 0, 20_000, (0, 1), NOW)
+    texts = [f"w{number % 50} w{number % 51} w{number % 53}" for number in range(20_000)]
+    with transaction():
+        export_search.add(
+            [SearchEntry(export_id(number), customer.account_id, text, ()) for number, text in enumerate(texts)]
+        )
+    database.execute_sql("ANALYZE")
+    query = ExportQuery(customer.account_id, words=("nowhere",))
+    with statements() as ran:
+        assert export_list.list_page(query, sort, 50) == []
+    in_order = "sqlite_autoindex_export_search_1" if is_sqlite() else "export_search_export_id_key"
+    assert ran
+    assert not [each.sql for each in ran if in_order in indexes_read(each)]
