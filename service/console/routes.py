@@ -23,8 +23,10 @@ from service.console.pages.report_uploads import ReportUploadPage, UploadReportP
 from service.console.pages.sessions import SessionRevocation, SessionsPage
 from service.console.pages.settings import SettingsPage
 from service.console.pages.sign_in import SignIn, SignOut
-from service.console.pages.target_add import AddTargetPage
-from service.console.pages.target_forms import (
+from service.console.sessions import SessionGate
+from service.console.static_files import StaticFiles
+from service.console.targets.add import AddTargetPage
+from service.console.targets.forms import (
     EditTarget,
     PingTarget,
     RemoveTarget,
@@ -33,10 +35,8 @@ from service.console.pages.target_forms import (
     StopTarget,
     ValidateTarget,
 )
-from service.console.pages.targets import TargetPage, TargetsPage
-from service.console.pages.webhook_forms import RemoveHeader, SetHeader, SetStandardSecret, SetWebhookOptions
-from service.console.sessions import SessionGate
-from service.console.static_files import StaticFiles
+from service.console.targets.pages import TargetPage, TargetsPage
+from service.console.targets.webhook_forms import RemoveHeader, SetHeader, SetStandardSecret, SetWebhookOptions
 from service.console.triage.bulk import BulkJobPage, CancelBulkJob, DecideSelection, ReviewSelection
 from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore, Retry, Shortcuts, SnoozeTicket, Split
 from service.console.triage.deliveries import DELIVERIES, DeliveriesPage

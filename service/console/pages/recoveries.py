@@ -8,9 +8,9 @@ import falcon
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.targets.target import ENABLED
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
-from service.console.pages.target_forms import require_webhooks
-from service.console.pages.targets import TARGET
 from service.console.sessions import ConsoleUser
+from service.console.targets.forms import require_webhooks
+from service.console.targets.pages import TARGET
 from service.http.paging import read_page
 from service.operations.recoveries import RecoveryOperations
 from storage.db import identifiers

@@ -17,10 +17,10 @@ from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from schemas.url_policy.credentials import masked
 from service.console.layout import FormPage, PageLayout, Redirect
-from service.console.pages.target_forms import checked_secret, limit_member, require_webhooks, text_members, tried
-from service.console.pages.targets import TARGETS
-from service.console.provider_settings import setting_inputs, settings_in
 from service.console.sessions import ConsoleUser
+from service.console.targets.forms import checked_secret, limit_member, require_webhooks, text_members, tried
+from service.console.targets.pages import TARGETS
+from service.console.targets.provider_settings import setting_inputs, settings_in
 from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.vault import Vault

@@ -17,9 +17,9 @@ from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import provider_of
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit
 from service.console.layout import Action, PageLayout, Redirect
-from service.console.pages.targets import TARGET
-from service.console.provider_settings import settings_in
 from service.console.sessions import ConsoleUser
+from service.console.targets.pages import TARGET
+from service.console.targets.provider_settings import settings_in
 from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.key_check import check_keys

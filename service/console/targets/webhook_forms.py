@@ -9,9 +9,9 @@ from runtime.clock import utc_now
 from schemas.content_policy.checked_form import read_checked
 from schemas.targets.forms import TargetEditForm
 from service.console.layout import PageLayout, Redirect
-from service.console.pages.target_forms import TargetPageAction, require_keys, require_webhooks
-from service.console.pages.targets import TARGET
 from service.console.sessions import ConsoleUser
+from service.console.targets.forms import TargetPageAction, require_keys, require_webhooks
+from service.console.targets.pages import TARGET
 from service.operations.targets import TargetOperations
 from storage.secrets.vault import Vault
 from storage.targets import webhook_secrets

@@ -12,8 +12,8 @@ from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
 from service.console.layout import CONSOLE, ConsolePage, PageLayout, list_content
-from service.console.provider_settings import setting_inputs, shown_settings, typed_settings
 from service.console.sessions import ConsoleUser
+from service.console.targets.provider_settings import setting_inputs, shown_settings, typed_settings
 from service.console.untrusted_text import safe_link
 from service.http.paging import read_page
 from service.operations.targets import TargetOperations

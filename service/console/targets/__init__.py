@@ -1,0 +1,1 @@
+"""Pages and forms of targets: the list, one target, adding, changing and removing."""
