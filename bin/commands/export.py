@@ -23,7 +23,8 @@ from bin.commands.export_bulk import bulk
 from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.api.responses import RecoveryResponse, dump, dump_trace
+from schemas.api.deliveries import RecoveryResponse, dump_trace
+from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.base.printable import printable
 from schemas.exports.record import export_record

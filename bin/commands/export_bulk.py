@@ -19,8 +19,8 @@ from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import checked
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.api.bulk_responses import BulkJobResponse
-from schemas.api.responses import dump
+from schemas.api.bulk import BulkJobResponse
+from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.exports.state_machine import TRANSITIONS, Transition
 from schemas.settings.definitions import Settings

@@ -9,7 +9,8 @@ from bin.cli.installation import opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.value_lists import ValueList, several_of
-from schemas.api.responses import RuleTestResponse, dump, dump_rule
+from schemas.api.approval_rules import RuleTestResponse, dump_rule
+from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.decisions import DismissalReason

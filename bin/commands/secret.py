@@ -12,7 +12,7 @@ from bin.cli.records import json_option, print_record, print_records
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
-from schemas.api.responses import dump_target
+from schemas.api.targets import dump_target
 from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.intake.sources import Rejection, connected_status

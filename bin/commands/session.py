@@ -7,7 +7,8 @@ import click
 from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
-from schemas.api.responses import ConsoleSessionResponse, dump
+from schemas.api.accounts import ConsoleSessionResponse
+from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from service.operations import sessions as operations
 from storage.accounts import sessions

@@ -12,7 +12,8 @@ from bin.cli.provider_options import settings_from, settings_options, webhook_me
 from bin.cli.records import Command, json_option, print_record, print_records
 from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
-from schemas.api.responses import PingOutcomeResponse, dump, dump_target
+from schemas.api.response_fields import dump
+from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
 from schemas.targets.error_help import help_for

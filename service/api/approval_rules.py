@@ -8,7 +8,8 @@ from typing import Final
 
 import falcon
 
-from schemas.api.responses import RuleTestResponse, dump, dump_rule
+from schemas.api.approval_rules import RuleTestResponse, dump_rule
+from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily

@@ -5,8 +5,8 @@ from typing import Final
 
 import falcon
 
-from schemas.api.bulk_responses import BulkJobResponse
-from schemas.api.responses import dump
+from schemas.api.bulk import BulkJobResponse
+from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily

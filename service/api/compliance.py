@@ -10,7 +10,8 @@ from datetime import datetime
 
 import falcon
 
-from schemas.api.responses import ComplianceResponse, dump
+from schemas.api.intake import ComplianceResponse
+from schemas.api.response_fields import dump
 from schemas.compliance.requests import (
     SHOP_HEADER,
     TOPIC_HEADER,

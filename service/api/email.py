@@ -2,7 +2,8 @@
 
 import falcon
 
-from schemas.api.responses import EmailResponse, dump
+from schemas.api.intake import EmailResponse
+from schemas.api.response_fields import dump
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily, Settings

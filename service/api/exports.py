@@ -8,7 +8,8 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.responses import AttemptResponse, dump
+from schemas.api.deliveries import AttemptResponse
+from schemas.api.response_fields import dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms

@@ -8,7 +8,8 @@ import falcon
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.api.responses import HealthResponse, ReadinessResponse, dump
+from schemas.api.health import HealthResponse, ReadinessResponse
+from schemas.api.response_fields import dump
 from schemas.base.errors import NoEncryptionKey
 from schemas.settings.definitions import RouteFamily, Settings
 from storage.db import schema_version

@@ -4,7 +4,8 @@ import json
 
 import falcon
 
-from schemas.api.responses import ProjectResponse, dump
+from schemas.api.accounts import ProjectResponse
+from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, TokenKind
 from schemas.intake.grouping import ProjectForm
 from schemas.settings.definitions import RouteFamily

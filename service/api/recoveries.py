@@ -9,7 +9,8 @@ from typing import Final
 
 import falcon
 
-from schemas.api.responses import RecoveryResponse, dump
+from schemas.api.deliveries import RecoveryResponse
+from schemas.api.response_fields import dump
 from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind

@@ -2,7 +2,8 @@
 
 import falcon
 
-from schemas.api.responses import PostbackResponse, dump
+from schemas.api.intake import PostbackResponse
+from schemas.api.response_fields import dump
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily

@@ -6,7 +6,8 @@ Revoking a session that has ended returns it unchanged, because clients repeat r
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.responses import ConsoleSessionResponse, dump
+from schemas.api.accounts import ConsoleSessionResponse
+from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily

@@ -7,7 +7,8 @@ turn its targets off; resuming, validating and pinging need one that may use web
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.responses import PingOutcomeResponse, dump, dump_target
+from schemas.api.response_fields import dump
+from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily

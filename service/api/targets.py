@@ -10,7 +10,8 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.responses import ProviderResponse, dump, dump_target
+from schemas.api.response_fields import dump
+from schemas.api.targets import ProviderResponse, dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.forms import TargetEditForm, TargetForm

@@ -6,13 +6,8 @@ response is not returned to a user whose grant was removed.
 
 import falcon
 
-from schemas.api.responses import (
-    CaptureUploadResponse,
-    CmsUploadResponse,
-    ResponseSchema,
-    StorefrontUploadResponse,
-    dump_upload,
-)
+from schemas.api.response_fields import ResponseSchema
+from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse, dump_upload
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ApprovalRuleListResponse, ApprovalRuleResponse, RuleTestResponse
+from schemas.api.approval_rules import ApprovalRuleListResponse, ApprovalRuleResponse, RuleTestResponse
 from schemas.triage.approval_rules import MAX_RULES
 from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
 from service.openapi.operations import (

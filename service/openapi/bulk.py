@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.bulk_responses import BulkJobListResponse, BulkJobResponse, BulkResultsResponse
+from schemas.api.bulk import BulkJobListResponse, BulkJobResponse, BulkResultsResponse
 from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
 from service.openapi.operations import (
     AT,

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import TargetPingEvent, TicketExportEvent
+from schemas.api.deliveries import TargetPingEvent, TicketExportEvent
 from schemas.version import USER_AGENT
 from service.openapi.exports import TICKET
 from service.openapi.operations import AT, EXPORT_ID, TARGET_ID

@@ -9,7 +9,7 @@ from typing import Any, Final
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
-from schemas.api import responses
+from schemas.api.errors import ErrorResponse, ProblemResponse
 from schemas.base.fields import Form
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.intake.email_forms import EmailForm
@@ -176,7 +176,7 @@ class _Writer:
             components.parameter(name, parameter["in"], dict(parameter))
         for name, (description, required, schema) in _HEADERS.items():
             components.header(name, {"description": description, "required": required, "schema": dict(schema)})
-        for error in (responses.ErrorResponse, responses.ProblemResponse):
+        for error in (ErrorResponse, ProblemResponse):
             self._resolve(error)
 
     def _finished(self, tags: set[str]) -> dict[str, Any]:

@@ -2,13 +2,8 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import (
-    AttemptListResponse,
-    ExportListResponse,
-    ExportResponse,
-    SiblingExportsResponse,
-    SplitResponse,
-)
+from schemas.api.deliveries import AttemptListResponse
+from schemas.api.exports import ExportListResponse, ExportResponse, SiblingExportsResponse, SplitResponse
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,

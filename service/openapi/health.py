@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.api.responses import HealthResponse, ReadinessResponse
+from schemas.api.health import HealthResponse, ReadinessResponse
 from service.api.health import HealthResource, ReadinessResource
 from service.api.metrics import MetricsResource
 from service.openapi.docs_page import DocsFilesResource, DocsPageResource

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ComplianceResponse, EmailResponse, PostbackResponse
+from schemas.api.intake import ComplianceResponse, EmailResponse, PostbackResponse
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
 from service.api.scanner import ScannerResultsResource

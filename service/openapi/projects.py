@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ProjectListResponse, ProjectResponse
+from schemas.api.accounts import ProjectListResponse, ProjectResponse
 from service.api.projects import ProjectResource, ProjectsResource
 from service.openapi.operations import AT, PAGING, OperationDescription, Operations, SuccessResponse, listed
 

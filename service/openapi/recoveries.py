@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import RecoveryListResponse, RecoveryResponse
+from schemas.api.deliveries import RecoveryListResponse, RecoveryResponse
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
 from service.openapi.operations import (
     AT,

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ConsoleSessionListResponse, ConsoleSessionResponse
+from schemas.api.accounts import ConsoleSessionListResponse, ConsoleSessionResponse
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
 from service.openapi.operations import AT, PAGING, SESSION_ID, OperationDescription, Operations, SuccessResponse, listed
 

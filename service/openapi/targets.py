@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import PingOutcomeResponse, ProviderListResponse, TargetListResponse, TargetResponse
+from schemas.api.targets import PingOutcomeResponse, ProviderListResponse, TargetListResponse, TargetResponse
 from service.api.targets import ProvidersResource, TargetResource, TargetsResource
 from service.openapi.operations import AT, PAGING, TARGET_ID, OperationDescription, Operations, SuccessResponse, listed
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse
+from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse
 from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.openapi.operations import AT, EXPORT_ID, OperationDescription, Operations, SuccessResponse
 

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.api.responses import RecoveryResponse, dump
+from schemas.api.deliveries import RecoveryResponse
+from schemas.api.response_fields import dump
 from schemas.base.errors import ValidationFailed
 from schemas.exports.recoveries import Recovery, RecoveryStatus, past_from, since_from
 from tests.support.factories import NOW

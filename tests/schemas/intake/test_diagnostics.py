@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.api.responses import CmsUploadResponse, StorefrontUploadResponse, dump_upload
+from schemas.api.uploads import CmsUploadResponse, StorefrontUploadResponse, dump_upload
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MESSAGES, Form
 from schemas.exports.handoffs import Handoff

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.api.responses import CaptureUploadResponse, dump_upload
+from schemas.api.uploads import CaptureUploadResponse, dump_upload
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, MESSAGES
 from schemas.exports.handoffs import Handoff

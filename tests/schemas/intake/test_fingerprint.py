@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.api.responses import PostbackResponse, dump
+from schemas.api.intake import PostbackResponse
+from schemas.api.response_fields import dump
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint
 from schemas.intake.scanner import Issue, ScannedPage
 

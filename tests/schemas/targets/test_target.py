@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.api.responses import dump_target
+from schemas.api.targets import dump_target
 from schemas.base.errors import ValidationFailed
 from schemas.targets.forms import TargetForm
 from schemas.targets.target import ENABLED, Target, TargetRequest, TargetStatus

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.api.responses import AttemptResponse, dump, dump_trace
+from schemas.api.deliveries import AttemptResponse, dump_trace
+from schemas.api.response_fields import dump
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.exports.attempt_record import Attempt, Trace
 from schemas.exports.delivery import Timings

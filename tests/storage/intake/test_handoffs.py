@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from schemas.api.responses import HandoffResponse, dump
+from schemas.api.response_fields import dump
+from schemas.api.uploads import HandoffResponse
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.principal import TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms

@@ -2,7 +2,7 @@
 
 from marshmallow import fields, validate
 
-from schemas.api.responses import ResponseSchema, identifier, moment, number, one_of, several, text
+from schemas.api.response_fields import ResponseSchema, identifier, moment, next_cursor_text, number, one_of, several, text
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -68,4 +68,4 @@ class BulkJobListResponse(ResponseSchema):
     """A page of bulk jobs."""
 
     items = several(fields.Nested(BulkJobResponse), "The jobs, newest first.")
-    next_cursor = text("The `cursor` of the next page; null on the last page.", nullable=True)
+    next_cursor = next_cursor_text()

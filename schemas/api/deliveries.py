@@ -1,0 +1,125 @@
+"""The bodies that receivers get, the attempts to deliver them, and recoveries."""
+
+from typing import Any, Final
+
+from marshmallow import fields, validate
+
+from schemas.api.exports import SourceResponse, TicketResponse
+from schemas.api.response_fields import (
+    ResponseSchema,
+    dump,
+    identifier,
+    moment,
+    next_cursor_text,
+    number,
+    one_of,
+    part,
+    several,
+    text,
+)
+from schemas.exports.attempt_record import Trace
+from schemas.exports.recoveries import RecoveryStatus
+
+#: The outcomes of an attempt.
+_OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
+
+
+class TicketExportEventExport(ResponseSchema):
+    """The export of a delivery."""
+
+    id = identifier("exp", "The export.")
+    target_id = identifier("tgt", "The target.")
+    source = part(SourceResponse, "The source of the export.")
+
+
+class TicketExportEvent(ResponseSchema):
+    """The body of a delivery: the same bytes in every attempt."""
+
+    id = identifier("exp", "The export; equal to `Idempotency-Key`.")
+    type = one_of(["ticket.export"], "The type of the event.")
+    version = number("The version of this format.", minimum=1)
+    created_at = moment("When the export was approved.")
+    export = part(TicketExportEventExport, "The export.")
+    ticket = part(TicketResponse, "The ticket as it was approved.")
+
+
+class TargetPingEventTarget(ResponseSchema):
+    """The target of a test event."""
+
+    id = identifier("tgt", "The target.")
+    name = text("The name of the target.")
+
+
+class TargetPingEvent(ResponseSchema):
+    """The body of a test event: respond with 2xx, and create no ticket."""
+
+    id = identifier("png", "The ping; equal to `Idempotency-Key` and `X-Request-Id`.")
+    type = one_of(["target.ping"], "The type of the event.")
+    version = number("The version of this format.", minimum=1)
+    created_at = moment("When the ping was requested.")
+    target = part(TargetPingEventTarget, "The target.")
+
+
+class AttemptDurationsResponse(ResponseSchema):
+    """The duration of each phase of an attempt, in milliseconds; null for a phase that was not reached."""
+
+    dns_ms = number("Name resolution.", nullable=True)
+    connect_ms = number("TCP connection.", nullable=True)
+    tls_ms = number("TLS handshake.", nullable=True)
+    first_byte_ms = number("From the request to the first byte of the response.", nullable=True)
+    total_ms = number("The whole attempt.", nullable=True)
+
+
+class AttemptResponse(ResponseSchema):
+    """One signed POST of one export."""
+
+    id = identifier("att", "The attempt; the receiver got it as `X-Request-Id`.")
+    number_ = fields.Integer(
+        required=True,
+        data_key="number",
+        attribute="number",
+        validate=validate.Range(min=1),
+        metadata={"description": "The number of the attempt, from 1."},
+    )
+    started_at = moment("When it began.")
+    outcome = one_of(_OUTCOMES, "The outcome.")
+    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
+    error_code = text("The reason of the failure; null on success.", nullable=True)
+    retry_after_seconds = number("The receiver's `Retry-After`, in seconds.", nullable=True, attribute="retry_after_s")
+    durations = part(AttemptDurationsResponse, "The duration of each phase.", attribute="timings")
+
+
+def dump_trace(trace: Trace) -> dict[str, Any]:
+    """Return the JSON object of an attempt as the operator sees it, with what clients do not see."""
+    own = {"address": trace.address, "nonce": trace.nonce, "worker": trace.worker, "answer": trace.answer}
+    return {**dump(AttemptResponse, trace.attempt), **own}
+
+
+class AttemptListResponse(ResponseSchema):
+    """A page of attempts."""
+
+    items = several(fields.Nested(AttemptResponse), "The attempts, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class RecoveryResponse(ResponseSchema):
+    """A job that redelivers what failed at a target."""
+
+    id = identifier("rec", "The recovery.")
+    target_id = identifier("tgt", "The target.")
+    since = moment("Exports that failed or were blocked at this time or later are redelivered.")
+    status = one_of(RecoveryStatus, "`running` until every export is due again, or the recovery is cancelled.")
+    total = number(
+        "The number of exports found: at first among the newest 10,000 of the target that failed. It grows as more are "
+        "found, and is exact once the recovery is `done`."
+    )
+    done = number("The number of exports that are due again.")
+    created_at = moment("When it was requested.")
+    finished_at = moment("When it ended.", nullable=True)
+
+
+class RecoveryListResponse(ResponseSchema):
+    """A page of recoveries."""
+
+    items = several(fields.Nested(RecoveryResponse), "The recoveries, newest first.")
+    next_cursor = next_cursor_text()

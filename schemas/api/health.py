@@ -1,0 +1,33 @@
+"""The health of the service and of what it depends on."""
+
+from typing import Final
+
+from schemas.api.response_fields import ResponseSchema, constant, one_of, part, text
+
+#: The results of a check of `/readyz`.
+_FINDINGS: Final = ("ok", "unavailable", "unknown", "not_current", "wrong")
+
+
+class HealthResponse(ResponseSchema):
+    """The process responds."""
+
+    status = constant("ok", "Always `ok`.")
+    installation = text("An identifier of the installation, by which `doctor` recognizes it.", nullable=True)
+
+
+class ReadinessChecksResponse(ResponseSchema):
+    """The checks of the service's dependencies."""
+
+    database = one_of(_FINDINGS, "The database.")
+    disk = one_of(("ok", "low", "full"), "The disk of the database and of DATA_DIR; on a full one nothing is stored.")
+    schema = one_of(_FINDINGS, "The version of the database schema.")
+    keys = one_of(_FINDINGS, "Whether ENCRYPTION_KEYS decrypts the database's secrets.")
+    redis = one_of(_FINDINGS, "Redis; without it deliveries are delayed.")
+    workers = one_of(_FINDINGS, "Whether a worker was seen in the last seconds.")
+
+
+class ReadinessResponse(ResponseSchema):
+    """The state of the installation."""
+
+    status = one_of(("ok", "degraded", "unavailable"), "`degraded`: requests are accepted, deliveries are delayed.")
+    checks = part(ReadinessChecksResponse, "Each check.")

@@ -1,0 +1,180 @@
+"""The fields of response schemas, which document the API and dump the records of its responses.
+
+Schemas are closed, and tests hold real responses against them: an undocumented member fails, and so does a missing one.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final
+
+from marshmallow import RAISE, Schema, fields, missing, validate
+
+from schemas.base.timestamps import rfc3339
+
+#: 26 characters of a ULID.
+ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
+#: RFC 3339 in UTC, with milliseconds.
+MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
+DIGEST: Final = "^sha256:[0-9a-f]{64}$"
+FINGERPRINT: Final = "^fp:[0-9a-f]{12}$"
+
+
+class ResponseSchema(Schema):
+    """A closed object of a response."""
+
+    class Meta:
+        unknown = RAISE
+
+
+@cache
+def _instance(schema: type[ResponseSchema]) -> ResponseSchema:
+    return schema()
+
+
+def dump(schema: type[ResponseSchema], record: Any) -> dict[str, Any]:
+    """Return the JSON object of a record, as `schema` documents it."""
+    dumped: dict[str, Any] = _instance(schema).dump(record)
+    return dumped
+
+
+class MomentText(fields.String):
+    """An instant, dumped as RFC 3339 in UTC with milliseconds."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
+        return None if value is None else rfc3339(value)
+
+
+class Fixed(fields.String):
+    """A string that is the same in every record."""
+
+    def __init__(self, value: str, **options: Any) -> None:
+        super().__init__(validate=validate.OneOf([value]), **options)
+        self._value = value
+
+    def get_value(self, obj: Any, attr: str, accessor: Any = None, default: Any = None) -> Any:
+        """Return the string, whatever the record is."""
+        return self._value
+
+
+class OptionalInteger(fields.Integer):
+    """A number that is absent, not null, where the record has none."""
+
+    def get_value(self, obj: Any, attr: str, accessor: Any = None, default: Any = missing) -> Any:
+        """Return the number, or nothing to dump."""
+        value: Any = super().get_value(obj, attr, accessor, default)
+        return missing if value is None else value
+
+
+class Inline(fields.Nested):
+    """An object whose members are attributes of the record itself; null if the attribute `present_if` is None."""
+
+    def __init__(self, schema: type[Schema], present_if: str | None = None, **options: Any) -> None:
+        super().__init__(schema, **options)
+        self._present_if = present_if
+
+    def get_value(self, obj: Any, attr: str, accessor: Any = None, default: Any = None) -> Any:
+        """Return the record: the nested schema picks the members."""
+        return None if self._present_if is not None and getattr(obj, self._present_if) is None else obj
+
+
+def _options(
+    description: str, is_nullable: bool, is_optional: bool = False, attribute: str | None = None, **metadata: Any
+) -> dict[str, Any]:
+    named = {} if attribute is None else {"attribute": attribute}
+    metadata["description"] = description
+    return {"required": not is_optional, "allow_none": is_nullable, "metadata": metadata, **named}
+
+
+def text(
+    description: str,
+    *,
+    nullable: bool = False,
+    optional: bool = False,
+    pattern: str | None = None,
+    attribute: str | None = None,
+) -> fields.String:
+    """A string, of the form `pattern`; `attribute` is the record's attribute where it has another name."""
+    more = {"pattern": pattern} if pattern else {}
+    return fields.String(**_options(description, nullable, optional, attribute, **more))
+
+
+def identifier(prefix: str, description: str, *, nullable: bool = False) -> fields.String:
+    """An id that begins with `prefix`."""
+    return text(description, nullable=nullable, pattern=f"^{prefix}_{ULID}$")
+
+
+def one_of(
+    choices: Iterable[str], description: str, *, nullable: bool = False, attribute: str | None = None
+) -> fields.String:
+    """One of the named strings."""
+    names = [str(each) for each in choices]
+    return fields.String(validate=validate.OneOf(names), **_options(description, nullable, attribute=attribute))
+
+
+def constant(value: str, description: str) -> fields.String:
+    """The one string that is possible."""
+    return Fixed(value, **_options(description, False))
+
+
+def moment(
+    description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
+) -> fields.String:
+    """An instant as `schemas.base.timestamps` writes it."""
+    return MomentText(**_options(description, nullable, optional, attribute, format="date-time", pattern=MOMENT))
+
+
+def number(
+    description: str,
+    *,
+    nullable: bool = False,
+    optional: bool = False,
+    minimum: int = 0,
+    attribute: str | None = None,
+) -> fields.Integer:
+    """A whole number."""
+    kind = OptionalInteger if optional else fields.Integer
+    return kind(validate=validate.Range(min=minimum), **_options(description, nullable, optional, attribute))
+
+
+def truth(description: str, *, attribute: str | None = None) -> fields.Boolean:
+    """True or false."""
+    return fields.Boolean(**_options(description, False, attribute=attribute))
+
+
+def part(
+    schema: type[Schema],
+    description: str,
+    *,
+    nullable: bool = False,
+    optional: bool = False,
+    attribute: str | None = None,
+) -> fields.Nested:
+    """An object with a schema of its own."""
+    return fields.Nested(schema, **_options(description, nullable, optional, attribute))
+
+
+def inline(schema: type[Schema], description: str, *, present_if: str | None = None) -> fields.Nested:
+    """An object whose members are attributes of the record itself."""
+    return Inline(schema, present_if, **_options(description, present_if is not None))
+
+
+def several(
+    entry: fields.Field[Any], description: str, *, nullable: bool = False, optional: bool = False
+) -> fields.List[Any]:
+    """An array."""
+    return fields.List(entry, **_options(description, nullable, optional))
+
+
+def free(description: str) -> fields.Dict:
+    """An object of any members."""
+    return fields.Dict(**_options(description, False))
+
+
+def counts(of: str) -> fields.Dict:
+    """An object with the number of exports of each `of`."""
+    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(f"How many exports each {of} has.", False))
+
+
+def next_cursor_text() -> fields.String:
+    """The member `next_cursor` of a page of records."""
+    return text("The `cursor` of the next page; null on the last page.", nullable=True)

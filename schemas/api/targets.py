@@ -1,0 +1,151 @@
+"""Targets, the providers to choose from, and the results of test events."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from marshmallow import fields
+
+from schemas.api.response_fields import (
+    FINGERPRINT,
+    ResponseSchema,
+    dump,
+    free,
+    identifier,
+    inline,
+    moment,
+    next_cursor_text,
+    number,
+    one_of,
+    several,
+    text,
+    truth,
+)
+from schemas.settings.definitions import DeploymentMode
+from schemas.targets.target import FAILING_AFTER, Target, TargetStatus, as_shown
+from schemas.targets.webhook_options import BodyFormat, Signature
+from schemas.trackers.registry import provider_keys
+
+_CONNECTED: Final = (
+    f"`connected` after a delivery; `failing` if the last attempt or validation did not reach the receiver, or the last "
+    f"{FAILING_AFTER} attempts delivered nothing."
+)
+
+
+class TargetSecretResponse(ResponseSchema):
+    """The secret of a target that signs for it, or the token of a tracker; never the secret itself."""
+
+    configured = truth("Whether the target has a secret.", attribute="has_secret")
+    fingerprint = text("The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="secret_fingerprint")
+
+
+class StandardSecretResponse(ResponseSchema):
+    """The Standard Webhooks secret of a target; never the secret itself."""
+
+    configured = truth("Whether the target has one.", attribute="has_standard_secret")
+    fingerprint = text(
+        "The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="standard_secret_fingerprint"
+    )
+
+
+class TargetHeaderResponse(ResponseSchema):
+    """A header that a target adds to its requests; never its value."""
+
+    name = text("The name.")
+    fingerprint = text("The fingerprint of the value.", pattern=FINGERPRINT)
+
+
+class TargetConnectionResponse(ResponseSchema):
+    """Whether deliveries arrive."""
+
+    status = one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
+    last_success_at = moment("When a delivery last succeeded.", nullable=True)
+
+
+class LastValidationResponse(ResponseSchema):
+    """The latest validation of the target's address."""
+
+    status = one_of(("passed", "failed"), "The result.", attribute="validation_status")
+    reason = text(
+        "Why it failed, or that the certificate expires soon. At a tracker, what is refused or missing follows a colon: "
+        "`tracker_not_found:project`.",
+        nullable=True,
+        attribute="validation_reason",
+    )
+    checked_at = moment("When the target was validated.", attribute="validated_at")
+
+
+class TargetDeliveryResponse(ResponseSchema):
+    """The current pace of deliveries to a target."""
+
+    concurrency = number("The most requests at once.")
+    failures_in_row = number("The number of failed attempts since the last success.")
+    max_per_minute = number("The configured limit.", nullable=True)
+    waits_until = moment("No delivery is sent before this time.", nullable=True, attribute="held_until")
+
+
+class TargetResponse(ResponseSchema):
+    """A receiver of tickets."""
+
+    id = identifier("tgt", "The target.")
+    provider_key = one_of(provider_keys(), "Where tickets go: a webhook, or an issue tracker.")
+    base_url = text(
+        "The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as "
+        "`***`.",
+        attribute="shown_url",
+    )
+    deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.")
+    name = text("The name.")
+    status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
+    status_reason = text("Why it is not simply `active`.", nullable=True)
+    secret = inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
+    connected = inline(TargetConnectionResponse, "Whether deliveries arrive.")
+    last_validation = inline(
+        LastValidationResponse,
+        "The latest validation; null until a worker has asked a tracker.",
+        present_if="validation_status",
+    )
+    max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
+    provider_settings = free("The settings of the tracker; empty for a webhook.")
+    signature = one_of(Signature, "What signs deliveries to a webhook.")
+    format = one_of(BodyFormat, "The form of a delivery's body.")
+    headers = several(fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.")
+    standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
+    delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
+    created_at = moment("When it was created.")
+
+
+def dump_target(target: Target, now: datetime) -> dict[str, Any]:
+    """Return the JSON object of a target as it is at `now`."""
+    return dump(TargetResponse, as_shown(target, now))
+
+
+class TargetListResponse(ResponseSchema):
+    """A page of targets."""
+
+    items = several(fields.Nested(TargetResponse), "The targets, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class ProviderResponse(ResponseSchema):
+    """Where tickets can go."""
+
+    key = one_of(provider_keys(), "The `provider_key` of its targets.")
+    name = text("Its name.")
+    base_url_example = text("A `base_url` of a target.")
+    settings_schema = free("The JSON Schema of its `provider_settings`.")
+    secret = text("What the secret of a target is, its least scope, and where it is created.")
+
+
+class ProviderListResponse(ResponseSchema):
+    """Every provider."""
+
+    items = several(fields.Nested(ProviderResponse), "The providers: webhooks first, then trackers.")
+
+
+class PingOutcomeResponse(ResponseSchema):
+    """The result of a test event."""
+
+    delivered = truth("Whether the receiver responded with 2xx.")
+    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
+    error_code = text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
+    duration_ms = number("The duration in milliseconds; null if nothing was sent.", nullable=True)
