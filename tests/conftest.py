@@ -81,7 +81,15 @@ def postgres_url(migrated_postgres: str) -> str:
     return migrated_postgres
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on both kinds of database, unless the test or its module chooses one."""
+    chosen = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "database_url" in metafunc.fixturenames and not chosen:
+        mark = metafunc.definition.get_closest_marker("database")
+        metafunc.parametrize("database_url", mark.args if mark else ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> str:
     """A migrated database of the test's own, once of each kind."""
     url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")

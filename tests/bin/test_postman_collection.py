@@ -19,7 +19,11 @@ import requests
 from bin import postman_collection
 from bin.reference import COLLECTION
 from tests.fuzz.described_api import DescribedApi
+from tests.support.databases import on_sqlite
 from tests.support.storefront import SECRET as STOREFRONT_SECRET
+
+# The requests do not depend on the database.
+pytestmark = on_sqlite
 
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
@@ -27,12 +31,6 @@ _SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.(\w+) 
 #: Variables that a run sets.
 _SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """The requests do not depend on the database."""
-    return sqlite_url
 
 
 def the_collection() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from schemas.base.fields import MAX_ID
 from schemas.content_policy import rules
 from schemas.url_policy.policy import RefusalReason
 from tests.fuzz.described_api import DescribedApi
+from tests.support.databases import on_sqlite
 
 IS_LONG: Final = settings.get_current_profile_name() == "long"
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
@@ -240,16 +241,10 @@ def _shown(wrong: Mapping[str, str]) -> str:
     return "\n\n".join(f"{reported}\n{shown}" for reported, shown in wrong.items())
 
 
-@pytest.fixture
-def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, and PostgreSQL too where there is time: what is read and refused is the same code."""
-    url: str = request.getfixturevalue(request.param)
-    return url
-
-
+# PostgreSQL only where there is time: what is read and refused is the same code.
 # A thousand requests, each with a dozen checks; a busy machine takes several times as long.
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("database_url", ["sqlite_url", "postgres_url"] if IS_LONG else ["sqlite_url"], indirect=True)
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"] if IS_LONG else ["sqlite"], indirect=True)
 def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, UNLIMITED)
 
@@ -265,7 +260,7 @@ def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> Non
         assert {405, 415} <= found.statuses
 
 
-@pytest.mark.parametrize("database_url", ["sqlite_url"], indirect=True)
+@on_sqlite
 def test_a_rate_limit_is_answered_as_described(database: str, tmp_path: Path) -> None:
     # An address with too many failed authentications gets 429 for every request.
     found = tried(DescribedApi(tmp_path, LIMITED), ("examples",), without=("ignored_auth",))

@@ -19,6 +19,7 @@ from storage.exports import queries
 from storage.maintenance import restore as restoring
 from tests.support.backups import VAULT, CommandResult, CommandRunner, Contents, begin
 from tests.support.compliance_work import run_compliance_tasks
+from tests.support.databases import on_sqlite
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.servers import PostgresServer, RedisServer
@@ -256,7 +257,7 @@ def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(opera
 # --- kills
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("point", ["backup: within the copy", "backup: before its name"])
 def test_a_killed_backup_leaves_nothing_under_its_name(operator: CommandRunner, point: str) -> None:
     (operator.folder / "backups").mkdir()

@@ -21,6 +21,7 @@ from service.http.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
@@ -239,7 +240,7 @@ def _answered(service: Service) -> None:
     assert statuses <= {200, 401, 429}
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_worker_gives_back_every_descriptor(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:

@@ -17,6 +17,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries
 from tests.support.backups import VAULT
+from tests.support.databases import on_postgresql, on_sqlite
 from tests.support.hosts import approved_over, claimed_by, delivered_by, name_of
 from tests.support.servers import RedisServer
 from tests.support.storefront import SHOP, receive
@@ -53,7 +54,7 @@ def processor_share(worker: WorkerProcess, span_s: float) -> float:
     return (worker.cpu_s() - before) / span_s
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_long(
     start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
 ) -> None:
@@ -72,7 +73,7 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
     assert queries.get(export_id).attempts == 1
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
     start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
 ) -> None:
@@ -118,7 +119,7 @@ def pair(unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock) -
     return started
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
 def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
     pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
@@ -142,7 +143,7 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
     assert rows("SELECT DISTINCT number FROM attempts") == [(1,)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_its_time(
     pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
         wait_until(is_exported(ids[0]))
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("heir_is", ["already there", "started later"])
 def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
     pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
@@ -195,7 +196,7 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
     assert Counter(receiver.keys) == dict.fromkeys(fresh, 1) | {taken_over: 2}
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 @pytest.mark.parametrize("off_s", [60.0, -60.0])
 def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
     unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
@@ -221,7 +222,7 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
     assert rows("SELECT DISTINCT number FROM attempts") == [(1,)]
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_hands(
     unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock
 ) -> None:

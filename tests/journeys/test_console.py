@@ -22,6 +22,7 @@ from storage.exports import transitions
 from storage.exports.rows import Draft
 from tests.support.browsers import Watch, watch
 from tests.support.console_user import make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
@@ -351,7 +352,7 @@ def test_somebody_looks_decides_and_acts_at_the_console(
     assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in shown] == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_everything_on_the_core_path_works_without_javascript(
     browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: ConsoleReceiver
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from runtime import wake_up_queue
 from storage.db.engine import rows
 from storage.exports import queries
+from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
@@ -70,7 +71,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_an_emptied_redis_loses_nothing(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -87,7 +88,7 @@ def test_an_emptied_redis_loses_nothing(
     assert len(receiver.requests) == 2
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_worker_that_started_without_redis_delivers(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -114,7 +115,7 @@ def test_a_worker_that_started_without_redis_delivers(
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -130,7 +131,7 @@ def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
         assert worker.process.poll() is None
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
@@ -143,7 +144,7 @@ def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
     assert len(receiver.requests) == 1
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_missing_wake_up_costs_one_sweep(start: Callable[..., WorkerProcess], receiver: CountingReceiver) -> None:
     with start():
         time.sleep(0.5)
@@ -190,7 +191,7 @@ def test_two_workers_share_the_work_and_deliver_nothing_twice(
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_receiver_that_drips_fails_by_the_deadline_and_ends_with_the_schedule(start: Callable[..., WorkerProcess]) -> None:
     def drip(peer: Peer) -> None:
         peer.read()

@@ -12,6 +12,7 @@ import pytest
 
 from storage.db.engine import release, rows
 from storage.exports import queries
+from tests.support.databases import on_postgresql, on_sqlite
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.workers import (
     CountingReceiver,
@@ -32,10 +33,6 @@ TOO_SMALL_BYTES: Final = 8 * 1024
 CUTS: Final = 40
 #: What a worker of a test under load sends at once, so that the load lasts longer than the trouble.
 FEW: Final = {"WORKER_CONCURRENCY": "4"}
-
-
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from runtime.clock import utc_now
 from schemas.version import VERSION
 from storage.db.engine import execute, release
 from tests.support.collectors import SentryCollector, TraceCollector
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     ENCRYPTION_KEY,
     LOOPBACK,
@@ -31,7 +32,7 @@ from tests.support.raw_http import CANARY, EXPORTS
 from tests.support.servers import RedisServer, free_port
 from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, is_exported, wait_until
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = on_sqlite
 
 #: A caller's trace; the flag says that it records its part.
 TRACE: Final = "0af7651916cd43dd8448eb211c80319c"

@@ -14,6 +14,7 @@ import pytest
 
 from storage.db.engine import execute, rows
 from storage.exports import queries
+from tests.support.databases import on_postgresql, on_sqlite
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
 from tests.support.workers import (
@@ -139,7 +140,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
     assert rows("SELECT SUM(delivered), SUM(failed) FROM delivery_hours") == [(len(ids), 0)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
     unlucky: Callable[..., UnluckyWorker], held: CountingReceiver
 ) -> None:
@@ -174,7 +175,7 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
     assert [queries.get(each).attempts for each in (stopped, connecting, shaking_hands)] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_workers_replaced_one_by_one_under_load_deliver_everything_once(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:

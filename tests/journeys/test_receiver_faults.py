@@ -14,6 +14,7 @@ from bench.process_cost import resident_mb
 from runtime.clock import utc_now
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
@@ -69,7 +70,7 @@ def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker
     assert sum(queries.get(export_id).attempts for export_id in ids) == 21
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_redirect_leads_nowhere(start: Callable[..., WorkerProcess], customer: Customer) -> None:
     with CountingReceiver() as elsewhere:
 
@@ -84,7 +85,7 @@ def test_a_redirect_leads_nowhere(start: Callable[..., WorkerProcess], customer:
         assert elsewhere.requests == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize(("head", "status"), [(b"200 OK", "exported"), (b"302 Found", "failed")])
 def test_an_answer_without_end_is_not_read_to_its_end(
     start: Callable[..., WorkerProcess], customer: Customer, head: bytes, status: str
@@ -102,7 +103,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
         assert resident_mb(worker.process.pid) < before_mb + 30
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_receiver_that_hangs_holds_up_nobody_else(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver, customer: Customer
 ) -> None:
@@ -118,7 +119,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(
         assert {status_of(export_id) for export_id in stuck} <= {"delivering", "approved"}
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_retries_outlive_an_emptied_redis(
     start: Callable[..., WorkerProcess], redis: RedisServer, customer: Customer
 ) -> None:

@@ -17,6 +17,7 @@ from storage.db.engine import is_sqlite, rows, transaction
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
+from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, Customer, environment, make_failed, make_target
 from tests.support.servers import RedisServer
 from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
@@ -105,7 +106,7 @@ def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_wor
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_worker(
     command: Callable[[str], RecoverProcess], customer: Customer, number: signal.Signals
 ) -> None:
@@ -125,7 +126,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     assert recoveries.any_waiting(utc_now())
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
     command: Callable[[str], RecoverProcess], customer: Customer
 ) -> None:

@@ -8,14 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from runtime.clock import utc_now
 from schemas.compliance.requests import Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.maintenance.retention import EXPORTS_AT_ONCE
 from storage.secrets.vault import Vault
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports
 from tests.support.servers import RedisServer
 from tests.support.storefront import ADA, give_shop, plant_captures, receive
@@ -81,7 +80,7 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
     assert archived(folder) == everything
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_worker_removes_what_is_over_by_itself(
     unlucky: Callable[..., UnluckyWorker], redis: RedisServer, customer: Customer, stepping_clock: SteppingClock
 ) -> None:
@@ -99,7 +98,7 @@ def test_a_worker_removes_what_is_over_by_itself(
     assert line["count"] == 3
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, Customer, environment, make_customer, make_exports, make_target
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS
@@ -31,7 +32,7 @@ def messages(log: Path) -> list[str]:
     return [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_wake_ups_and_limits_follow_the_master(
     database: str, redis_behind_sentinels: Watched, receiver: CountingReceiver, tmp_path: Path
 ) -> None:

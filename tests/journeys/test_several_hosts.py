@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from storage.db.engine import rows
+from tests.support.databases import on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
 from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
 from tests.support.raw_http import EXPORTS
@@ -18,7 +19,7 @@ from tests.support.workers import CountingReceiver, all_are, is_exported, wait_u
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
 from worker.delivery.options import RENEW_S
 
-pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+pytestmark = on_postgresql
 
 #: Sends of a worker at once: few, so that its part of some hundred exports is many times what it holds. And time for what
 #: waits at a receiver that a test has closed for a while.

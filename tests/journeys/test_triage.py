@@ -15,6 +15,7 @@ from schemas.intake.scanner import PostbackForm
 from storage.db.engine import execute, rows
 from tests.support.browsers import watch
 from tests.support.console_user import make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
@@ -30,6 +31,9 @@ from tests.support.gunicorn_process import Service
 from tests.support.scan_reports import FILES, imported
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess
+
+# The pages are the same on both databases.
+pytestmark = on_sqlite
 
 #: As in three real scans: findings, and the rules that group them.
 FINDINGS: Final = 392
@@ -83,12 +87,6 @@ class Hands:
             assert time.monotonic() < until, self.page.locator("#job").inner_text()
             self.page.wait_for_timeout(300)
             self.page.reload()
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """The pages are the same on both databases."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from html import unescape
 from typing import Final
 from urllib.parse import urlencode
 
-import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
@@ -24,8 +23,6 @@ from tests.support.query_plans import SqlStatement, statements
 ORIGIN: Final = "http://127.0.0.1:8000"
 BROWSER: Final = "Mozilla/5.0 (a browser of the tests)"
 FORM: Final = "application/x-www-form-urlencoded"
-#: For what pages and forms make of their rows by themselves: either database hands them the same ones.
-on_sqlite: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 BOUNDARY: Final = b"----a-boundary-of-a-browser"
 

@@ -28,6 +28,7 @@ from storage.maintenance import backup as backup_files
 from storage.maintenance.postgres_dumps import DumpFailed, folder_for
 from tests.support.backups import FOREIGN_KEY, CommandRunner, begin, refusal
 from tests.support.console_user import make_console_token
+from tests.support.databases import on_postgresql
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.servers import PostgresServer, processes_in
 
@@ -566,7 +567,7 @@ def test_the_oldest_programs_are_used_that_know_the_server(tmp_path: Path) -> No
         folder_for(15, [broken])
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_server: PostgresServer, tmp_path: Path) -> None:
     folder, seen = tmp_path / "tools", tmp_path / "seen"
     folder.mkdir()

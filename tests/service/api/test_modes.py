@@ -7,9 +7,13 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from service.app import App, create_app
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import RESULTS, TARGETS, Call, assert_is_error, is_of_the_console
+
+# Routes do not depend on the database.
+pytestmark = on_sqlite
 
 SCANNER_ON = [
     {"DEPLOYMENT_MODE": "cloud"},
@@ -22,12 +26,6 @@ SCANNER_OFF = [
     {"DEPLOYMENT_MODE": "webhook-only"},
     {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email"},
 ]
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Routes do not depend on the database."""
-    return sqlite_url
 
 
 def app_with(folder: Path, changes: dict[str, str]) -> App:

@@ -15,6 +15,7 @@ from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
 from storage.secrets.vault import Vault
 from storage.targets import targets
+from tests.support.databases import on_sqlite
 from tests.support.factories import NOW, Customer, claim_due, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
@@ -27,6 +28,9 @@ from tests.support.raw_http import (
     field_message,
     target_request,
 )
+
+# What is registered does not depend on the database.
+pytestmark = on_sqlite
 
 NAMES = {
     "tracker.example.com": ["93.184.215.14"],
@@ -68,12 +72,6 @@ UNSAFE = [
     ("https://broken.example.com/", "dns_failed"),
     ("https://busy.example.com/", "dns_overloaded"),
 ]
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What is registered does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from storage.exports.rules import approval_rules
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
 from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -41,6 +42,9 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
+
+# Doors do not depend on the database.
+pytestmark = on_sqlite
 
 #: Open to whoever reaches the address; their own tests tell what each does.
 OPEN: Final = {
@@ -160,12 +164,6 @@ class AccessScene:
         if row.method == "GET":
             return person.get(path)
         return person.post(path, **{name.format(**self.ids): value.format(**self.ids) for name, value in row.fields.items()})
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Doors do not depend on the database."""
-    return sqlite_url
 
 
 def make_job(customer: Customer) -> str:

@@ -10,7 +10,8 @@ from service.app import create_app
 from service.console.finding_details import MOST_LISTED
 from storage.db.engine import rows
 from storage.intake import finding_history
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import indexes_read, statements

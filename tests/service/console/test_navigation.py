@@ -17,7 +17,8 @@ from storage.accounts import projects
 from storage.db.engine import execute, is_sqlite
 from storage.exports import worker_heartbeats
 from storage.reporting import menu_counts
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     make_approved,

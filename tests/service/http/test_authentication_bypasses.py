@@ -13,6 +13,7 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from service.app import App, create_app
+from tests.support.databases import on_sqlite
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports, make_platform_token, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
@@ -25,6 +26,9 @@ from tests.support.raw_http import (
     response_fingerprint,
 )
 from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
+
+# Routes and methods do not depend on the database.
+pytestmark = on_sqlite
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
@@ -42,12 +46,6 @@ OVERRIDES: Final = [
     {"X-Remote-User": "admin", "Remote-User": "admin", "X-Forwarded-User": "admin", "X-Authenticated-User": "1"},
     {"X-Custom-IP-Authorization": "127.0.0.1", "X-Account-Id": "1", "X-User-Id": "1", "X-Ssl-Client-Verify": "SUCCESS"},
 ]
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Routes and methods do not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

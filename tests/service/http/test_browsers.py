@@ -10,9 +10,13 @@ from falcon.testing import Result, TestClient
 
 from service.app import App, create_app
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import SAFE_HEADERS, is_of_the_console
+
+# Headers and methods do not depend on the database.
+pytestmark = on_sqlite
 
 #: What a browser would send by itself from another site's page.
 FROM_ELSEWHERE: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
@@ -23,12 +27,6 @@ KEPT: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
 PAGE: Final = "/docs"
 #: Neither changes anything nor is told back what was sent.
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Headers and methods do not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from storage.accounts import tokens
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     SCANNER_SECRET,
     WEBHOOK_SECRET,
@@ -66,6 +67,9 @@ from tests.support.raw_http import (
 from tests.support.storefront import ADA as SOMEBODY
 from tests.support.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
 from tests.support.storefront import SECRET as STOREFRONT_SECRET
+
+# Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere.
+pytestmark = on_sqlite
 
 SCANNER_HEADER: Final = "X-Scanner-Secret"
 EMAIL_HEADER: Final = "X-Email-Webhook-Secret"
@@ -452,12 +456,6 @@ def _be_a_worker() -> object:
         order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
         look and validations.finish(look, Validation(), utc_now(), "worker:test"),
     )
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -34,12 +34,16 @@ from service.http.rate_counters import RateLimitCounters, RateLimitWindow
 from service.http.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.service.conftest import LogLines
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
 from tests.support.fakes import FakeMonotonic, FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
 from tests.support.servers import RedisServer, processes_in
 from tests.support.storefront import CLOUD, WEBHOOKS, signature
+
+# Limits do not depend on the database.
+pytestmark = on_sqlite
 
 RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
 
@@ -521,12 +525,6 @@ def test_a_header_for_each_proxy_is_read_like_one_list() -> None:
 
 
 # As clients see it
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Limits do not depend on the database."""
-    return sqlite_url
 
 
 @dataclass

@@ -19,20 +19,18 @@ from service.http.request_metrics import RequestMetrics
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
 from storage.db.engine import close_database, connection, open_database
 from tests.support.browsers import PATIENCE_MS, watch
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import SAFE_HEADERS, Call, assert_is_error
 
+# The page does not depend on the database.
+pytestmark = on_sqlite
+
 MODES: Final = ("cloud", "self-hosted", "webhook-only")
 #: What somebody may have had put into a ticket.
 HOSTILE: Final = "<img src=/docs/nothing onerror=alert(1)><script>alert(2)</script>"
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """The page does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -26,18 +26,16 @@ from service.app import App, create_app
 from service.http.error_responses import STATUS
 from service.openapi.document import document
 from service.openapi.resource import OpenApiResource
+from tests.support.databases import on_sqlite
 from tests.support.described_responses import Described
 from tests.support.factories import NOW, Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call, is_of_the_console
 
+# What is described does not depend on the database.
+pytestmark = on_sqlite
+
 MODES = ("cloud", "self-hosted", "webhook-only")
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What is described does not depend on the database."""
-    return sqlite_url
 
 
 def app_in(mode: str, folder: Path) -> App:

@@ -25,6 +25,7 @@ from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -57,11 +58,8 @@ from tests.support.raw_http import (
     was_made,
 )
 
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What an answer holds does not depend on the database."""
-    return sqlite_url
+# What an answer holds does not depend on the database.
+pytestmark = on_sqlite
 
 
 def poll(client: TestClient, customer: Customer, export_id: str, *headers: tuple[str, str]) -> Call:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
@@ -17,15 +16,13 @@ from storage.db.engine import database, rows
 from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
 
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """How long a body takes does not depend on the database."""
-    return sqlite_url
+# How long a body takes does not depend on the database.
+pytestmark = on_sqlite
 
 
 def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:

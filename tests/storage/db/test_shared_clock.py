@@ -9,6 +9,7 @@ import pytest
 
 from runtime.clock import utc_now
 from storage.db.shared_clock import SharedClock
+from tests.support.databases import on_postgresql, on_sqlite
 
 #: A question to a server on the same machine takes milliseconds; a busy one gets its time.
 NEARLY: timedelta = timedelta(seconds=5)
@@ -19,7 +20,7 @@ def off_by(seconds: float) -> SharedClock:
     return SharedClock(lambda: utc_now() + timedelta(seconds=seconds))
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 @pytest.mark.parametrize("seconds", [60.0, -60.0, 7200.0])
 def test_a_host_that_is_off_goes_by_the_databases_time_and_says_so(
     database: str, seconds: float, caplog: pytest.LogCaptureFixture
@@ -35,7 +36,7 @@ def test_a_host_that_is_off_goes_by_the_databases_time_and_says_so(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_host_that_is_put_right_goes_by_its_own_time_again(database: str) -> None:
     ahead = timedelta(seconds=60)
     clock = SharedClock(lambda: utc_now() + ahead)
@@ -45,7 +46,7 @@ def test_a_host_that_is_put_right_goes_by_its_own_time_again(database: str) -> N
     assert abs(clock.now() - utc_now()) < timedelta(milliseconds=1)
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_slow_answer_says_little_and_changes_nothing(database: str) -> None:
     began = utc_now()
     times: Iterator[datetime] = cycle([began - timedelta(minutes=3), began + timedelta(minutes=2)])
@@ -54,7 +55,7 @@ def test_a_slow_answer_says_little_and_changes_nothing(database: str) -> None:
     assert clock.now() == began - timedelta(minutes=3)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_one_host_has_one_clock(database: str) -> None:
     clock = off_by(60)
     clock.compare()

@@ -23,6 +23,7 @@ from storage.maintenance.postgres_dumps import rows_of
 from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.targets import pings, targets
 from tests.support.backups import VAULT, begin, contents
+from tests.support.databases import on_postgresql, on_sqlite
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_target, make_tracker
 
 
@@ -140,7 +141,7 @@ def put_back(url: str, file: Path) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 @pytest.mark.parametrize("off", [timedelta(hours=1), -timedelta(hours=1)], ids=["ahead", "behind"])
 def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, off: timedelta) -> None:
     worker_heartbeats.beat("worker:elsewhere:1", utc_now())
@@ -243,7 +244,7 @@ def test_a_damaged_copy_is_found(tmp_path: Path, spoil: slice) -> None:
         sqlite_copies.require_whole(copy)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_restore_that_breaks_off_leaves_the_database_open_as_it_was(database: str, tmp_path: Path) -> None:
     begin()
     file = taken(database, tmp_path / "file")

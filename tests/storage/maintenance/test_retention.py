@@ -38,6 +38,7 @@ from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE
 from storage.secrets.vault import Vault
 from storage.targets import pings
 from storage.triage import bulk_jobs, decisions
+from tests.support.databases import on_postgresql
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -525,7 +526,7 @@ def test_a_page_that_is_seen_again_after_it_was_found_stays(customer: Customer, 
     assert count("page_results") == 1
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 @pytest.mark.parametrize(
     ("held", "kept"),
     [
@@ -546,7 +547,7 @@ def test_what_somebody_holds_is_left_to_them(
     assert prune()["exports"] == kept
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: str) -> None:
     make_keys(2)
     with psycopg.connect(database) as other:

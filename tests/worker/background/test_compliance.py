@@ -30,6 +30,7 @@ from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.triage import decisions
 from tests.service.conftest import LogLines
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     capture,
@@ -665,7 +666,7 @@ def test_more_rows_than_a_slice_are_all_found(shop: Customer, task: ComplianceTa
     assert rows("SELECT COUNT(*) FROM evidence_captures") == [(erasure.SLICE + 3,)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:

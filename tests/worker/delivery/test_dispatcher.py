@@ -24,6 +24,7 @@ from storage.exports import queries
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets
+from tests.support.databases import on_sqlite
 from tests.support.dispatchers import (
     NO_SWEEP_S,
     PATIENCE_S,
@@ -433,7 +434,7 @@ def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_h
     assert queries.get(export_id).attempts == 1
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_lease_is_counted_from_when_it_was_written_however_long_others_kept_the_database(
     database: str, customer: Customer
 ) -> None:

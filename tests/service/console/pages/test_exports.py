@@ -27,7 +27,8 @@ from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,

@@ -13,7 +13,8 @@ from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
 from storage.accounts import projects
 from storage.db.engine import execute, rows
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"

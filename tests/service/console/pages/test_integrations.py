@@ -25,8 +25,9 @@ from storage.secrets import integrations
 from storage.secrets.integrations import MOST_TOKENS, Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.docs.pasting import ROOT, link_all
-from tests.support.console_user import ORIGIN, ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ORIGIN, ConsoleBrowser, make_console_token, page_statements
 from tests.support.corpora import naughty_strings
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,

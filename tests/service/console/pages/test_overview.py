@@ -21,7 +21,8 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     issue,

@@ -12,14 +12,12 @@ from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
 from storage.db.engine import rows
 from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_colleague, make_customer, make_session
 from tests.support.raw_http import JSON, SESSIONS
 
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What is asked of the database is asked of both elsewhere."""
-    return sqlite_url
+# What is asked of the database is asked of both elsewhere.
+pytestmark = on_sqlite
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from storage.db import engine
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault, key_fingerprint
 from tests.support.canaries import traces
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 

@@ -21,7 +21,8 @@ from storage.accounts import sessions, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
-from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     NOW,
     Customer,
@@ -34,13 +35,10 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.raw_http import SlowBody, everything_stored
 
+# Doors do not depend on the database; what is asked of it is asked of both elsewhere.
+pytestmark = on_sqlite
+
 MINUTE: Final = timedelta(minutes=1)
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Doors do not depend on the database; what is asked of it is asked of both elsewhere."""
-    return sqlite_url
 
 
 def app_with(folder: Path, **changes: str) -> TestClient:
@@ -83,7 +81,6 @@ def test_both_ends_stand_in_the_audit_ledger(person: ConsoleBrowser, customer: C
     assert found == [(actor, "sign_in", None), (actor, "end_session", "signed_out")]
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("base", "leads_to", "name", "path"),
     [
@@ -462,7 +459,6 @@ def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself
 # --- where it leads
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("there", "leads_to"),
     [
@@ -505,7 +501,6 @@ def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -
 # --- the paths around
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -538,7 +533,6 @@ def test_what_stands_beside_the_pages(method: str, path: str, status: int, clien
         assert answer.json["error"]["code"] == "NOT_FOUND"
 
 
-@on_sqlite
 @pytest.mark.parametrize("changes", [{"CONSOLE_ENABLED": "0"}, {"DEPLOYMENT_MODE": "webhook-only"}])
 def test_without_a_console_there_is_none(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
     client = app_with(tmp_path, **changes)
@@ -548,7 +542,6 @@ def test_without_a_console_there_is_none(changes: dict[str, str], customer: Cust
     assert client.simulate_post("/console/sign-in", headers={"Origin": ORIGIN, "Content-Type": FORM}).status_code == 404
 
 
-@on_sqlite
 def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: ConsoleBrowser) -> None:
     """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
     for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
@@ -557,7 +550,6 @@ def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_fr
         assert headers["referrer-policy"] == "same-origin", path
 
 
-@on_sqlite
 def test_no_page_is_kept_and_files_are_asked_for_anew(person: ConsoleBrowser) -> None:
     for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         assert person.get(path).headers["cache-control"] == "no-store", path

@@ -24,7 +24,8 @@ from storage.exports import claims_sql, recoveries
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     ENCRYPTION_KEY,
     NOW,

@@ -13,7 +13,8 @@ from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
 from storage.accounts import audit_log
 from storage.exports import queries
-from tests.support.console_user import ConsoleBrowser, on_sqlite
+from tests.support.console_user import ConsoleBrowser
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 
 

@@ -12,7 +12,8 @@ from schemas.intake.scanner import PostbackForm
 from service.console.triage.ticket_list import PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
-from tests.support.console_user import ConsoleBrowser, on_sqlite, page_statements
+from tests.support.console_user import ConsoleBrowser, page_statements
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, issue, make_customer, make_exports, make_target, postback, record_postback
 
 MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"

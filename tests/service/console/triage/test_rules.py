@@ -10,7 +10,8 @@ from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType
 from storage.exports import queries
 from storage.exports.rules import approval_rules
-from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_target
 
 LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team, shop"}
