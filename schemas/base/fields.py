@@ -112,6 +112,11 @@ MESSAGES: Final[Mapping[str, str]] = {
 }
 
 
+def optional(description: str) -> dict[str, Any]:
+    """Return the options of a field that may be absent or null; None is read from both."""
+    return {"load_default": None, "allow_none": True, "metadata": {"description": description}}
+
+
 class Text(fields.String):
     """A string of at most `max_length` characters, and one of `allowed` if that is given.
 

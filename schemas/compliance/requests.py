@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import EXCLUDE, ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, problem
+from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, optional, problem
 from schemas.base.shop_domain import MAX_CHARACTERS, normalised_shop_domain
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 
@@ -158,21 +158,17 @@ class _CustomerForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    id = Identifier(load_default=None, allow_none=True, metadata={"description": "The platform's id of the person."})
-    email = Text(
-        load_default=None, allow_none=True, max_length=MAX_ADDRESS, metadata={"description": "The person's email address."}
-    )
-    phone = Text(
-        load_default=None, allow_none=True, max_length=MAX_PHONE, metadata={"description": "The person's phone number."}
-    )
+    id = Identifier(**optional("The platform's id of the person."))
+    email = Text(max_length=MAX_ADDRESS, **optional("The person's email address."))
+    phone = Text(max_length=MAX_PHONE, **optional("The person's phone number."))
 
     @post_load
     def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
         return Subject(customer["id"], _said(customer["email"]), _said(customer["phone"]))
 
 
-def _orders(**options: Any) -> Several:
-    return Several(Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True, **options)
+def _orders(description: str) -> Several:
+    return Several(Identifier(), at_most=MAX_ORDERS, **optional(description))
 
 
 class ComplianceForm(Form):
@@ -186,16 +182,10 @@ class ComplianceForm(Form):
         max_length=MAX_CHARACTERS + 1,
         metadata={"description": "The shop; equal to `X-Platform-Shop-Domain`."},
     )
-    customer = fields.Nested(
-        _CustomerForm, load_default=None, allow_none=True, metadata={"description": "The person; absent with `shop/redact`."}
-    )
-    orders_requested = _orders(metadata={"description": "The person's orders, with `customers/data_request`."})
-    orders_to_redact = _orders(metadata={"description": "The person's orders, with `customers/redact`."})
-    data_request = AnyObject(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The platform's own record of the request, with `customers/data_request`."},
-    )
+    customer = fields.Nested(_CustomerForm, **optional("The person; absent with `shop/redact`."))
+    orders_requested = _orders("The person's orders, with `customers/data_request`.")
+    orders_to_redact = _orders("The person's orders, with `customers/redact`.")
+    data_request = AnyObject(**optional("The platform's own record of the request, with `customers/data_request`."))
 
     @post_load
     def _make(self, body: dict[str, Any], **_: Any) -> ComplianceBody:

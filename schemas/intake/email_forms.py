@@ -12,7 +12,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber
+from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber, optional
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
@@ -95,11 +95,9 @@ class _ReceivedAt(AnyText):
 
 
 class _PlainAttachmentForm(LenientForm):
-    name = Text(max_length=MAX_FILE_NAME, load_default=None, allow_none=True, metadata={"description": "The file's name."})
-    content_type = Text(
-        max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True, metadata={"description": "The media type."}
-    )
-    size_bytes = WholeNumber(load_default=None, allow_none=True, metadata={"description": "The size in bytes."})
+    name = Text(max_length=MAX_FILE_NAME, **optional("The file's name."))
+    content_type = Text(max_length=MAX_CONTENT_TYPE, **optional("The media type."))
+    size_bytes = WholeNumber(**optional("The size in bytes."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -117,27 +115,14 @@ class _PlainForm(LenientForm):
     recipients = Mailboxes(
         data_key="to", required=True, may_be_array=True, metadata={"description": "The recipients' mailboxes."}
     )
-    subject = _Words(
-        max_length=MAX_SUBJECT,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The subject; encoded words are decoded."},
-    )
-    text = Text(load_default=None, allow_none=True, metadata={"description": "The text part."})
-    html = AnyText(
-        load_default=None, allow_none=True, metadata={"description": "The HTML part; used only if there is no text."}
-    )
-    received_at = _ReceivedAt(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "When it was received: RFC 3339, or a mail header's date."},
-    )
+    subject = _Words(max_length=MAX_SUBJECT, **optional("The subject; encoded words are decoded."))
+    text = Text(**optional("The text part."))
+    html = AnyText(**optional("The HTML part; used only if there is no text."))
+    received_at = _ReceivedAt(**optional("When it was received: RFC 3339, or a mail header's date."))
     attachments = Several(
         fields.Nested(_PlainAttachmentForm),
         at_most=MAX_ATTACHMENTS,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The attachments; their contents are not stored."},
+        **optional("The attachments; their contents are not stored."),
     )
 
     @post_load
@@ -159,23 +144,9 @@ class _PlainForm(LenientForm):
 class _PostmarkMailboxForm(LenientForm):
     """A mailbox as Postmark parses it; `MailboxHash` is the tag of the address."""
 
-    address = Text(
-        data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True, metadata={"description": "The address."}
-    )
-    name = Text(
-        data_key="Name",
-        max_length=MAX_NAME,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The name before the address."},
-    )
-    tag = Text(
-        data_key="MailboxHash",
-        max_length=MAX_NAME,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The tag in the address."},
-    )
+    address = Text(data_key="Email", max_length=MAX_NAME, **optional("The address."))
+    name = Text(data_key="Name", max_length=MAX_NAME, **optional("The name before the address."))
+    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, **optional("The tag in the address."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
@@ -183,30 +154,11 @@ class _PostmarkMailboxForm(LenientForm):
 
 
 class _PostmarkAttachmentForm(LenientForm):
-    name = Text(
-        data_key="Name",
-        max_length=MAX_FILE_NAME,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The file's name."},
-    )
-    content_type = Text(
-        data_key="ContentType",
-        max_length=MAX_CONTENT_TYPE,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The media type."},
-    )
-    size_bytes = WholeNumber(
-        data_key="ContentLength", load_default=None, allow_none=True, metadata={"description": "The size in bytes."}
-    )
-    content = AnyText(
-        data_key="Content",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The file in base64; only its size is used."},
-    )
-    data = AnyText(data_key="Data", load_default=None, allow_none=True, metadata={"description": "The same as `Content`."})
+    name = Text(data_key="Name", max_length=MAX_FILE_NAME, **optional("The file's name."))
+    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **optional("The media type."))
+    size_bytes = WholeNumber(data_key="ContentLength", **optional("The size in bytes."))
+    content = AnyText(data_key="Content", **optional("The file in base64; only its size is used."))
+    data = AnyText(data_key="Data", **optional("The same as `Content`."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -217,15 +169,8 @@ class _PostmarkAttachmentForm(LenientForm):
         return Attachment(data["name"] or "", data["content_type"] or "", size_bytes)
 
 
-def _several_mailboxes(data_key: str, **options: Any) -> Several:
-    return Several(
-        fields.Nested(_PostmarkMailboxForm),
-        at_most=MAX_RECIPIENTS,
-        data_key=data_key,
-        load_default=None,
-        allow_none=True,
-        **options,
-    )
+def _several_mailboxes(data_key: str, description: str) -> Several:
+    return Several(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **optional(description))
 
 
 class _PostmarkForm(LenientForm):
@@ -236,59 +181,27 @@ class _PostmarkForm(LenientForm):
         required=True,
         metadata={"description": "Postmark's id of the email; accepted once per project."},
     )
-    sender = Mailboxes(
-        data_key="From",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The sender's mailbox; required unless `FromFull` has an address."},
-    )
+    sender = Mailboxes(data_key="From", **optional("The sender's mailbox; required unless `FromFull` has an address."))
     sender_full = fields.Nested(
-        _PostmarkMailboxForm,
-        data_key="FromFull",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The sender's mailbox, parsed by Postmark."},
+        _PostmarkMailboxForm, data_key="FromFull", **optional("The sender's mailbox, parsed by Postmark.")
     )
-    to = Mailboxes(data_key="To", load_default=None, allow_none=True, metadata={"description": "The recipients' mailboxes."})
-    to_full = _several_mailboxes("ToFull", metadata={"description": "The recipients' mailboxes, parsed by Postmark."})
-    cc = Mailboxes(data_key="Cc", load_default=None, allow_none=True, metadata={"description": "The Cc mailboxes."})
-    cc_full = _several_mailboxes("CcFull", metadata={"description": "The Cc mailboxes, parsed by Postmark."})
-    bcc = Mailboxes(data_key="Bcc", load_default=None, allow_none=True, metadata={"description": "The Bcc mailboxes."})
-    bcc_full = _several_mailboxes("BccFull", metadata={"description": "The Bcc mailboxes, parsed by Postmark."})
-    original = Mailboxes(
-        data_key="OriginalRecipient",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The recipient that the email was sent to."},
-    )
-    tag = Text(
-        data_key="MailboxHash",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The tag in the address of that recipient."},
-    )
-    subject = _Words(
-        data_key="Subject",
-        max_length=MAX_SUBJECT,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The subject."},
-    )
-    text = Text(data_key="TextBody", load_default=None, allow_none=True, metadata={"description": "The text part."})
-    html = AnyText(
-        data_key="HtmlBody",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The HTML part; used only if there is no text."},
-    )
-    date = AnyText(data_key="Date", load_default=None, allow_none=True, metadata={"description": "The sender's date."})
+    to = Mailboxes(data_key="To", **optional("The recipients' mailboxes."))
+    to_full = _several_mailboxes("ToFull", "The recipients' mailboxes, parsed by Postmark.")
+    cc = Mailboxes(data_key="Cc", **optional("The Cc mailboxes."))
+    cc_full = _several_mailboxes("CcFull", "The Cc mailboxes, parsed by Postmark.")
+    bcc = Mailboxes(data_key="Bcc", **optional("The Bcc mailboxes."))
+    bcc_full = _several_mailboxes("BccFull", "The Bcc mailboxes, parsed by Postmark.")
+    original = Mailboxes(data_key="OriginalRecipient", **optional("The recipient that the email was sent to."))
+    tag = Text(data_key="MailboxHash", **optional("The tag in the address of that recipient."))
+    subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, **optional("The subject."))
+    text = Text(data_key="TextBody", **optional("The text part."))
+    html = AnyText(data_key="HtmlBody", **optional("The HTML part; used only if there is no text."))
+    date = AnyText(data_key="Date", **optional("The sender's date."))
     attachments = Several(
         fields.Nested(_PostmarkAttachmentForm),
         at_most=MAX_ATTACHMENTS,
         data_key="Attachments",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The attachments; their contents are not stored."},
+        **optional("The attachments; their contents are not stored."),
     )
 
     @post_load

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber, optional
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -161,27 +161,9 @@ class _IssueForm(Form):
 
 class _PageForm(LenientForm):
     url = WebUrl(required=True, metadata={"description": "The URL that was scanned."})
-    normalized_url = WebUrl(
-        data_key="normalizedUrl",
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The scanner's normalized URL of the page."},
-    )
-    status_code = WholeNumber(
-        data_key="statusCode",
-        minimum=100,
-        maximum=999,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The page's HTTP status."},
-    )
-    page_type = Text(
-        data_key="pageType",
-        max_length=100,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The kind of page."},
-    )
+    normalized_url = WebUrl(data_key="normalizedUrl", **optional("The scanner's normalized URL of the page."))
+    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, **optional("The page's HTTP status."))
+    page_type = Text(data_key="pageType", max_length=100, **optional("The kind of page."))
     response_headers = AnyObject(
         data_key="responseHeaders",
         load_default=dict,
@@ -195,11 +177,7 @@ class _PageForm(LenientForm):
 
 class _ArtifactsForm(LenientForm):
     screenshot_path = Text(
-        data_key="screenshotPath",
-        max_length=1000,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The path of the screenshot in the scanner's storage."},
+        data_key="screenshotPath", max_length=1000, **optional("The path of the screenshot in the scanner's storage.")
     )
 
 
