@@ -38,8 +38,9 @@ from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
+from storage.db.leases import JobLease
 from storage.exports import attempts, queries, recoveries
-from storage.exports.recoveries import RecoveryLease, RecoveryProgress
+from storage.exports.recoveries import RecoveryProgress
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
 from storage.targets import summaries
@@ -325,7 +326,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")
 
 
-def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: Interruption) -> RecoveryProgress:
+def _put_back(held: JobLease, task: RecoveryTask, interruption: Interruption) -> RecoveryProgress:
     """Reschedule batch after batch until none is left or a signal arrives; a terminal shows a progress bar."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.

@@ -32,10 +32,11 @@ from service.operations.wiring import build_operations
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
 from storage.db import engine
+from storage.db.leases import JobLease
 from storage.exports.search import export_list
 from storage.targets import targets
 from storage.triage import bulk_jobs
-from storage.triage.bulk_jobs import MAX_MATCHES, BulkJobLease, BulkProgress
+from storage.triage.bulk_jobs import MAX_MATCHES, BulkProgress
 from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
@@ -155,7 +156,7 @@ def _confirm(decision: BulkDecision, query: ExportQuery, count: int) -> None:
         raise Refused("Nothing was changed; answer y, or use --yes.") from None
 
 
-def _process(held: BulkJobLease, settings: Settings, as_json: bool) -> None:
+def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
     """Process a job to its end; raises Refused unless it is done."""
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     task = BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), utc_now)

@@ -12,8 +12,9 @@ from schemas.triage.bulk_jobs import BulkJob
 from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
+from storage.db.leases import JobLease
 from storage.triage import bulk_decisions, bulk_jobs
-from storage.triage.bulk_jobs import BulkJobLease, NewBulkJob
+from storage.triage.bulk_jobs import NewBulkJob
 
 
 class BulkOperations:
@@ -57,7 +58,7 @@ class BulkOperations:
         new = NewBulkJob(decision, query, expected_count, principal.account_id, principal.user_id, principal.key)
         return bulk_jobs.request(new, utc_now(), self._policy)
 
-    def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> BulkJobLease:
+    def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> JobLease:
         """Begin a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
         query = replace(query, account_id=account_id)
         new = NewBulkJob(decision, query, expected_count, account_id, None, OPERATOR.key)

@@ -5,17 +5,28 @@ or when the present lease lapses. NULL means never. Each write is a compare-and-
 that the claimer saw, then the lease. A stale lease updates no row. Exports have statements of their own.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from peewee import Model
 
 from storage.db import identifiers
+from storage.db.engine import transaction
+from storage.db.queries import tuples
 
 
 def compare_and_swap(model: type[Model], row_id: str, *expected: Any, **changes: Any) -> bool:
     """Write `changes` to a row where all of `expected` holds; return whether it did. The caller holds the transaction."""
     return bool(model.update(**changes).where(model._meta.primary_key == row_id, *expected).execute())
+
+
+@dataclass(frozen=True, slots=True)
+class JobLease:
+    """A job and the lease of its present holder."""
+
+    id: str
+    lease: str
 
 
 class LeasedJobs:
@@ -25,6 +36,20 @@ class LeasedJobs:
         self._model = model
         self._lease = lease
         self._due_at = due_at
+
+    def any_waiting(self, now: datetime) -> bool:
+        """Return whether a job may be claimed at `now`."""
+        return bool(self._waiting(now).exists())
+
+    def claim_oldest(self, now: datetime, lease_s: float, **changes: Any) -> JobLease | None:
+        """Claim the job that has waited longest, as `claim` does; None if there is none, or if it is no longer due."""
+        waiting = self._waiting(now, self._model._meta.primary_key, getattr(self._model, self._due_at))
+        with transaction():
+            for job_id, seen_due_at in tuples(waiting.order_by(getattr(self._model, self._due_at)).limit(1)):
+                # Another worker, its former holder that woke up, or a cancellation may have won.
+                lease = self.claim(job_id, seen_due_at, now, lease_s, **changes)
+                return JobLease(job_id, lease) if lease else None
+        return None
 
     def claim(
         self, job_id: str, seen_due_at: datetime, now: datetime, lease_s: float, *expected: Any, **changes: Any
@@ -50,6 +75,9 @@ class LeasedJobs:
         """End a lease: the job is due again at `due_at`, or never. Return whether the lease still held."""
         ended = {self._lease: None, self._due_at: due_at}
         return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **ended, **changes)
+
+    def _waiting(self, now: datetime, *columns: Any) -> Any:
+        return self._model.select(*columns).where(getattr(self._model, self._due_at) <= now)
 
     def _holds(self, lease: str) -> Any:
         return getattr(self._model, self._lease) == lease

@@ -19,7 +19,7 @@ from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
 from storage.db.engine import is_sqlite, transaction
-from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports import transitions
@@ -41,14 +41,6 @@ _FROM_THE_FIRST: Final = ""
 _IS_RUNNING: Final = RecoveryRow.status == RecoveryStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(RecoveryRow)
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryLease:
-    """A recovery and the lease of its present holder."""
-
-    id: str
-    lease: str
 
 
 class RecoveryProgress(Enum):
@@ -79,14 +71,14 @@ class AlreadyRecovering(Conflict):
         self.recovery_id = recovery_id
 
 
-def begin(target_id: str, since: datetime, now: datetime, actor: str) -> RecoveryLease:
+def begin(target_id: str, since: datetime, now: datetime, actor: str) -> JobLease:
     """Create a recovery of what failed at a target at `since` or later, and claim it for its first batch.
 
     Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
     lease = identifiers.new_id(identifiers.LEASE, now)
     recovery_id = _create(target_id, None, since, now, actor, lease, now + timedelta(seconds=LEASE_S))
-    return RecoveryLease(recovery_id, lease)
+    return JobLease(recovery_id, lease)
 
 
 def request(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
@@ -99,21 +91,15 @@ def request(target_id: str, account_id: int, since: datetime, now: datetime, act
 
 def any_waiting(now: datetime) -> bool:
     """Return whether a recovery may be claimed at `now`."""
-    return bool(RecoveryRow.select().where(RecoveryRow.next_run_at <= now).exists())
+    return _jobs.any_waiting(now)
 
 
-def claim_next(now: datetime) -> RecoveryLease | None:
+def claim_next(now: datetime) -> JobLease | None:
     """Claim the recovery that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
-    with transaction():
-        due = RecoveryRow.select(RecoveryRow.id, RecoveryRow.next_run_at).where(RecoveryRow.next_run_at <= now)
-        for recovery_id, next_run_at in tuples(due.order_by(RecoveryRow.next_run_at).limit(1)):
-            # Another worker, its former holder that woke up, or a cancellation may have won.
-            lease = _jobs.claim(recovery_id, next_run_at, now, LEASE_S)
-            return RecoveryLease(recovery_id, lease) if lease else None
-    return None
+    return _jobs.claim_oldest(now, LEASE_S)
 
 
-def advance(held: RecoveryLease, now: datetime) -> RecoveryBatch:
+def advance(held: JobLease, now: datetime) -> RecoveryBatch:
     """Make the next batch due again, or end the recovery where nothing is left; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
@@ -134,7 +120,7 @@ def advance(held: RecoveryLease, now: datetime) -> RecoveryBatch:
     return RecoveryBatch(RecoveryProgress.MOVED, moved)
 
 
-def release(held: RecoveryLease, now: datetime) -> None:
+def release(held: JobLease, now: datetime) -> None:
     """Let another worker claim a recovery at once; a stale lease changes nothing."""
     with transaction():
         _jobs.finish(held.id, held.lease, due_at=now)

@@ -20,9 +20,8 @@ from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import savepoint, transaction
-from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
-from storage.db.queries import tuples
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings
 from storage.intake.findings import PreparedPostback
@@ -54,14 +53,6 @@ class NewReportUpload:
     scan_run_id: int
     is_new_run: bool
     actor: str
-
-
-@dataclass(frozen=True, slots=True)
-class UploadLease:
-    """An upload and the lease of its present holder."""
-
-    id: str
-    lease: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +151,21 @@ def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
 
 def any_waiting(now: datetime) -> bool:
     """Return whether an upload may be claimed at `now`."""
-    return bool(ReportUploadRow.select().where(ReportUploadRow.next_run_at <= now).exists())
+    return _jobs.any_waiting(now)
 
 
-def claim_next(now: datetime) -> UploadLease | None:
+def claim_next(now: datetime) -> JobLease | None:
     """Claim the upload that has waited longest; None if there is none. The claim lapses LEASE_S after its last postback."""
-    with transaction():
-        due = ReportUploadRow.select(ReportUploadRow.id, ReportUploadRow.next_run_at)
-        found = tuples(due.where(ReportUploadRow.next_run_at <= now).order_by(ReportUploadRow.next_run_at).limit(1))
-        for upload_id, next_run_at in found:
-            running = ReportUploadStatus.RUNNING.value
-            lease = _jobs.claim(upload_id, next_run_at, now, LEASE_S, status=running)
-            return UploadLease(upload_id, lease) if lease else None
-    return None
+    return _jobs.claim_oldest(now, LEASE_S, status=ReportUploadStatus.RUNNING.value)
 
 
-def held(lease: UploadLease) -> HeldUpload | None:
+def held(lease: JobLease) -> HeldUpload | None:
     """Return what the holder of a lease needs; None for a stale lease."""
     query = ReportUploadRow.select(*columns(HeldUpload, ReportUploadRow))
     return read_first(HeldUpload, query.where(ReportUploadRow.id == lease.id, ReportUploadRow.lease == lease.lease))
 
 
-def content(lease: UploadLease, vault: Vault) -> bytes:
+def content(lease: JobLease, vault: Vault) -> bytes:
     """Return the bytes of a held report. Raises WrongEncryptionKey, NoEncryptionKey."""
     query = ReportUploadRow.select(ReportUploadRow.content_sealed).where(ReportUploadRow.id == lease.id)
     sealed = query.scalar()
@@ -190,7 +174,7 @@ def content(lease: UploadLease, vault: Vault) -> bytes:
     return vault.open(bytes(sealed), UPLOADED_REPORT.context(lease.id)).encode("latin-1")
 
 
-def begin(lease: UploadLease, total: int, skipped: Sequence[str], now: datetime) -> bool:
+def begin(lease: JobLease, total: int, skipped: Sequence[str], now: datetime) -> bool:
     """Store the number of postbacks and what the report's reader skipped; end an import without postbacks.
 
     Returns whether the lease still held. A repeated call, after a kill, changes nothing that was counted.
@@ -206,7 +190,7 @@ def begin(lease: UploadLease, total: int, skipped: Sequence[str], now: datetime)
 
 
 def record(
-    lease: UploadLease,
+    lease: JobLease,
     number: int,
     total: int,
     postback: PreparedPostback | RefusedPostback,
@@ -234,14 +218,14 @@ def record(
         return False
 
 
-def fail(lease: UploadLease, error: UploadError, reason: str, now: datetime) -> None:
+def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> None:
     """End an import that cannot go on, with a reason for its user; a stale lease changes nothing."""
     with transaction():
         if _jobs.renew(lease.id, lease.lease, now, LEASE_S, left_out=[["", reason]] if reason else []):
             _end(lease.id, ReportUploadStatus.FAILED, now, error)
 
 
-def _is(lease: UploadLease) -> Any:
+def _is(lease: JobLease) -> Any:
     return ReportUploadRow.id == lease.id
 
 

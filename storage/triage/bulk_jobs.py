@@ -28,7 +28,7 @@ from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
 from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import savepoint, transaction
-from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
 from storage.db.queries import tuples
 from storage.exports import transitions
@@ -60,14 +60,6 @@ class NewBulkJob:
     account_id: int
     user_id: int | None
     actor: str
-
-
-@dataclass(frozen=True, slots=True)
-class BulkJobLease:
-    """A bulk job and the lease of its present holder."""
-
-    id: str
-    lease: str
 
 
 class BulkProgress(Enum):
@@ -116,10 +108,10 @@ class _Held:
         )
 
 
-def begin(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJobLease:
+def begin(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> JobLease:
     """Create a job and claim it for its first batch. Raises what `request` raises."""
     lease = identifiers.new_id(identifiers.LEASE, now)
-    return BulkJobLease(_create(new, now, policy, lease, now + timedelta(seconds=LEASE_S)), lease)
+    return JobLease(_create(new, now, policy, lease, now + timedelta(seconds=LEASE_S)), lease)
 
 
 def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
@@ -133,21 +125,15 @@ def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
 
 def any_waiting(now: datetime) -> bool:
     """Return whether a job may be claimed at `now`."""
-    return bool(BulkJobRow.select().where(BulkJobRow.next_run_at <= now).exists())
+    return _jobs.any_waiting(now)
 
 
-def claim_next(now: datetime) -> BulkJobLease | None:
+def claim_next(now: datetime) -> JobLease | None:
     """Claim the job that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
-    with transaction():
-        due = BulkJobRow.select(BulkJobRow.id, BulkJobRow.next_run_at).where(BulkJobRow.next_run_at <= now)
-        for job_id, next_run_at in tuples(due.order_by(BulkJobRow.next_run_at).limit(1)):
-            # Another worker, its former holder that woke up, or a cancellation may have won.
-            lease = _jobs.claim(job_id, next_run_at, now, LEASE_S)
-            return BulkJobLease(job_id, lease) if lease else None
-    return None
+    return _jobs.claim_oldest(now, LEASE_S)
 
 
-def advance(held: BulkJobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> BulkBatch:
+def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> BulkBatch:
     """Decide on the next batch, and end the job after the last one; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
@@ -177,7 +163,7 @@ def advance(held: BulkJobLease, now: datetime, policy: TargetPolicy, limits: Acc
         return BulkBatch(BulkProgress.ENDED, len(batch), due)
 
 
-def release(held: BulkJobLease, now: datetime) -> None:
+def release(held: JobLease, now: datetime) -> None:
     """Let another worker claim a job at once; a stale lease changes nothing."""
     with transaction():
         _jobs.finish(held.id, held.lease, due_at=now)

@@ -13,8 +13,9 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import connection
+from storage.db.leases import JobLease
 from storage.triage import bulk_jobs
-from storage.triage.bulk_jobs import BulkBatch, BulkJobLease, BulkProgress
+from storage.triage.bulk_jobs import BulkBatch, BulkProgress
 
 #: How late at most the job of a killed worker or command is continued after its lease has expired.
 POLL_S: Final = 2.0
@@ -34,7 +35,7 @@ class BulkJobTask:
         self._policy = policy
         self._limits = limits
         self._now = now
-        self._lease: BulkJobLease | None = None
+        self._lease: JobLease | None = None
         self._is_redis_up = True
 
     def run_once(self) -> bool:
@@ -48,7 +49,7 @@ class BulkJobTask:
             self._lease = None
         return True
 
-    def decide_batch(self, lease: BulkJobLease) -> BulkBatch:
+    def decide_batch(self, lease: JobLease) -> BulkBatch:
         """Decide on the next batch of a job, notify the workers of what is due, and let other writers write."""
         with connection():
             step = bulk_jobs.advance(lease, self._now(), self._policy, self._limits)
@@ -59,7 +60,7 @@ class BulkJobTask:
             time.sleep(_PAUSE_S)
         return step
 
-    def _claim(self) -> BulkJobLease | None:
+    def _claim(self) -> JobLease | None:
         with connection():
             # Reading takes no write lock; nearly all calls end here.
             lease = bulk_jobs.claim_next(self._now()) if bulk_jobs.any_waiting(self._now()) else None

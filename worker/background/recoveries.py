@@ -12,8 +12,9 @@ from typing import Final
 
 from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import connection
+from storage.db.leases import JobLease
 from storage.exports import recoveries
-from storage.exports.recoveries import RecoveryBatch, RecoveryLease, RecoveryProgress
+from storage.exports.recoveries import RecoveryBatch, RecoveryProgress
 
 #: How late at most the recovery of a killed command is continued after its lease has expired.
 POLL_S: Final = 2.0
@@ -29,7 +30,7 @@ class RecoveryTask:
     def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
         self._wake_ups = wake_ups
         self._now = now
-        self._lease: RecoveryLease | None = None
+        self._lease: JobLease | None = None
         self._is_redis_up = True
 
     def run_once(self) -> bool:
@@ -43,7 +44,7 @@ class RecoveryTask:
             self._lease = None
         return True
 
-    def redeliver_batch(self, lease: RecoveryLease) -> RecoveryBatch:
+    def redeliver_batch(self, lease: JobLease) -> RecoveryBatch:
         """Make the next batch of a recovery due, notify the workers, and let other writers write."""
         with connection():
             step = recoveries.advance(lease, self._now())
@@ -54,7 +55,7 @@ class RecoveryTask:
             time.sleep(_PAUSE_S)
         return step
 
-    def _claim(self) -> RecoveryLease | None:
+    def _claim(self) -> JobLease | None:
         with connection():
             # Reading takes no write lock; nearly all calls end here.
             lease = recoveries.claim_next(self._now()) if recoveries.any_waiting(self._now()) else None

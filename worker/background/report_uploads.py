@@ -18,10 +18,11 @@ from schemas.report_files.formats import read_issues
 from schemas.report_files.pages import PagePostback, PreparedImport, prepare
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import connection
+from storage.db.leases import JobLease
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings, report_uploads
 from storage.intake.findings import PreparedPostback
-from storage.intake.report_uploads import HeldUpload, RefusedPostback, UploadLease
+from storage.intake.report_uploads import HeldUpload, RefusedPostback
 from storage.secrets.vault import Vault
 
 #: How long a user waits at most for the first postback, and the report of a killed worker after its lease has expired.
@@ -38,7 +39,7 @@ _names: Final = _form.member_names()
 class _Import:
     """The report that this worker imports; `done` counts postbacks."""
 
-    lease: UploadLease
+    lease: JobLease
     project_id: int
     prepared: PreparedImport
     done: int
@@ -68,7 +69,7 @@ class ReportUploadTask:
         self._read(lease)
         return True
 
-    def _read(self, lease: UploadLease) -> None:
+    def _read(self, lease: JobLease) -> None:
         with connection():
             upload = report_uploads.held(lease)
             if upload is None:

@@ -16,6 +16,7 @@ from schemas.exports.recoveries import Recovery
 from schemas.targets.target import Target
 from storage.db import identifiers
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from storage.db.leases import JobLease
 from storage.db.models import ExportRow
 from storage.exports import queries, recoveries, transitions
 from storage.exports.recoveries import (
@@ -25,7 +26,6 @@ from storage.exports.recoveries import (
     LEASE_S,
     AlreadyRecovering,
     RecoveryBatch,
-    RecoveryLease,
     RecoveryProgress,
 )
 from storage.exports.transitions import RECOVERY_EXAMINED
@@ -42,11 +42,11 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> RecoveryLease:
+def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> JobLease:
     return recoveries.begin(target.id, since, now, "operator")
 
 
-def work(held: RecoveryLease, now: datetime = NOW) -> list[RecoveryBatch]:
+def work(held: JobLease, now: datetime = NOW) -> list[RecoveryBatch]:
     """Advance to the end; return the steps."""
     steps = [recoveries.advance(held, now)]
     while steps[-1].progress is RecoveryProgress.MOVED:

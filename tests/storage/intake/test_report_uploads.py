@@ -15,9 +15,10 @@ from storage.accounts import users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.compliance.erasure import ERASABLE_TABLES
 from storage.db.engine import execute, rows, transaction
+from storage.db.leases import JobLease
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import findings, report_uploads
-from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback, UploadLease
+from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback
 from storage.secrets.vault import Vault
 from tests.support.factories import (
     NOW,
@@ -50,7 +51,7 @@ def new(customer: Customer, **changes: Any) -> NewReportUpload:
     return NewReportUpload(**{**members, **changes})
 
 
-def claimed(now: datetime = NOW) -> UploadLease:
+def claimed(now: datetime = NOW) -> JobLease:
     lease = report_uploads.claim_next(now)
     assert lease is not None
     return lease
@@ -61,7 +62,7 @@ def posted(customer: Customer, upload: ReportUpload, *codes: str) -> findings.Pr
     return findings.prepare_postback(read_checked(PostbackForm(), body), customer.project_id)
 
 
-def record(lease: UploadLease, number: int, total: int, page: Any, now: datetime = NOW, limits: Any = UNLIMITED) -> bool:
+def record(lease: JobLease, number: int, total: int, page: Any, now: datetime = NOW, limits: Any = UNLIMITED) -> bool:
     return report_uploads.record(lease, number, total, page, now, limits, LEFT_TO_WORKERS)
 
 
@@ -91,7 +92,7 @@ def test_a_report_is_stored_encrypted_and_read_by_its_holder_alone(customer: Cus
     assert report_uploads.content(lease, VAULT) == CONTENT
     with pytest.raises(WrongEncryptionKey):
         report_uploads.content(lease, Vault([b"B" * 32]))
-    assert report_uploads.held(UploadLease(upload.id, "lse_other")) is None
+    assert report_uploads.held(JobLease(upload.id, "lse_other")) is None
 
 
 def test_postbacks_their_counts_and_refusals_are_stored_and_the_content_is_erased(customer: Customer) -> None:

@@ -17,9 +17,10 @@ from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts, users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute, rows, transaction
+from storage.db.leases import JobLease
 from storage.exports import queries
 from storage.triage import bulk_jobs, decisions
-from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, BulkBatch, BulkJobLease, BulkProgress, NewBulkJob
+from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, BulkBatch, BulkProgress, NewBulkJob
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_approved, make_customer, make_exports, make_failed
 from tests.support.fakes import Rollback
 from tests.support.many_rows import many_finished, many_targets
@@ -41,15 +42,15 @@ def new(customer: Customer, decision: BulkDecision, expected: int, *statuses: st
     return NewBulkJob(decision, query, expected, customer.account_id, customer.user_id, f"user:{customer.user_id}")
 
 
-def begin(customer: Customer, decision: BulkDecision, expected: int, *statuses: str) -> BulkJobLease:
+def begin(customer: Customer, decision: BulkDecision, expected: int, *statuses: str) -> JobLease:
     return bulk_jobs.begin(new(customer, decision, expected, *statuses), NOW, LOOPBACK_POLICY)
 
 
-def advance(held: BulkJobLease, now: datetime = NOW, limits: AccountLimits = UNLIMITED) -> BulkBatch:
+def advance(held: JobLease, now: datetime = NOW, limits: AccountLimits = UNLIMITED) -> BulkBatch:
     return bulk_jobs.advance(held, now, LOOPBACK_POLICY, limits)
 
 
-def work(held: BulkJobLease) -> BulkJob:
+def work(held: JobLease) -> BulkJob:
     while advance(held).progress is BulkProgress.MOVED:
         pass
     return bulk_jobs.get(held.id)

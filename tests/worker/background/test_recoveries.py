@@ -4,14 +4,15 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
+from storage.db.leases import JobLease
 from storage.exports import recoveries
-from storage.exports.recoveries import BATCH_SIZE, RecoveryLease, RecoveryProgress
+from storage.exports.recoveries import BATCH_SIZE, RecoveryProgress
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import RecoveryTask
 
 
-def abandoned(target: Target) -> RecoveryLease:
+def abandoned(target: Target) -> JobLease:
     """Begin a recovery whose command died long ago."""
     return recoveries.begin(target.id, NOW, NOW, "operator")
 
