@@ -3,7 +3,6 @@
 A rule with an action other than `label` also needs the ability to approve exports.
 """
 
-import json
 from typing import Final
 
 import falcon
@@ -16,7 +15,7 @@ from schemas.settings.definitions import RouteFamily
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_page, send_page
+from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from service.operations.approval_rules import ApprovalRuleOperations
 from storage.db import identifiers
@@ -73,9 +72,8 @@ class ApprovalRuleResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Return the record."""
-        resp.content_type = falcon.MEDIA_JSON
         record = dump_rule(self._rules.get(rule_id, req.context.principal))
-        resp.data = json.dumps(record, ensure_ascii=False).encode()
+        send_record(resp, record)
 
     on_head = on_get
 

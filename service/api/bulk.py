@@ -1,6 +1,5 @@
 """`POST /api/ticket-exports/bulk` and `/api/bulk-jobs`: one decision on many exports, at once or as a job."""
 
-import json
 from typing import Final
 
 import falcon
@@ -14,7 +13,7 @@ from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results
 from service.api.exports import EXPORTS
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_page, send_page
+from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from service.operations.bulk import BulkOperations
 from service.operations.exports import ExportOperations
@@ -90,8 +89,7 @@ class BulkJobResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response, job_id: str) -> None:
         """Return the record."""
         job = self._bulk.job(job_id, req.context.principal)
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(dump(BulkJobResponse, job), ensure_ascii=False).encode()
+        send_record(resp, dump(BulkJobResponse, job))
 
     on_head = on_get
 

@@ -81,16 +81,23 @@ class TicketExportRetryResource:
         return _due(export, self._public_base_url)
 
 
-class TicketExportDismissalResource:
+class _DecisionResource:
+    """A POST to one export that delivers nothing; its body may be absent."""
+
+    family = RouteFamily.EXPORTS
+    form: type[Form]
+
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
+        self.operations = {"POST": _optional(self.form())}
+        self._executor = executor
+        self._exports = exports
+
+
+class TicketExportDismissalResource(_DecisionResource):
     """Dismisses a prepared export."""
 
     path = f"{EXPORTS}/{{export_id}}/dismiss"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _optional(DismissalForm())}
-        self._executor = executor
-        self._exports = exports
+    form = DismissalForm
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Dismiss the export."""
@@ -101,32 +108,22 @@ class TicketExportDismissalResource:
         return decided(self._exports.dismiss(export_id, req.context.principal, wanted.reason, wanted.note))
 
 
-class TicketExportRestorationResource:
+class TicketExportRestorationResource(_DecisionResource):
     """Makes a dismissed export prepared again, or ends a snooze."""
 
     path = f"{EXPORTS}/{{export_id}}/restore"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _optional(NoMembers())}
-        self._executor = executor
-        self._exports = exports
+    form = NoMembers
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Restore the export."""
         self._executor.respond(req, resp, lambda: decided(self._exports.restore(export_id, req.context.principal)))
 
 
-class TicketExportSnoozeResource:
+class TicketExportSnoozeResource(_DecisionResource):
     """Snoozes a prepared export."""
 
     path = f"{EXPORTS}/{{export_id}}/snooze"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _optional(SnoozeForm())}
-        self._executor = executor
-        self._exports = exports
+    form = SnoozeForm
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Snooze the export."""
@@ -137,16 +134,11 @@ class TicketExportSnoozeResource:
         return decided(self._exports.snooze(export_id, req.context.principal, wanted.until))
 
 
-class TicketExportSplitResource:
+class TicketExportSplitResource(_DecisionResource):
     """Turns a prepared group into one export for each finding."""
 
     path = f"{EXPORTS}/{{export_id}}/split"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _optional(NoMembers())}
-        self._executor = executor
-        self._exports = exports
+    form = NoMembers
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Split the group."""

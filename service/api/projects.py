@@ -1,7 +1,5 @@
 """`/api/projects`: list and read the account's projects, and set how their findings become tickets."""
 
-import json
-
 import falcon
 
 from schemas.api.accounts import ProjectResponse
@@ -11,7 +9,7 @@ from schemas.intake.grouping import ProjectForm
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_numbered_page, send_page
+from service.http.paging import read_numbered_page, send_page, send_record
 from service.http.request_pipeline import Operation
 from service.operations import projects
 
@@ -51,9 +49,8 @@ class ProjectResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, project_id: str) -> None:
         """Return the project."""
-        resp.content_type = falcon.MEDIA_JSON
         project = projects.get(project_id, req.context.principal)
-        resp.data = json.dumps(dump(ProjectResponse, project), ensure_ascii=False).encode()
+        send_record(resp, dump(ProjectResponse, project))
 
     on_head = on_get
 

@@ -4,7 +4,6 @@ Beginning and cancelling deliver something or stop it, so they need an account t
 not.
 """
 
-import json
 from typing import Final
 
 import falcon
@@ -18,7 +17,7 @@ from schemas.exports.recoveries import RecoveryForm
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_page, send_page
+from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from service.operations.recoveries import RecoveryOperations
 from storage.db import identifiers
@@ -77,8 +76,7 @@ class RecoveryResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response, recovery_id: str) -> None:
         """Return the record."""
         recovery = recoveries.get(recovery_id, req.context.principal.account_id)
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(dump(RecoveryResponse, recovery), ensure_ascii=False).encode()
+        send_record(resp, dump(RecoveryResponse, recovery))
 
     on_head = on_get
 

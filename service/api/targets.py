@@ -4,7 +4,6 @@ Only an account that may use webhook targets creates and edits them; one that ma
 targets.
 """
 
-import json
 from typing import Any, Final
 
 import falcon
@@ -19,7 +18,7 @@ from schemas.targets.providers import providers
 from schemas.targets.target import TargetStatus
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import read_page, send_page
+from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Operation
 from service.operations.targets import TargetOperations
 from storage.db import identifiers
@@ -77,10 +76,7 @@ class ProvidersResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return every provider with the schema of its settings."""
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(
-            {"items": [dump(ProviderResponse, each) for each in providers()]}, ensure_ascii=False
-        ).encode()
+        send_record(resp, {"items": [dump(ProviderResponse, each) for each in providers()]})
 
     on_head = on_get
 
@@ -101,8 +97,7 @@ class TargetResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Return the record."""
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(self._record(req, target_id), ensure_ascii=False).encode()
+        send_record(resp, self._record(req, target_id))
 
     on_head = on_get
 

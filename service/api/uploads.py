@@ -25,13 +25,14 @@ class _UploadResource:
     """Stores one kind of upload and prepares an export from it."""
 
     family = RouteFamily.HANDOFFS
+    ability: Ability
+    form: type[Form]
     response: type[ResponseSchema]
 
-    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations, ability: Ability, form: Form) -> None:
+    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
         self._uploads = uploads
-        self.operations = {
-            "POST": Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True, prepare=prepare_upload)
-        }
+        bearer = Bearer(TokenKind.PLATFORM, self.ability)
+        self.operations = {"POST": Operation(bearer, self.form(), has_dry_run=True, prepare=prepare_upload)}
         self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -51,10 +52,9 @@ class EvidenceCapturesResource(_UploadResource):
 
     path = "/api/browser-extension/evidence-captures"
     source = InboundSource.BROWSER_EXTENSION
+    ability = Ability.UPLOAD_EVIDENCE
+    form = CaptureForm
     response = CaptureUploadResponse
-
-    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
-        super().__init__(executor, uploads, Ability.UPLOAD_EVIDENCE, CaptureForm())
 
 
 class CmsDiagnosticsResource(_UploadResource):
@@ -62,10 +62,9 @@ class CmsDiagnosticsResource(_UploadResource):
 
     path = "/api/cms-plugins/cms-commerce/diagnostics"
     source = InboundSource.CMS_PLUGIN
+    ability = Ability.UPLOAD_CMS_DIAGNOSTICS
+    form = CmsDiagnosticsForm
     response = CmsUploadResponse
-
-    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
-        super().__init__(executor, uploads, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())
 
 
 class StorefrontDiagnosticsResource(_UploadResource):
@@ -73,7 +72,6 @@ class StorefrontDiagnosticsResource(_UploadResource):
 
     path = "/api/storefront-app/diagnostics"
     source = InboundSource.STOREFRONT_APP
+    ability = Ability.UPLOAD_STOREFRONT_DIAGNOSTICS
+    form = StorefrontDiagnosticsForm
     response = StorefrontUploadResponse
-
-    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
-        super().__init__(executor, uploads, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())

@@ -3,7 +3,6 @@
 A cursor belongs to the filters and the order that it was created for; with others it is refused.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +23,7 @@ from schemas.triage.export_filter import (
     encode_cursor,
     query_from,
 )
-from service.http.paging import read_limit, read_text
+from service.http.paging import read_limit, read_text, send_record
 from storage.exports.search import export_list
 from storage.exports.search.export_list import position_of
 
@@ -95,9 +94,8 @@ def send_export_page(
     query = page.next_page(found)
     if query is not None:
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
-    resp.content_type = falcon.MEDIA_JSON
     items = [listed_record(each, now) for each in found[: page.limit]]
     body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor(found), "total": export_list.count(page.query)}
     if page.has_facets:
         body["facets"] = export_list.facets(page.query)
-    resp.data = json.dumps(body, ensure_ascii=False).encode()
+    send_record(resp, body)

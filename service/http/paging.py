@@ -78,8 +78,13 @@ def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Seque
     cursor = None if query is None else _cursor(ids[page.limit - 1])
     if query is not None:
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
+    send_record(resp, {"items": shown, "next_cursor": cursor})
+
+
+def send_record(resp: falcon.Response, record: Mapping[str, Any]) -> None:
+    """Send a JSON object."""
     resp.content_type = falcon.MEDIA_JSON
-    resp.data = json.dumps({"items": shown, "next_cursor": cursor}, ensure_ascii=False).encode()
+    resp.data = json.dumps(record, ensure_ascii=False).encode()
 
 
 def next_page(page: PageRequest, ids: Sequence[str]) -> str | None:

@@ -101,8 +101,13 @@ def _words(words: Iterable[str]) -> list[str]:
     return [str(word) for word in words]
 
 
-def _one_or_more(words: Iterable[str]) -> dict[str, Any]:
-    return {"type": "array", "minItems": 1, "items": {"type": "string", "enum": _words(words)}}
+def _several(name: str, description: str, entry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    schema = {"type": "array", "minItems": 1, **more, "items": dict(entry)}
+    return _query(name, f"{description}, separated by commas.", schema, style="form", explode=False)
+
+
+def _several_of(name: str, description: str, words: Iterable[str]) -> dict[str, Any]:
+    return _several(name, description, {"type": "string", "enum": _words(words)})
 
 
 #: Every parameter, by the name of its component.
@@ -150,52 +155,23 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
     "Cursor": _query("cursor", "`next_cursor` of the previous page.", {"type": "string"}),
-    "ExportStatuses": _query(
-        "status",
-        "Only exports with one of these statuses, separated by commas.",
-        _one_or_more(ExportStatus),
-        style="form",
-        explode=False,
-    ),
-    "Severities": _query(
-        "severity",
-        "Only exports with one of these severities, separated by commas.",
-        _one_or_more(SEVERITIES),
-        style="form",
-        explode=False,
-    ),
-    "ProjectIds": _query(
+    "ExportStatuses": _several_of("status", "Only exports with one of these statuses", ExportStatus),
+    "Severities": _several_of("severity", "Only exports with one of these severities", SEVERITIES),
+    "ProjectIds": _several(
         "project_id",
-        "Only exports of these projects, separated by commas.",
-        {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_VALUES,
-            "items": {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
-        },
-        style="form",
-        explode=False,
+        "Only exports of these projects",
+        {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
+        maxItems=MAX_VALUES,
     ),
-    "TargetIds": _query(
-        "target_id",
-        "Only exports for these targets, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": _id("tgt")},
-        style="form",
-        explode=False,
+    "TargetIds": _several("target_id", "Only exports for these targets", _id("tgt"), maxItems=MAX_VALUES),
+    "Rules": _several(
+        "rule", "Only exports of these rule codes, exactly as they are", {"type": "string"}, maxItems=MAX_VALUES
     ),
-    "Rules": _query(
-        "rule",
-        "Only exports of these rule codes, exactly as they are, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": {"type": "string"}},
-        style="form",
-        explode=False,
-    ),
-    "Hosts": _query(
+    "Hosts": _several(
         "host",
-        "Only exports with a page on one of these hosts, any page of a group, separated by commas.",
-        {"type": "array", "minItems": 1, "maxItems": MAX_VALUES, "items": {"type": "string"}},
-        style="form",
-        explode=False,
+        "Only exports with a page on one of these hosts, any page of a group",
+        {"type": "string"},
+        maxItems=MAX_VALUES,
     ),
     "SearchWords": _query(
         "q",
@@ -217,13 +193,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Facets": _query(
         "facets", "`true` adds how many exports there are with each value.", {"type": "string", "enum": ["true", "false"]}
     ),
-    "SourceTypes": _query(
-        "source",
-        "Only exports from one of these kinds of source, separated by commas.",
-        _one_or_more(SOURCE_TYPES),
-        style="form",
-        explode=False,
-    ),
+    "SourceTypes": _several_of("source", "Only exports from one of these kinds of source", SOURCE_TYPES),
     "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
         "If-None-Match",
