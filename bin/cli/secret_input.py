@@ -22,9 +22,9 @@ def own_vault(settings: Settings) -> Vault:
     return vault
 
 
-def read_secret(prompt: str = "Secret", remedy: str = f"; {HOW_TO_MAKE_ONE}") -> str:
-    """Read one line, without its newline. Raises Refused, with the `remedy` for a secret that is too short."""
-    return _checked(_read(prompt), remedy)
+def read_secret(prompt: str = "Secret", fix: str = f"; {HOW_TO_MAKE_ONE}") -> str:
+    """Read one line, without its newline. Raises Refused, with the `fix` for a secret that is too short."""
+    return _checked(_read(prompt), fix)
 
 
 def read_line(prompt: str) -> str:
@@ -53,10 +53,10 @@ def read_certificate() -> str:
         raise Refused(f"{' '.join(map(str, invalid.messages))} Nothing was changed.") from None
 
 
-def _checked(text: str, remedy: str) -> str:
+def _checked(text: str, fix: str) -> str:
     secret = secret_from(text)
     if secret is SecretFault.TOO_SHORT:
-        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more{remedy}. Nothing was changed.")
+        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more{fix}. Nothing was changed.")
     if isinstance(secret, SecretFault):
         raise Refused(f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.")
     return secret

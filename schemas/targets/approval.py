@@ -53,8 +53,8 @@ class TargetUrlRefused(ValidationFailed):
 
 def not_active(status: str, reason: str | None) -> FieldProblem:
     """Return the problem of a target that is not active: its status, the cause and the fix."""
-    remedy = _UNSIGNED if status == TargetStatus.INACTIVE else _RESUME
-    return _problem(_NOT_ACTIVE, f"This target is {status}", reason, remedy)
+    next_step = _UNSIGNED if status == TargetStatus.INACTIVE else _RESUME
+    return _problem(_NOT_ACTIVE, f"This target is {status}", reason, next_step)
 
 
 def require_approvable(target_id: str, base_url: str, state: ApprovalState, policy: TargetPolicy) -> None:
@@ -71,8 +71,8 @@ def require_approvable(target_id: str, base_url: str, state: ApprovalState, poli
         raise ValidationFailed(problem)
 
 
-def _problem(code: str, sentence: str, reason: str | None, remedy: str) -> FieldProblem:
+def _problem(code: str, sentence: str, reason: str | None, next_step: str) -> FieldProblem:
     if reason is None:
-        return FieldProblem(_PATH, code, f"{sentence}. {remedy}")
+        return FieldProblem(_PATH, code, f"{sentence}. {next_step}")
     cause, fix = help_for(reason)
-    return FieldProblem(_PATH, code, f"{sentence} ({reason}). {cause} {fix} {remedy}")
+    return FieldProblem(_PATH, code, f"{sentence} ({reason}). {cause} {fix} {next_step}")

@@ -75,11 +75,11 @@ class SchemaState:
             return f"{database.obj.database}: {self.damage}; restore a backup, or set DATABASE_URL to another file."
         if self.foreign:
             tables = ", ".join(self.foreign[:_TABLES_NAMED]) + (", …" if len(self.foreign) > _TABLES_NAMED else "")
-            remedy = "set DATABASE_URL to an empty database or to RiskRelay's own."
-            return f"The database holds another application's tables ({tables}); {remedy}"
+            fix = "set DATABASE_URL to an empty database or to RiskRelay's own."
+            return f"The database holds another application's tables ({tables}); {fix}"
         if self.unknown:
-            remedy = "install that version, or restore a backup made before it."
-            return f"The database is of a newer RiskRelay ({', '.join(self.unknown)}); {remedy}"
+            fix = "install that version, or restore a backup made before it."
+            return f"The database is of a newer RiskRelay ({', '.join(self.unknown)}); {fix}"
         return None
 
 

@@ -341,7 +341,7 @@ def test_what_is_no_secret_is_refused_and_changes_nothing(shell: Shell, typed: s
     assert shell.json("secret", "list") == before
 
 
-def test_a_secret_that_is_too_short_is_refused_with_the_remedy_and_changes_nothing(shell: Shell, target_id: str) -> None:
+def test_a_secret_that_is_too_short_is_refused_with_the_fix_and_changes_nothing(shell: Shell, target_id: str) -> None:
     before = shell.json("secret", "list")
     for words in (["scanner"], ["target", target_id]):
         for typed in ("abcde", "hunter2\n"):
@@ -643,9 +643,7 @@ def test_a_damaged_database_is_reported_in_one_line(shell: Shell, customer_id: C
     assert "The database is damaged (database disk image is malformed); restore a backup" in shell.refused("account", "list")
 
 
-def test_a_database_that_is_not_migrated_is_reported_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_is_not_migrated_is_reported_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "bin/riskrelay migrate" in shell_in(tmp_path).refused("account", "list")
 

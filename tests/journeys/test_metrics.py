@@ -194,7 +194,7 @@ def test_a_process_that_is_killed_takes_no_counts_with_it(story: Story) -> None:
         assert all(total(after, name, **dict(each)) >= total(before, name, **dict(each)) for each in labels)
 
 
-def test_an_address_for_metrics_that_is_taken_ends_the_worker_with_its_remedy(story: Story) -> None:
+def test_an_address_for_metrics_that_is_taken_ends_the_worker_with_its_fix(story: Story) -> None:
     bind = f"127.0.0.1:{story.worker_port}"
     folder = story.database.parent / "another"
     env = environment(folder, DATABASE_URL=f"sqlite:///{story.database}", WORKER_METRICS_BIND=bind)

@@ -104,7 +104,7 @@ def answer_nonsense(server: socket.socket) -> None:
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_a_redis_that_went_away_and_came_back_is_rung_again(client: Redis, redis_server: RedisServer) -> None:
+def test_a_redis_that_went_away_and_came_back_is_notified_again(client: Redis, redis_server: RedisServer) -> None:
     wake_ups = WakeUpQueue(client)
     assert wake_ups.notify()
     redis_server.kill()

@@ -252,8 +252,10 @@ class PersonDataSeeder:
             "url": f"https://shop.example/{person.id}",
             "responseHeaders": {"X-Customer": person.email, f"X-{person.id}": "1"},
         }
-        flaw = issue(title=f"Name of {person.email} without a label", location=f"#order-{person.orders[0]}", seen=person.id)
-        body = postback(run, [flaw], page=page)
+        reported = issue(
+            title=f"Name of {person.email} without a label", location=f"#order-{person.orders[0]}", seen=person.id
+        )
+        body = postback(run, [reported], page=page)
         made = self._post("/api/scanner/results", {"X-Scanner-Secret": SCANNER_SECRET}, body, f"scan-{run}-{person.id}")
         return str(made["ticket_exports"][0])
 

@@ -108,7 +108,7 @@ def test_nothing_to_put_back_is_done_at_once(shell: ExportShell) -> None:
 
 
 @pytest.mark.parametrize("status", ["blocked", "disabled", "inactive"])
-def test_a_target_that_takes_nothing_is_refused_with_the_remedy(shell: ExportShell, status: str) -> None:
+def test_a_target_that_takes_nothing_is_refused_with_the_fix(shell: ExportShell, status: str) -> None:
     shell.failed()
     shell.turn_to(status)
     reported = shell.refused("recover", "--target", shell.target_id, "--since", "1h")

@@ -86,7 +86,7 @@ def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path
     assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
 
 
-def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
+def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: Keeper, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
@@ -98,7 +98,7 @@ def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Keepe
     assert shell.pruned("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
 
 
-def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: Keeper, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     (tmp_path / "file").write_text("")
     assert "cannot be written" in shell.refused("prune", "--archive", str(tmp_path / "file" / "within"))

@@ -18,8 +18,8 @@ ISSUE = Issue("img-alt", "Image without text", "high", "", "main > img", None, {
 
 def mark(page: dict[str, Any] | None = None, **issue: Any) -> str:
     known = {name: getattr(PAGE, name) for name in PAGE.__dataclass_fields__}
-    flaw = {name: getattr(ISSUE, name) for name in ISSUE.__dataclass_fields__}
-    return fingerprint(ScannedPage(**{**known, **(page or {})}), Issue(**{**flaw, **issue}))
+    defaults = {name: getattr(ISSUE, name) for name in ISSUE.__dataclass_fields__}
+    return fingerprint(ScannedPage(**{**known, **(page or {})}), Issue(**{**defaults, **issue}))
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:
@@ -75,7 +75,7 @@ def test_one_issue_has_the_same_fingerprint_alone_and_in_a_postback() -> None:
     assert by_fingerprint(PAGE, [ISSUE]) == {mark(): ISSUE}
 
 
-#: Places of one rule on one page, and how many flaws they are.
+#: Places of one rule on one page, and how many issues they are.
 POSTBACKS = [
     ((), 0),
     (("main > img", "main>img", "MAIN > img"), 1),  # one place, spelled in three ways
@@ -117,12 +117,12 @@ DISTINCT = st.lists(
 
 
 @given(DISTINCT)
-def test_distinct_pages_rules_and_places_stay_distinct(flaws: list[tuple[str, str, str]]) -> None:
+def test_distinct_pages_rules_and_places_stay_distinct(distinct: list[tuple[str, str, str]]) -> None:
     issues = [
-        replace(ISSUE, url=f"https://shop.example{path}", code=code, location=location) for path, code, location in flaws
+        replace(ISSUE, url=f"https://shop.example{path}", code=code, location=location) for path, code, location in distinct
     ]
-    assert len(by_fingerprint(PAGE, issues)) == len(flaws)
-    assert len({fingerprint(PAGE, issue) for issue in issues}) == len(flaws)
+    assert len(by_fingerprint(PAGE, issues)) == len(distinct)
+    assert len({fingerprint(PAGE, issue) for issue in issues}) == len(distinct)
 
 
 def test_the_answer_counts_findings_and_names_exports() -> None:

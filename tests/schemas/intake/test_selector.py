@@ -80,7 +80,7 @@ DIFFERENT = [
     ("p", "p p", "p > p", "p + p", "p ~ p", "p, p"),  # structure
     ("li:nth-child(1)", "li:nth-child(2)", "li:nth-child(2n)", "li:nth-last-child(2)", "li"),  # positions
     ("/html/body/div", "/html/body/div[1]", "/html/body/div[2]", "/html/body//div"),
-    ("a", "a:hover", "a:focus", "a::before", "a:not(.b)"),  # a flaw of a state that a selector asks for
+    ("a", "a:hover", "a:focus", "a::before", "a:not(.b)"),  # an issue of a state that a selector asks for
     (".note", ".Note", "#note", "note-note", "[note]"),  # plain names, which have a case
     (".card", ".card__title", ".card__text", ".card--large", ".card__titleText"),  # as people name parts of blocks
     (".col-1", ".col-2", ".col-12", ".h1", ".h2", ".mt-4", ".w-1\\/2"),  # utilities

@@ -616,7 +616,7 @@ def post(client: TestClient, scan_run_id: int, page: dict[str, Any] | None = Non
     return Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(body).send(client)
 
 
-#: What a second scan run may say otherwise of the page and the place of one flaw.
+#: What a second scan run may say otherwise of the page and the place of one issue.
 COSMETIC: Final = [
     {"page": {"url": "https://Shop.example:443/?utm_source=news#top", "normalizedUrl": None}},
     {"location": "MAIN>img.hero.is-active"},
@@ -650,7 +650,7 @@ def test_a_cosmetic_change_of_the_page_is_no_new_finding(
 
 
 @pytest.mark.parametrize("change", [{"location": "main > img.hero:nth-child(2)"}, {"code": "img-size"}])
-def test_another_flaw_is_a_new_finding(change: dict[str, Any], client: TestClient, customer: Customer) -> None:
+def test_another_issue_is_a_new_finding(change: dict[str, Any], client: TestClient, customer: Customer) -> None:
     post(client, 1)
     assert post(client, 2, **change).json["findings"] == {"new": 1, "seen": 0}
 

@@ -278,7 +278,7 @@ TARGETS = [("active", True), ("paused", True), ("inactive", False), ("blocked", 
 
 
 @pytest.mark.parametrize(("status", "may"), TARGETS)
-def test_a_target_that_would_take_nothing_is_refused_with_the_remedy(
+def test_a_target_that_would_take_nothing_is_refused_with_the_fix(
     customer: Customer, target: Target, status: str, may: bool
 ) -> None:
     make_failed(customer, target.id)

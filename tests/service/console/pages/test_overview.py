@@ -90,7 +90,7 @@ def test_an_empty_account_shows_the_first_steps(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
+def test_each_health_card_has_a_word_and_a_fix(person: ConsoleBrowser) -> None:
     html = person.get("/overview").text
     assert health(html) == {
         "Database": "ok",
