@@ -3,6 +3,8 @@
 `storage.db.migrations` creates them; a test compares both on every database.
 """
 
+import re
+
 from peewee import (
     AutoField,
     BigAutoField,
@@ -29,12 +31,17 @@ from storage.db.columns import EnumField, JsonField, MomentField
 from storage.db.engine import database
 
 
+def _table_name(model: type[Model]) -> str:
+    words = re.findall("[A-Z][a-z]+", model.__name__.removesuffix("Row"))
+    return "_".join(words).lower() + "s"
+
+
 class BaseModel(Model):
-    """A table of the one database this process has open."""
+    """A table of the one database this process has open; `ScanRunRow` is a row of `scan_runs`."""
 
     class Meta:
         database = database
-        legacy_table_names = False
+        table_function = _table_name
 
 
 class AccountRow(BaseModel):
@@ -44,9 +51,6 @@ class AccountRow(BaseModel):
     name = TextField()
     may_use_webhooks = BooleanField()
     created_at = MomentField()
-
-    class Meta:
-        table_name = "accounts"
 
 
 class UserRow(BaseModel):
@@ -62,9 +66,6 @@ class UserRow(BaseModel):
     #: When the user was removed: disabled for good, and the address erased.
     removed_at = MomentField(null=True)
 
-    class Meta:
-        table_name = "users"
-
 
 class ProjectRow(BaseModel):
     """A website of an account; findings are unique within it."""
@@ -76,9 +77,6 @@ class ProjectRow(BaseModel):
     created_at = MomentField()
     ticket_grouping = EnumField(TicketGrouping, default=TicketGrouping.FINDING)
 
-    class Meta:
-        table_name = "projects"
-
 
 class ReportRow(BaseModel):
     """A report of a project; a grant may be for it alone."""
@@ -87,9 +85,6 @@ class ReportRow(BaseModel):
     project = ForeignKeyField(ProjectRow)
     title = TextField()
     created_at = MomentField()
-
-    class Meta:
-        table_name = "reports"
 
 
 class GrantRow(BaseModel):
@@ -101,9 +96,6 @@ class GrantRow(BaseModel):
     report = ForeignKeyField(ReportRow, null=True)
     created_at = MomentField()
 
-    class Meta:
-        table_name = "grants"
-
 
 class ScanRunRow(BaseModel):
     """One run of a scanner; the id is the scanner's own."""
@@ -113,9 +105,6 @@ class ScanRunRow(BaseModel):
     status = TextField()
     created_at = MomentField()
     updated_at = MomentField()
-
-    class Meta:
-        table_name = "scan_runs"
 
 
 class PageResultRow(BaseModel):
@@ -130,9 +119,6 @@ class PageResultRow(BaseModel):
     response_headers = JsonField()
     screenshot_path = TextField(null=True)
     received_at = MomentField()
-
-    class Meta:
-        table_name = "page_results"
 
 
 class FindingRow(BaseModel):
@@ -156,9 +142,6 @@ class FindingRow(BaseModel):
     #: The scanner's page about the rule.
     help_url = TextField(null=True)
 
-    class Meta:
-        table_name = "findings"
-
 
 class FindingSightingRow(BaseModel):
     """One scan run that reported a finding."""
@@ -168,7 +151,6 @@ class FindingSightingRow(BaseModel):
     seen_at = MomentField()
 
     class Meta:
-        table_name = "finding_sightings"
         primary_key = CompositeKey("finding", "scan_run")
 
 
@@ -234,9 +216,6 @@ class TargetRow(BaseModel):
     validation_lease = TextField(null=True)
     #: When it was removed: it is found no more, and its exports keep its id.
     deleted_at = MomentField(null=True)
-
-    class Meta:
-        table_name = "targets"
 
 
 class ExportRow(BaseModel):
@@ -304,9 +283,6 @@ class ExportRow(BaseModel):
     #: The ids of all exports of one ticket that was approved for several targets.
     siblings = JsonField(null=True)
 
-    class Meta:
-        table_name = "exports"
-
 
 class ExportTermRow(BaseModel):
     """A host or the rule code by which an export is found."""
@@ -318,7 +294,6 @@ class ExportTermRow(BaseModel):
     export = ForeignKeyField(ExportRow, on_delete="CASCADE")
 
     class Meta:
-        table_name = "export_terms"
         primary_key = CompositeKey("account_id", "kind", "value", "export")
 
 
@@ -358,9 +333,6 @@ class AttemptRow(BaseModel):
     #: The beginning of the response body, without content that must never be stored; for the operator alone.
     answer = TextField(null=True)
 
-    class Meta:
-        table_name = "attempts"
-
 
 class EvidenceCaptureRow(BaseModel):
     """Evidence that a person captured with the browser extension."""
@@ -377,9 +349,6 @@ class EvidenceCaptureRow(BaseModel):
     captured_at = MomentField(null=True)
     extension_version = TextField(null=True)
     created_at = MomentField()
-
-    class Meta:
-        table_name = "evidence_captures"
 
 
 class DiagnosticRow(BaseModel):
@@ -398,9 +367,6 @@ class DiagnosticRow(BaseModel):
     diagnostics = JsonField()
     created_at = MomentField()
 
-    class Meta:
-        table_name = "diagnostics"
-
 
 class HandoffRow(BaseModel):
     """Ties an uploaded capture or diagnostic to its project, its report and the export that it prepared."""
@@ -414,9 +380,6 @@ class HandoffRow(BaseModel):
     export = ForeignKeyField(ExportRow, unique=True)
     status = TextField()
     created_at = MomentField()
-
-    class Meta:
-        table_name = "handoffs"
 
 
 class InboundEmailRow(BaseModel):
@@ -434,9 +397,6 @@ class InboundEmailRow(BaseModel):
     sent_at = MomentField(null=True)
     export = ForeignKeyField(ExportRow, unique=True)
     created_at = MomentField()
-
-    class Meta:
-        table_name = "inbound_emails"
 
 
 class ComplianceRequestRow(BaseModel):
@@ -470,9 +430,6 @@ class ComplianceRequestRow(BaseModel):
     created_at = MomentField()
     finished_at = MomentField(null=True)
 
-    class Meta:
-        table_name = "compliance_requests"
-
 
 class PingRow(BaseModel):
     """A test event that a client requested; a worker sends it and the service waits for the result."""
@@ -489,9 +446,6 @@ class PingRow(BaseModel):
     error_code = TextField(null=True)
     duration_ms = IntegerField(null=True)
 
-    class Meta:
-        table_name = "pings"
-
 
 class DeliveryHourRow(BaseModel):
     """The counts of one worker's attempts at a target in one hour; charts add these up instead of attempts.
@@ -507,7 +461,6 @@ class DeliveryHourRow(BaseModel):
     failed = IntegerField()
 
     class Meta:
-        table_name = "delivery_hours"
         primary_key = CompositeKey("target", "hour_at", "worker")
 
 
@@ -522,9 +475,6 @@ class InboundRefusalRow(BaseModel):
     problems = JsonField()
     request_id = TextField()
 
-    class Meta:
-        table_name = "inbound_refusals"
-
 
 class WorkerRow(BaseModel):
     """The heartbeat of a worker process; living workers share the targets' concurrency."""
@@ -532,9 +482,6 @@ class WorkerRow(BaseModel):
     name = TextField(primary_key=True)
     started_at = MomentField()
     seen_at = MomentField()
-
-    class Meta:
-        table_name = "workers"
 
 
 class RecoveryRow(BaseModel):
@@ -577,9 +524,6 @@ class ApprovalRuleRow(BaseModel):
     created_at = MomentField()
     updated_at = MomentField()
 
-    class Meta:
-        table_name = "approval_rules"
-
 
 class BulkJobRow(BaseModel):
     """One decision on all exports that matched a filter, made by a worker a batch at a time."""
@@ -605,9 +549,6 @@ class BulkJobRow(BaseModel):
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
-
-    class Meta:
-        table_name = "bulk_jobs"
 
 
 class ReportUploadRow(BaseModel):
@@ -642,9 +583,6 @@ class ReportUploadRow(BaseModel):
     #: The report, sealed by the vault; erased when the import ends. The last column: rows are read without its pages.
     content_sealed = BlobField(null=True)
 
-    class Meta:
-        table_name = "report_uploads"
-
 
 class BulkJobItemRow(BaseModel):
     """An export that matched when a job was created, and its version then."""
@@ -655,7 +593,6 @@ class BulkJobItemRow(BaseModel):
     version = IntegerField()
 
     class Meta:
-        table_name = "bulk_job_items"
         primary_key = CompositeKey("job", "position")
 
 
@@ -671,9 +608,6 @@ class TokenRow(BaseModel):
     created_at = MomentField()
     expires_at = MomentField(null=True)
     revoked_at = MomentField(null=True)
-
-    class Meta:
-        table_name = "tokens"
 
 
 class ConsoleSessionRow(BaseModel):
@@ -692,9 +626,6 @@ class ConsoleSessionRow(BaseModel):
     #: signed_out, revoked, crowded_out, another_browser or restored.
     ended_reason = TextField(null=True)
 
-    class Meta:
-        table_name = "console_sessions"
-
 
 class IntegrationSecretRow(BaseModel):
     """A shared secret set by an operator; it overrides the environment's."""
@@ -703,9 +634,6 @@ class IntegrationSecretRow(BaseModel):
     secret_sealed = BlobField()
     secret_fingerprint = TextField()
     updated_at = MomentField()
-
-    class Meta:
-        table_name = "integration_secrets"
 
 
 class IdempotencyKeyRow(BaseModel):
@@ -721,9 +649,6 @@ class IdempotencyKeyRow(BaseModel):
     response_headers = JsonField(null=True)
     response_body = TextField(null=True)
     created_at = MomentField()
-
-    class Meta:
-        table_name = "idempotency_keys"
 
 
 class AuditEntryRow(BaseModel):
@@ -762,9 +687,6 @@ class RedactionRow(BaseModel):
     table_name = TextField()
     row_id = TextField()
     redacted_at = MomentField()
-
-    class Meta:
-        table_name = "redactions"
 
 
 ALL: tuple[type[BaseModel], ...] = (
