@@ -112,9 +112,19 @@ MESSAGES: Final[Mapping[str, str]] = {
 }
 
 
+def required(description: str) -> dict[str, Any]:
+    """Return the options of a field that every body has."""
+    return {"required": True, "metadata": {"description": description}}
+
+
 def optional(description: str) -> dict[str, Any]:
-    """Return the options of a field that may be absent or null; None is read from both."""
-    return {"load_default": None, "allow_none": True, "metadata": {"description": description}}
+    """Return the options of a field that may be absent, which reads as None."""
+    return {"load_default": None, "metadata": {"description": description}}
+
+
+def nullable(description: str) -> dict[str, Any]:
+    """Return the options of a field that may be absent or null, which both read as None."""
+    return {**optional(description), "allow_none": True}
 
 
 class Text(fields.String):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import EXCLUDE, ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, optional, problem
+from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, nullable, problem, required
 from schemas.base.shop_domain import MAX_CHARACTERS, normalised_shop_domain
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 
@@ -158,9 +158,9 @@ class _CustomerForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    id = Identifier(**optional("The platform's id of the person."))
-    email = Text(max_length=MAX_ADDRESS, **optional("The person's email address."))
-    phone = Text(max_length=MAX_PHONE, **optional("The person's phone number."))
+    id = Identifier(**nullable("The platform's id of the person."))
+    email = Text(max_length=MAX_ADDRESS, **nullable("The person's email address."))
+    phone = Text(max_length=MAX_PHONE, **nullable("The person's phone number."))
 
     @post_load
     def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
@@ -168,7 +168,7 @@ class _CustomerForm(Form):
 
 
 def _orders(description: str) -> Several:
-    return Several(Identifier(), at_most=MAX_ORDERS, **optional(description))
+    return Several(Identifier(), at_most=MAX_ORDERS, **nullable(description))
 
 
 class ComplianceForm(Form):
@@ -177,15 +177,11 @@ class ComplianceForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    shop_domain = Text(
-        required=True,
-        max_length=MAX_CHARACTERS + 1,
-        metadata={"description": "The shop; equal to `X-Platform-Shop-Domain`."},
-    )
-    customer = fields.Nested(_CustomerForm, **optional("The person; absent with `shop/redact`."))
+    shop_domain = Text(max_length=MAX_CHARACTERS + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
+    customer = fields.Nested(_CustomerForm, **nullable("The person; absent with `shop/redact`."))
     orders_requested = _orders("The person's orders, with `customers/data_request`.")
     orders_to_redact = _orders("The person's orders, with `customers/redact`.")
-    data_request = AnyObject(**optional("The platform's own record of the request, with `customers/data_request`."))
+    data_request = AnyObject(**nullable("The platform's own record of the request, with `customers/data_request`."))
 
     @post_load
     def _make(self, body: dict[str, Any], **_: Any) -> ComplianceBody:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber, optional, required
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
@@ -157,20 +157,12 @@ class _Evidence(AnyObject):
 
 
 class _TicketForm(Form):
-    title = Title(required=True, max_length=MAX_TITLE, metadata={"description": "The title, a single line."})
-    description = Text(load_default=None, metadata={"description": "The description."})
-    severity = Severity(
-        load_default=None,
-        metadata={"description": "The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."},
-    )
-    page_url = WebUrl(load_default=None, metadata={"description": "The URL of the page."})
-    labels = Several(
-        Text(min_length=1, max_length=MAX_LABEL),
-        at_most=MAX_LABELS,
-        load_default=None,
-        metadata={"description": "Labels to sort tickets by."},
-    )
-    evidence = _Evidence(load_default=None, metadata={"description": "Supporting data, up to 8 KiB of JSON."})
+    title = Title(max_length=MAX_TITLE, **required("The title, a single line."))
+    description = Text(**optional("The description."))
+    severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
+    page_url = WebUrl(**optional("The URL of the page."))
+    labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **optional("Labels to sort tickets by."))
+    evidence = _Evidence(**optional("Supporting data, up to 8 KiB of JSON."))
 
     @post_load
     def _make(self, ticket: dict[str, Any], **_: Any) -> Ticket:
@@ -186,22 +178,15 @@ class _TicketForm(Form):
 
 class _SourceForm(Form):
     type = Text(load_default=MANUAL, allowed=(MANUAL,), metadata={"description": "The kind of source; always `manual`."})
-    id = Text(
-        load_default=None,
-        min_length=1,
-        max_length=MAX_SOURCE_ID,
-        metadata={"description": "The ticket's key in the system it was written in."},
-    )
+    id = Text(min_length=1, max_length=MAX_SOURCE_ID, **optional("The ticket's key in the system it was written in."))
 
 
 class PreparationForm(Form):
     """The body of `POST /api/ticket-exports`."""
 
-    ticket = fields.Nested(_TicketForm, required=True, metadata={"description": "The ticket."})
-    source = fields.Nested(
-        _SourceForm, load_default=None, metadata={"description": "The source; by default the export itself."}
-    )
-    project_id = WholeNumber(minimum=1, load_default=None, metadata={"description": "The project, one of the account's."})
+    ticket = fields.Nested(_TicketForm, **required("The ticket."))
+    source = fields.Nested(_SourceForm, **optional("The source; by default the export itself."))
+    project_id = WholeNumber(minimum=1, **optional("The project, one of the account's."))
 
     @post_load
     def _make(self, preparation: dict[str, Any], **_: Any) -> Preparation:
@@ -220,9 +205,8 @@ class ApprovalForm(Form):
         metadata={"description": "Different active targets of the account, in place of `target_id`: one export for each."},
     )
     ticket_digest = Text(
-        load_default=None,
         max_length=MAX_DIGEST,
-        metadata={"description": "The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."},
+        **optional("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."),
     )
 
     @post_load

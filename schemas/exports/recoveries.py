@@ -12,7 +12,7 @@ from typing import Any, Final
 from marshmallow import post_load
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.fields import Form, Text, problem
+from schemas.base.fields import Form, Text, problem, required
 from schemas.base.timestamps import moment_from
 from schemas.exports.record import MAX_ID_LENGTH
 
@@ -57,18 +57,12 @@ class RecoveryForm(Form):
     """The body of `POST /api/ticket-export-recoveries`."""
 
     target_id = Text(
-        required=True,
         max_length=MAX_ID_LENGTH,
-        metadata={
-            "description": "An active or paused target of the account, whose failed and blocked exports are redelivered."
-        },
+        **required("An active or paused target of the account, whose failed and blocked exports are redelivered."),
     )
     since = Text(
-        required=True,
         max_length=MAX_SINCE,
-        metadata={
-            "description": "Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."
-        },
+        **required("Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."),
     )
 
     @post_load

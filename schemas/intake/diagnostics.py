@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber, optional, required
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
@@ -75,8 +75,8 @@ class ShopDomain(fields.Field[str]):
 class Symptoms(Several):
     """An array of texts, or one text, which becomes an array of one."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, load_default=None, **options)
+    def __init__(self, description: str) -> None:
+        super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, **optional(description))
         self._prose = Text()
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
@@ -85,55 +85,43 @@ class Symptoms(Several):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
-def _name(**options: Any) -> Text:
-    return Text(max_length=MAX_NAME, load_default=None, **options)
+def _name(description: str) -> Text:
+    return Text(max_length=MAX_NAME, **optional(description))
 
 
-def _version(**options: Any) -> Text:
-    return Text(max_length=MAX_VERSION, load_default=None, **options)
+def _version(description: str) -> Text:
+    return Text(max_length=MAX_VERSION, **optional(description))
 
 
 class _CmsReportForm(Form):
-    cms_version = _version(metadata={"description": "The version of the CMS."})
-    commerce_plugin_version = _version(metadata={"description": "The version of the commerce plugin."})
-    active_theme = _name(metadata={"description": "The active theme."})
-    active_plugin_names = Several(
-        Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, load_default=None, metadata={"description": "The active plugins."}
-    )
-    checkout_page_url = WebUrl(load_default=None, metadata={"description": "The URL of the checkout page."})
-    commerce_plugin_status = _name(metadata={"description": "The status of the commerce plugin."})
-    visible_browser_symptoms = Symptoms(
-        metadata={"description": "Problems that people saw in the browser: a list of texts, or one text."}
-    )
+    cms_version = _version("The version of the CMS.")
+    commerce_plugin_version = _version("The version of the commerce plugin.")
+    active_theme = _name("The active theme.")
+    active_plugin_names = Several(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The active plugins."))
+    checkout_page_url = WebUrl(**optional("The URL of the checkout page."))
+    commerce_plugin_status = _name("The status of the commerce plugin.")
+    visible_browser_symptoms = Symptoms("Problems that people saw in the browser: a list of texts, or one text.")
 
 
 class _StorefrontReportForm(Form):
-    primary_domain = Text(max_length=MAX_LINE, load_default=None, metadata={"description": "The domain that customers use."})
-    published_theme_name = _name(metadata={"description": "The published theme."})
-    theme_count = WholeNumber(load_default=None, metadata={"description": "The number of themes."})
-    product_count_bucket = Text(
-        max_length=MAX_BUCKET,
-        load_default=None,
-        metadata={"description": "The approximate number of products, such as `100-500`."},
-    )
-    checkout_profile_status = _name(metadata={"description": "The status of the checkout profile."})
-    app_embed_status = _name(metadata={"description": "The status of the app embed."})
-    visible_storefront_symptoms = Symptoms(
-        metadata={"description": "Problems that people saw in the storefront: a list of texts, or one text."}
-    )
+    primary_domain = Text(max_length=MAX_LINE, **optional("The domain that customers use."))
+    published_theme_name = _name("The published theme.")
+    theme_count = WholeNumber(**optional("The number of themes."))
+    product_count_bucket = Text(max_length=MAX_BUCKET, **optional("The approximate number of products, such as `100-500`."))
+    checkout_profile_status = _name("The status of the checkout profile.")
+    app_embed_status = _name("The status of the app embed.")
+    visible_storefront_symptoms = Symptoms("Problems that people saw in the storefront: a list of texts, or one text.")
 
 
 class CmsDiagnosticsForm(Form):
     """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, required=True, metadata={"description": "The project."})
-    report_id = WholeNumber(
-        minimum=1, load_default=None, metadata={"description": "The report; it must belong to the project."}
-    )
-    platform = Text(required=True, allowed=(Platform.CMS_COMMERCE.value,), metadata={"description": "The platform."})
-    site_url = WebUrl(required=True, metadata={"description": "The URL of the site."})
-    plugin_version = _version(metadata={"description": "The version of the plugin."})
-    diagnostics = fields.Nested(_CmsReportForm, required=True, metadata={"description": "The diagnostics."})
+    project_id = WholeNumber(minimum=1, **required("The project."))
+    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
+    site_url = WebUrl(**required("The URL of the site."))
+    plugin_version = _version("The version of the plugin.")
+    diagnostics = fields.Nested(_CmsReportForm, **required("The diagnostics."))
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
@@ -150,23 +138,18 @@ class CmsDiagnosticsForm(Form):
 class StorefrontDiagnosticsForm(Form):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, required=True, metadata={"description": "The project."})
-    report_id = WholeNumber(
-        minimum=1, load_default=None, metadata={"description": "The report; it must belong to the project."}
-    )
-    shop_domain = ShopDomain(
-        required=True, metadata={"description": "The shop; it must be the project's, if the project has one."}
-    )
-    shop_name = Text(max_length=MAX_NAME, load_default=None, metadata={"description": "The name of the shop."})
+    project_id = WholeNumber(minimum=1, **required("The project."))
+    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    shop_domain = ShopDomain(**required("The shop; it must be the project's, if the project has one."))
+    shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
     granted_scopes = Several(
         Text(allowed=SAFE_SCOPES),
         at_least=1,
         at_most=MAX_SCOPES,
-        required=True,
-        metadata={"description": "The scopes that the shop granted, read-only ones."},
+        **required("The scopes that the shop granted, read-only ones."),
     )
-    app_version = _version(metadata={"description": "The version of the app."})
-    diagnostics = fields.Nested(_StorefrontReportForm, required=True, metadata={"description": "The diagnostics."})
+    app_version = _version("The version of the app.")
+    diagnostics = fields.Nested(_StorefrontReportForm, **required("The diagnostics."))
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:

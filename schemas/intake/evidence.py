@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import fields, post_load
 
-from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber, optional, required
 from schemas.base.timestamps import rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -47,8 +47,8 @@ class Capture:
 
 
 class _HeadingForm(Form):
-    level = Text(required=True, allowed=HEADING_LEVELS, metadata={"description": "The level."})
-    text = Text(required=True, max_length=MAX_LINE, metadata={"description": "The text."})
+    level = Text(allowed=HEADING_LEVELS, **required("The level."))
+    text = Text(max_length=MAX_LINE, **required("The text."))
 
     @post_load
     def _make(self, heading: dict[str, Any], **_: Any) -> Heading:
@@ -58,25 +58,18 @@ class _HeadingForm(Form):
 class CaptureForm(Form):
     """The body of `POST /api/browser-extension/evidence-captures`."""
 
-    project_id = WholeNumber(minimum=1, required=True, metadata={"description": "The project."})
-    report_id = WholeNumber(
-        minimum=1, load_default=None, metadata={"description": "The report; it must belong to the project."}
-    )
-    page_url = WebUrl(required=True, metadata={"description": "The URL of the page."})
-    page_title = Text(max_length=MAX_LINE, load_default=None, metadata={"description": "The title of the page."})
-    selected_text = Text(load_default=None, metadata={"description": "The selected text."})
-    meta_description = Text(load_default=None, metadata={"description": "The meta description of the page."})
-    canonical_url = WebUrl(load_default=None, metadata={"description": "The canonical URL of the page."})
+    project_id = WholeNumber(minimum=1, **required("The project."))
+    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    page_url = WebUrl(**required("The URL of the page."))
+    page_title = Text(max_length=MAX_LINE, **optional("The title of the page."))
+    selected_text = Text(**optional("The selected text."))
+    meta_description = Text(**optional("The meta description of the page."))
+    canonical_url = WebUrl(**optional("The canonical URL of the page."))
     heading_outline = Several(
-        fields.Nested(_HeadingForm),
-        at_most=MAX_HEADINGS,
-        load_default=None,
-        metadata={"description": "The headings of the page, in order."},
+        fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, **optional("The headings of the page, in order.")
     )
-    captured_at = Moment(load_default=None, metadata={"description": "When it was captured."})
-    extension_version = Text(
-        max_length=MAX_VERSION, load_default=None, metadata={"description": "The version of the extension."}
-    )
+    captured_at = Moment(**optional("When it was captured."))
+    extension_version = Text(max_length=MAX_VERSION, **optional("The version of the extension."))
 
     @post_load
     def _make(self, capture: dict[str, Any], **_: Any) -> Capture:

@@ -5,7 +5,7 @@ from typing import Any
 
 from marshmallow import post_load
 
-from schemas.base.fields import Form, Text
+from schemas.base.fields import Form, Text, required
 
 
 class TicketGrouping(StrEnum):
@@ -19,9 +19,8 @@ class ProjectForm(Form):
     """The body of `PATCH /api/projects/<id>`."""
 
     ticket_grouping = Text(
-        required=True,
         allowed=[each.value for each in TicketGrouping],
-        metadata={"description": "`rule`: one ticket for all findings of a rule; `finding`: one for each."},
+        **required("`rule`: one ticket for all findings of a rule; `finding`: one for each."),
     )
 
     @post_load

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber, optional
+from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber, nullable, required
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -160,10 +160,10 @@ class _IssueForm(Form):
 
 
 class _PageForm(LenientForm):
-    url = WebUrl(required=True, metadata={"description": "The URL that was scanned."})
-    normalized_url = WebUrl(data_key="normalizedUrl", **optional("The scanner's normalized URL of the page."))
-    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, **optional("The page's HTTP status."))
-    page_type = Text(data_key="pageType", max_length=100, **optional("The kind of page."))
+    url = WebUrl(**required("The URL that was scanned."))
+    normalized_url = WebUrl(data_key="normalizedUrl", **nullable("The scanner's normalized URL of the page."))
+    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, **nullable("The page's HTTP status."))
+    page_type = Text(data_key="pageType", max_length=100, **nullable("The kind of page."))
     response_headers = AnyObject(
         data_key="responseHeaders",
         load_default=dict,
@@ -177,7 +177,7 @@ class _PageForm(LenientForm):
 
 class _ArtifactsForm(LenientForm):
     screenshot_path = Text(
-        data_key="screenshotPath", max_length=1000, **optional("The path of the screenshot in the scanner's storage.")
+        data_key="screenshotPath", max_length=1000, **nullable("The path of the screenshot in the scanner's storage.")
     )
 
 
@@ -185,17 +185,10 @@ class PostbackForm(LenientForm):
     """The body of `POST /api/scanner/results`."""
 
     scan_run_id = WholeNumber(
-        data_key="scanRunId",
-        minimum=1,
-        required=True,
-        metadata={"description": "The scan run; an unregistered one belongs to the default project."},
+        data_key="scanRunId", minimum=1, **required("The scan run; an unregistered one belongs to the default project.")
     )
-    status = Text(
-        required=True,
-        allowed=RUN_STATUSES,
-        metadata={"description": "The status of the run; only `completed` and `partial` create findings."},
-    )
-    page = fields.Nested(_PageForm, required=True, metadata={"description": "The scanned page."})
+    status = Text(allowed=RUN_STATUSES, **required("The status of the run; only `completed` and `partial` create findings."))
+    page = fields.Nested(_PageForm, **required("The scanned page."))
     artifacts = fields.Nested(
         _ArtifactsForm, load_default=dict, metadata={"description": "References to artifacts of the scanner."}
     )

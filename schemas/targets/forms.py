@@ -6,7 +6,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_URL, AnyObject, Form, MayName, NoMembers, Text, WholeNumber
+from schemas.base.fields import MAX_URL, AnyObject, Form, MayName, NoMembers, Text, WholeNumber, optional, required
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
 from schemas.targets.webhook_options import BodyFormat, Signature
@@ -62,9 +62,8 @@ class _NewTargetForm(_FormWithUrl):
 
     base_url = _url_field(required=True)
     deployment_mode = Text(
-        load_default=None,
         allowed=[mode.value for mode in DeploymentMode],
-        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
+        **optional("The deployment mode it is meant for; by default that of this installation."),
     )
     name = _name_field(required=True)
     max_per_minute = _limit_field(load_default=None)
@@ -151,6 +150,6 @@ def _settings_field(form: type[Form]) -> fields.Nested:
 
 def _form(name: str, keys: tuple[str, ...], settings: fields.Field[Any], **more: fields.Field[Any]) -> Form:
     """Return the form of a new target for the providers `keys`."""
-    provider = Text(required=True, allowed=keys, metadata={"description": _PROVIDER})
+    provider = Text(allowed=keys, **required(_PROVIDER))
     made: type[Form] = type(name, (_NewTargetForm,), {"provider_key": provider, "provider_settings": settings, **more})
     return made()

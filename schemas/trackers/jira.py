@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from marshmallow import fields, validates
 
-from schemas.base.fields import Form, Text, WholeNumber
+from schemas.base.fields import Form, Text, WholeNumber, required
 from schemas.trackers.common import (
     MAX_KEY,
     PriorityBySeverityForm,
@@ -79,7 +79,7 @@ _TOKEN_REJECTED: Final = TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTE
 class JiraSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Jira target."""
 
-    project = Text(required=True, max_length=MAX_KEY, metadata={"description": "The key of the project, such as `SHOP`."})
+    project = Text(max_length=MAX_KEY, **required("The key of the project, such as `SHOP`."))
     issue_type = Text(
         min_length=1, max_length=100, metadata={"description": "The name of the issue type; by default `Task`."}
     )

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from marshmallow import validates
 
-from schemas.base.fields import Form, Text
+from schemas.base.fields import Form, Text, required
 from schemas.trackers.common import (
     MAX_KEY,
     TrackerSettingsForm,
@@ -93,7 +93,7 @@ _LIMITS: Final = ("x-ratelimit-requests", "x-ratelimit-complexity", "x-ratelimit
 class LinearSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Linear target."""
 
-    team = Text(required=True, max_length=MAX_KEY, metadata={"description": "The key of the team, such as `ENG`."})
+    team = Text(max_length=MAX_KEY, **required("The key of the team, such as `ENG`."))
 
     @validates("team")
     def _is_a_key(self, team: str, data_key: str) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Form, Several, Text, Truth, WholeNumber
+from schemas.base.fields import Form, Several, Text, Truth, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
 from schemas.exports.ticket import SOURCE_TYPES
@@ -187,17 +187,9 @@ class _Glob(Text):
 
 
 class _MatchForm(Form):
-    project_id = WholeNumber(minimum=1, load_default=None, metadata={"description": "A project of the account."})
-    severity_at_least = Text(
-        load_default=None, allowed=SEVERITIES, metadata={"description": "This severity or a higher one."}
-    )
-    sources = Several(
-        Text(allowed=SOURCE_TYPES),
-        at_least=1,
-        at_most=len(SOURCE_TYPES),
-        load_default=None,
-        metadata={"description": "Any of these sources."},
-    )
+    project_id = WholeNumber(minimum=1, **optional("A project of the account."))
+    severity_at_least = Text(allowed=SEVERITIES, **optional("This severity or a higher one."))
+    sources = Several(Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("Any of these sources."))
     rule = _Glob(metadata={"description": "A glob for the rule code; `*` and `?` are special."})
     page_path = _Glob(
         metadata={
@@ -217,7 +209,7 @@ class _MatchForm(Form):
 
 
 class _ActionForm(Form):
-    type = Text(required=True, allowed=RuleActionType, metadata={"description": "What is done."})
+    type = Text(allowed=RuleActionType, **required("What is done."))
     target_id = Text(
         min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "For `approve`, required: a target of the account."}
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
-from schemas.base.fields import Form, Several, Text, WholeNumber
+from schemas.base.fields import Form, Several, Text, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
@@ -107,11 +107,10 @@ def results_record(results: Sequence[DecisionResult]) -> dict[str, Any]:
 class ExportReferenceForm(Form):
     """An export of a bulk decision."""
 
-    id = Text(required=True, min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "The export."})
+    id = Text(min_length=1, max_length=MAX_ID_LENGTH, **required("The export."))
     ticket_digest = Text(
-        load_default=None,
         max_length=MAX_DIGEST,
-        metadata={"description": "The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."},
+        **optional("The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."),
     )
 
     @post_load
@@ -122,30 +121,21 @@ class ExportReferenceForm(Form):
 class BulkDecisionForm(Form):
     """The body of `POST /api/ticket-exports/bulk`."""
 
-    action = Text(required=True, allowed=BulkAction, metadata={"description": "The decision."})
-    target_id = Text(
-        load_default=None,
-        min_length=1,
-        max_length=MAX_ID_LENGTH,
-        metadata={"description": "With `approve`: an active target of the account."},
-    )
-    reason = Text(load_default=None, allowed=DismissalReason, metadata={"description": "With `dismiss`: why."})
-    note = Text(load_default=None, max_length=MAX_NOTE, metadata={"description": "With `dismiss`: a note for others."})
+    action = Text(allowed=BulkAction, **required("The decision."))
+    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, **optional("With `approve`: an active target of the account."))
+    reason = Text(allowed=DismissalReason, **optional("With `dismiss`: why."))
+    note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for others."))
     ids = Several(
         fields.Nested(ExportReferenceForm),
         at_least=1,
         at_most=MAX_REFERENCES,
-        load_default=None,
-        metadata={"description": "The exports, each once; the results are in their order."},
+        **optional("The exports, each once; the results are in their order."),
     )
     filter = fields.Nested(
-        ExportFilterForm,
-        load_default=None,
-        metadata={"description": "In place of `ids`: every export that matches, up to 10,000, as a job."},
+        ExportFilterForm, **optional("In place of `ids`: every export that matches, up to 10,000, as a job.")
     )
     expected_count = WholeNumber(
-        load_default=None,
-        metadata={"description": "With `filter`: the `total` of the list that was reviewed; another count is a 409."},
+        **optional("With `filter`: the `total` of the list that was reviewed; another count is a 409.")
     )
 
     @post_load

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Form, Moment, Several, Text
+from schemas.base.fields import Form, Moment, Several, Text, optional
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
 from schemas.exports.ticket import MAX_TITLE
@@ -58,11 +58,9 @@ class DismissalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/dismiss`."""
 
     reason = Text(
-        load_default=None,
-        allowed=DismissalReason,
-        metadata={"description": "Why; with `false_positive` or `wont_fix`, new places join the dismissed group."},
+        allowed=DismissalReason, **optional("Why; with `false_positive` or `wont_fix`, new places join the dismissed group.")
     )
-    note = Text(load_default=None, max_length=MAX_NOTE, metadata={"description": "A note for others."})
+    note = Text(max_length=MAX_NOTE, **optional("A note for others."))
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> DismissalRequest:
@@ -75,10 +73,9 @@ class RetryForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/retry`."""
 
     target_id = Text(
-        load_default=None,
         min_length=1,
         max_length=MAX_ID_LENGTH,
-        metadata={"description": "Another active target of the account; by default the export's own."},
+        **optional("Another active target of the account; by default the export's own."),
     )
 
     @post_load
@@ -89,10 +86,7 @@ class RetryForm(Form):
 class SnoozeForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
 
-    until = Moment(
-        load_default=None,
-        metadata={"description": "Until when, in the future; null: until one of its findings is seen again."},
-    )
+    until = Moment(**optional("Until when, in the future; null: until one of its findings is seen again."))
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> SnoozeRequest:
@@ -113,9 +107,7 @@ class EditForm(Form):
         metadata={"description": "All labels; an empty list removes them."},
     )
     ticket_digest = Text(
-        load_default=None,
-        max_length=MAX_DIGEST,
-        metadata={"description": "The `ticket_digest` that was read; if the ticket differs, the response is 409."},
+        max_length=MAX_DIGEST, **optional("The `ticket_digest` that was read; if the ticket differs, the response is 409.")
     )
 
     @post_load
