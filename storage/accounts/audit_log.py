@@ -6,6 +6,7 @@ from datetime import datetime
 
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log_sql import append_alike
+from storage.db.columns import record_of
 from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
 from storage.db.queries import tuples
 
@@ -81,13 +82,4 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
 
 
 def _stored(row: AuditEntryRow) -> StoredEntry:
-    entry = AuditEntry(
-        at_ms=to_ms(row.at),
-        actor=row.actor,
-        action=row.action,
-        subject_id=row.subject_id,
-        status_before=row.status_before,
-        status_after=row.status_after,
-        reason=row.reason,
-    )
-    return StoredEntry(row.id, entry)
+    return StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at)))

@@ -92,6 +92,11 @@ def read_first(shape: Callable[..., Record], query: Any) -> Record | None:
     return next(iter(read(shape, query.limit(1))), None)
 
 
+def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
+    """Return a record of `shape` whose fields are the attributes of a row with these names, and `others`."""
+    return shape(**{name: getattr(row, name) for name in field_names(shape) if name not in others}, **others)
+
+
 def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:
     """Return what hand-written SQL selects for the fields of `shape`, in order.
 

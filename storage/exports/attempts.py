@@ -7,6 +7,7 @@ from schemas.base.fields import problem
 from schemas.exports.attempt_record import Attempt, Trace
 from schemas.exports.delivery import Timings
 from storage.db import identifiers
+from storage.db.columns import record_of
 from storage.db.models import AttemptRow, ExportRow
 from storage.db.queries import tuples
 
@@ -63,13 +64,4 @@ def _trace(row: AttemptRow) -> Trace:
 
 
 def _attempt(row: AttemptRow) -> Attempt:
-    return Attempt(
-        id=row.id,
-        number=row.number,
-        started_at=row.started_at,
-        outcome=row.outcome,
-        response_status=row.response_status,
-        error_code=row.error_code,
-        retry_after_s=row.retry_after_s,
-        timings=Timings(row.dns_ms, row.connect_ms, row.tls_ms, row.first_byte_ms, row.total_ms),
-    )
+    return record_of(Attempt, row, timings=record_of(Timings, row))

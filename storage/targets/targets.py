@@ -16,7 +16,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import lock_row
-from storage.db.columns import LAST_ULID
+from storage.db.columns import LAST_ULID, record_of
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
@@ -366,31 +366,14 @@ def _change(target_id: str, when: TargetStatus | None = None, **changes: object)
 
 def _target(row: TargetRow, default: DefaultSecret | None) -> Target:
     shared = default if row.provider_key == GENERIC_WEBHOOK else None
-    return Target(
-        id=row.id,
+    return record_of(
+        Target,
+        row,
         account_id=account_of(row),
-        provider_key=row.provider_key,
-        base_url=row.base_url,
-        deployment_mode=row.deployment_mode,
-        name=row.name,
         status=TargetStatus(row.status),
-        status_reason=row.status_reason,
         secret_fingerprint=row.secret_fingerprint or (shared.fingerprint_for(account_of(row)) if shared else None),
         has_own_secret=row.secret_fingerprint is not None,
-        connected_status=row.connected_status,
-        last_success_at=row.last_success_at,
-        validation_status=row.validation_status,
-        validation_reason=row.validation_reason,
-        validated_at=row.validated_at,
-        created_at=row.created_at,
-        held_until=row.held_until,
-        held_reason=row.held_reason,
         concurrency=max(1, min(int(row.concurrency), row.ramp)),
-        failures_in_row=row.failures_in_row,
-        max_per_minute=row.max_per_minute,
         provider_settings=json.loads(row.provider_settings),
-        signature=row.signature,
-        format=row.format,
         headers=tuple(TargetHeader(**each) for each in row.header_fingerprints),
-        standard_secret_fingerprint=row.standard_secret_fingerprint,
     )

@@ -35,7 +35,7 @@ from schemas.triage.approval_rules import (
 )
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.columns import LAST_ULID, columns, read, read_first, record_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow, TargetRow, TokenRow, UserRow
@@ -291,18 +291,13 @@ def _read(query: Any) -> list[ApprovalRule]:
 
 def _rule(stored: _StoredRule) -> ApprovalRule:
     reason = None if stored.stopped_reason is None else StoppedReason(stored.stopped_reason)
-    return ApprovalRule(
-        id=stored.id,
-        account_id=stored.account_id,
-        name=stored.name,
+    return record_of(
+        ApprovalRule,
+        stored,
         enabled=bool(stored.enabled),
         match=match_from(stored.conditions),
         action=action_from(stored.action),
-        author_id=stored.author_id,
-        author=stored.author,
         stopped_reason=reason,
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
     )
 
 
