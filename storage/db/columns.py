@@ -97,6 +97,12 @@ def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
     return shape(**{name: getattr(row, name) for name in field_names(shape) if name not in others}, **others)
 
 
+def values_of(model: type[Model], record: Any, **others: Any) -> dict[str, Any]:
+    """Return what to insert into `model`: the fields of a record that are columns, and `others`."""
+    known = model._meta.columns
+    return {name: getattr(record, name) for name in field_names(record) if name in known} | others
+
+
 def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:
     """Return what hand-written SQL selects for the fields of `shape`, in order.
 

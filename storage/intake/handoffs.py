@@ -21,6 +21,7 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
+from storage.db.columns import values_of
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
@@ -106,34 +107,20 @@ def _hand_off(
 
 
 def _insert_capture(capture: Capture, capture_id: str, now: datetime) -> None:
-    EvidenceCaptureRow.insert(
-        id=capture_id,
-        project=capture.project_id,
-        report=capture.report_id,
-        page_url=capture.page_url,
-        page_title=capture.page_title,
-        selected_text=capture.selected_text,
-        meta_description=capture.meta_description,
-        canonical_url=capture.canonical_url,
-        heading_outline=outline_record(capture),
-        captured_at=capture.captured_at,
-        extension_version=capture.extension_version,
-        created_at=now,
-    ).execute()
+    outline = outline_record(capture)
+    row = values_of(EvidenceCaptureRow, capture, id=capture_id, heading_outline=outline, created_at=now)
+    EvidenceCaptureRow.insert(row).execute()
 
 
 def _insert_diagnostics(diagnostics: Diagnostics, diagnostic_id: str, now: datetime) -> None:
     scopes = diagnostics.granted_scopes
-    DiagnosticRow.insert(
+    row = values_of(
+        DiagnosticRow,
+        diagnostics,
         id=diagnostic_id,
-        project=diagnostics.project_id,
-        report=diagnostics.report_id,
         platform=diagnostics.platform.value,
-        site_url=diagnostics.site_url,
-        shop_domain=diagnostics.shop_domain,
-        shop_name=diagnostics.shop_name,
         granted_scopes=None if scopes is None else list(scopes),
-        client_version=diagnostics.client_version,
         diagnostics=dict(diagnostics.reported),
         created_at=now,
-    ).execute()
+    )
+    DiagnosticRow.insert(row).execute()

@@ -18,7 +18,7 @@ from storage.accounts import projects
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import columns, read, read_first
+from storage.db.columns import columns, read, read_first, values_of
 from storage.db.engine import savepoint, transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
@@ -106,26 +106,10 @@ def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLim
         if not _owns_run(new.project_id, new.scan_run_id):
             message = f"The project has no scan run {new.scan_run_id}. Leave the field empty for a new scan run."
             raise ValidationFailed(FieldProblem("/scan_run_id", "unknown_scan_run", message))
-        ReportUploadRow.insert(
-            id=upload_id,
-            account=new.account_id,
-            project=new.project_id,
-            user=new.user_id,
-            file_name=new.file_name,
-            format=new.format,
-            scan_run_id=new.scan_run_id,
-            status=ReportUploadStatus.WAITING.value,
-            done=0,
-            new_findings=0,
-            seen_findings=0,
-            tickets=0,
-            refused=0,
-            left_out=[],
-            actor=new.actor,
-            next_run_at=now,
-            created_at=now,
-            content_sealed=sealed,
-        ).execute()
+        counts = dict.fromkeys(("done", "new_findings", "seen_findings", "tickets", "refused"), 0)
+        status = ReportUploadStatus.WAITING.value
+        row = values_of(ReportUploadRow, new, id=upload_id, status=status, left_out=[], next_run_at=now, created_at=now)
+        ReportUploadRow.insert(row | counts, content_sealed=sealed).execute()
         _require_room(new.account_id)
         limits.require_room(new.account_id, Limited.UPLOADS, 1, now)
         append(now, new.actor, "upload_report", upload_id)

@@ -16,7 +16,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import lock_row
-from storage.db.columns import LAST_ULID, record_of
+from storage.db.columns import LAST_ULID, record_of, values_of
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
@@ -57,19 +57,14 @@ def create(
     with transaction():
         # The right may have been withdrawn since the request was authenticated.
         require_webhooks(account_id)
-        row = TargetRow(
-            id=identifiers.new_id(identifiers.TARGET, now),
-            account=account_id,
-            provider_key=request.provider_key,
-            base_url=request.base_url,
-            deployment_mode=request.deployment_mode or deployment_mode,
-            name=request.name,
-            created_at=now,
-            max_per_minute=request.max_per_minute,
-            provider_settings=json.dumps(request.provider_settings, ensure_ascii=False),
-            signature=request.signature,
-            format=request.format,
-        )
+        own = {
+            "id": identifiers.new_id(identifiers.TARGET, now),
+            "account": account_id,
+            "deployment_mode": request.deployment_mode or deployment_mode,
+            "created_at": now,
+            "provider_settings": json.dumps(request.provider_settings, ensure_ascii=False),
+        }
+        row = TargetRow(**values_of(TargetRow, request, **own))
         for column, value in first_state(request.provider_key, missing_secret(row, default), now).items():
             setattr(row, column, value)
         row.save(force_insert=True)
