@@ -121,8 +121,8 @@ def _setting(setting: Setting) -> Iterator[str]:
 
 def error_codes_table() -> str:
     """Return the table of error codes, with status and message."""
-    kinds = {kind.code: kind for kind in reversed(_kinds(RiskRelayError))}
-    rows = [f"| `{code}` | {status} | {_sentence(kinds[code])} |" for code, status in STATUS.items()]
+    messages = {kind.code: _cell(" ".join((kind.__doc__ or "").split())) for kind in reversed(_kinds(RiskRelayError))}
+    rows = [f"| `{code}` | {status} | {messages[code]} |" for code, status in STATUS.items()]
     return "\n".join(["| code | status | default `message` |", "|---|---|---|", *rows, ""])
 
 
@@ -136,10 +136,6 @@ def field_codes_table() -> str:
 def _kinds(kind: type[RiskRelayError]) -> list[type[RiskRelayError]]:
     """Return an error class and its subclasses, the more general first."""
     return [kind, *(each for child in kind.__subclasses__() for each in _kinds(child))]
-
-
-def _sentence(kind: type[RiskRelayError]) -> str:
-    return _cell(" ".join((kind.__doc__ or "").split()))
 
 
 def commands_page() -> str:

@@ -123,7 +123,8 @@ def heartbeat(figures: MetricsSnapshot, now: datetime) -> CheckResult:
     if figures.workers:
         return ok("workers", f"{figures.workers} running")
     seen_at = worker_heartbeats.last_seen()
-    details = "no heartbeat in the last minutes" if seen_at is None else f"the last heartbeat was {_ago(seen_at, now)} ago"
+    ago = None if seen_at is None else _span((now - seen_at).total_seconds())
+    details = "no heartbeat in the last minutes" if ago is None else f"the last heartbeat was {ago} ago"
     return warning("workers", f"No worker is running: {details}.", "bin/riskrelay work, or make run")
 
 
@@ -273,10 +274,6 @@ def _no_redis(settings: Settings, why: str) -> CheckResult:
         return warning("Redis", "The embedded Redis is not running; `make run` starts it.", "make run")
     message = f"Redis does not respond ({why}); deliveries start with the next sweep."
     return CheckResult("Redis", Level.FAILURE, message, "start it, or correct REDIS_URL")
-
-
-def _ago(moment: datetime, now: datetime) -> str:
-    return _span((now - moment).total_seconds())
 
 
 def _span(seconds: float) -> str:

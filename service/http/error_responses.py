@@ -136,14 +136,10 @@ class _ErrorHandlers:
 def _answer_data(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
         resp.set_header("WWW-Authenticate", req.context.challenge)
-    as_problem = _wants_problem_json(req)
+    as_problem = req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
     body = errors.error_body(error, req.context.request_id)
     resp.content_type = PROBLEM_JSON if as_problem else falcon.MEDIA_JSON
     resp.data = json.dumps(problem_body(body["error"]) if as_problem else body, ensure_ascii=False).encode()
-
-
-def _wants_problem_json(req: falcon.Request) -> bool:
-    return req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
 
 
 def problem_body(error: Mapping[str, Any]) -> dict[str, Any]:

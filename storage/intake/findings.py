@@ -122,7 +122,9 @@ def record(
         if run.ticket_grouping == TicketGrouping.RULE:
             groups_sql.lock_project(run.project_id)
             grouped = GroupedPostback.read(run.project_id, postback, issues, locks=True)
-        export_ids = grouped.export_ids(now) if grouped else {mark: _export_id(now) for mark in issues}
+        export_ids = (
+            grouped.export_ids(now) if grouped else {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
+        )
         new = _insert_new(postback, issues, export_ids, run.project_id, now)
         limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
         raised = _mark_seen({mark: issue for mark, issue in issues.items() if mark not in new}, run, postback, now)
@@ -211,10 +213,6 @@ def _projects(account_id: int) -> Any:
     newest_id = Select((of_all,), (fn.MAX(of_all.c.id),))
     shown = columns(ScannedProject, ProjectRow, newest_finding_id=newest_id)
     return ProjectRow.select(*shown).where(ProjectRow.account == account_id)
-
-
-def _export_id(now: datetime) -> str:
-    return identifiers.new_id(identifiers.EXPORT, now)
 
 
 def _mark_seen(

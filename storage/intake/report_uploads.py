@@ -189,7 +189,8 @@ def record(
     with transaction():
         if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
             return False
-        [upload] = read(_Progress, ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(_is(lease)))
+        known = ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(ReportUploadRow.id == lease.id)
+        [upload] = read(_Progress, known)
         stopped = _stop_reason(upload)
         if stopped is not None:
             _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
@@ -207,10 +208,6 @@ def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> Non
     with transaction():
         if _jobs.renew(lease.id, lease.lease, now, LEASE_S, left_out=[["", reason]] if reason else []):
             _end(lease.id, ReportUploadStatus.FAILED, now, error)
-
-
-def _is(lease: JobLease) -> Any:
-    return ReportUploadRow.id == lease.id
 
 
 def _owns_run(project_id: int, scan_run_id: int) -> bool:
