@@ -49,6 +49,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "recovery_id": "",
     "job_id": "",
     "rule_id": "",
+    "handoff_id": "",
 }
 
 #: Every request, in the order of a run: its operation, and the name of the example that it sends.
@@ -108,6 +109,7 @@ _STEPS: Final = (
     ("postEmail", "Plain"),
     ("postEmail", "Postmark"),
     ("browser-extension.evidence-captures.store", "Everything"),
+    ("readHandoff", ""),
     ("cms-plugins.cms-commerce.diagnostics.store", "Everything"),
     ("storefront-app.diagnostics.store", "Everything"),
     ("storefront-app.webhooks.compliance", "customers/data_request"),
@@ -122,6 +124,8 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "beginTicketExportRecovery": {"recovery_id": "id"},
     "createApprovalRule": {"rule_id": "id"},
     "decideTicketExports": {"job_id": "id"},
+    # Absent if the mode disables uploads.
+    "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
 #: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202.

@@ -33,7 +33,12 @@ from service.api.target_actions import (
     TargetValidationResource,
 )
 from service.api.targets import ProvidersResource, TargetResource, TargetsResource
-from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
+from service.api.uploads import (
+    CmsDiagnosticsResource,
+    EvidenceCapturesResource,
+    HandoffResource,
+    StorefrontDiagnosticsResource,
+)
 from service.console.routes import Console
 from service.http import error_responses
 from service.http.idempotency import IdempotentExecutor
@@ -127,6 +132,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         EvidenceCapturesResource(executor, operations.uploads),
         CmsDiagnosticsResource(executor, operations.uploads),
         StorefrontDiagnosticsResource(executor, operations.uploads),
+        HandoffResource(),
         ComplianceWebhooksResource(secrets, operations.compliance),
         ConsoleSessionsResource(base_url),
         ConsoleSessionRevocationResource(executor),

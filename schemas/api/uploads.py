@@ -5,7 +5,7 @@ from typing import Any
 
 from marshmallow import fields
 
-from schemas.api.exports import SourceResponse
+from schemas.api.exports import ProviderTicketResponse, SourceResponse
 from schemas.api.response_fields import (
     ResponseSchema,
     constant,
@@ -18,7 +18,7 @@ from schemas.api.response_fields import (
     several,
     text,
 )
-from schemas.exports.handoffs import RECEIVED, Handoff
+from schemas.exports.handoffs import RECEIVED, Handoff, HandoffStatus
 from schemas.intake.diagnostics import SAFE_SCOPES, Diagnostics, Platform
 from schemas.intake.evidence import HEADING_LEVELS, Capture
 
@@ -33,6 +33,22 @@ class HandoffResponse(ResponseSchema):
     ticket_export_id = identifier("exp", "The prepared export.")
     status = constant(RECEIVED, "It is stored.")
     created_at = moment("When the upload was received.")
+
+
+class HandoffProgressResponse(ResponseSchema):
+    """A handoff and what became of its upload."""
+
+    id = identifier("hof", "The handoff.")
+    source = part(SourceResponse, "The capture or the diagnostics.")
+    project_id = number("The project.", minimum=1)
+    report_id = number("The report, if one was named.", nullable=True, minimum=1)
+    created_at = moment("When the upload was received.")
+    status = one_of(
+        HandoffStatus,
+        "`received` in the response to the upload; `prepared` until a person or a rule decides; `approved` until it is "
+        "`delivered` or has `failed`; `dismissed`; `fixed` once all findings of the delivered ticket are fixed.",
+    )
+    provider_ticket = part(ProviderTicketResponse, "The ticket at the receiver, if the receiver named one.", optional=True)
 
 
 class HeadingResponse(ResponseSchema):

@@ -1,13 +1,49 @@
 """A handoff: the record that ties an uploaded capture or diagnostic to its project, its report and its prepared export."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
+from schemas.base.principal import Ability
+from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source
+from schemas.intake.diagnostics import Platform
 
-#: The only status of a handoff; later states are those of its export.
-RECEIVED: Final = "received"
+
+class HandoffStatus(StrEnum):
+    """What became of an upload, as its app sees it: `received` in the response to the upload, then that of its export."""
+
+    RECEIVED = "received"
+    PREPARED = "prepared"
+    APPROVED = "approved"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    DISMISSED = "dismissed"
+    FIXED = "fixed"
+
+
+#: The only status of a handoff's row; later states are those of its export.
+RECEIVED: Final = HandoffStatus.RECEIVED.value
+
+_STATUSES: Final[Mapping[ExportStatus, HandoffStatus]] = {
+    ExportStatus.PREPARED: HandoffStatus.PREPARED,
+    ExportStatus.APPROVED: HandoffStatus.APPROVED,
+    ExportStatus.DELIVERING: HandoffStatus.APPROVED,
+    ExportStatus.RETRY_SCHEDULED: HandoffStatus.APPROVED,
+    ExportStatus.EXPORTED: HandoffStatus.DELIVERED,
+    ExportStatus.FAILED: HandoffStatus.FAILED,
+    # As after a failure, only a person brings it on its way again.
+    ExportStatus.BLOCKED: HandoffStatus.FAILED,
+    ExportStatus.DISMISSED: HandoffStatus.DISMISSED,
+}
+#: The ability that uploads of each kind need; a capture has no platform.
+_ABILITIES: Final[Mapping[str | None, Ability]] = {
+    None: Ability.UPLOAD_EVIDENCE,
+    Platform.CMS_COMMERCE: Ability.UPLOAD_CMS_DIAGNOSTICS,
+    Platform.STOREFRONT: Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +56,47 @@ class Handoff:
     report_id: int | None
     ticket_export_id: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffProgress:
+    """A handoff with the state of its export; `platform` is the one that its diagnostics are from."""
+
+    id: str
+    source_type: str
+    source_id: str
+    platform: str | None
+    project_id: int
+    report_id: int | None
+    created_at: datetime
+    export_status: ExportStatus
+    findings_total: int | None
+    findings_fixed: int | None
+    provider_ticket_id: str | None
+    provider_ticket_url: str | None
+
+    @property
+    def ability(self) -> Ability:
+        """The ability that the upload needed."""
+        return _ABILITIES[self.platform]
+
+    def record(self) -> dict[str, Any]:
+        """Return it as clients poll it; `provider_ticket` is absent until the receiver named one."""
+        record: dict[str, Any] = {
+            "id": self.id,
+            "source": {"type": self.source_type, "id": self.source_id},
+            "project_id": self.project_id,
+            "report_id": self.report_id,
+            "created_at": self.created_at,
+            "status": handoff_status(self.export_status, self.findings_total, self.findings_fixed),
+        }
+        if self.provider_ticket_id or self.provider_ticket_url:
+            record["provider_ticket"] = {"id": self.provider_ticket_id, "url": self.provider_ticket_url}
+        return record
+
+
+def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None) -> HandoffStatus:
+    """Return the status of a handoff by that of its export, which has so many findings (None: none) and fixed ones."""
+    if export is ExportStatus.EXPORTED and findings and findings == fixed:
+        return HandoffStatus.FIXED
+    return _STATUSES[export]

@@ -1,23 +1,32 @@
-"""Uploads of the browser extension, the CMS plugin and the storefront app; served in cloud mode only.
+"""Uploads of the browser extension, the CMS plugin and the storefront app, and their handoffs; served in cloud mode only.
 
 An upload needs a user who manages its project or report now. A replayed request needs the grant too, so that a stored
 response is not returned to a user whose grant was removed.
 """
 
+import json
+
 import falcon
 
-from schemas.api.response_fields import ResponseSchema
-from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse, dump_upload
+from schemas.api.response_fields import ResponseSchema, dump
+from schemas.api.uploads import (
+    CaptureUploadResponse,
+    CmsUploadResponse,
+    HandoffProgressResponse,
+    StorefrontUploadResponse,
+    dump_upload,
+)
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
+from service.http import conditional_requests
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
-from service.operations.uploads import UploadOperations, require_grant
+from service.operations.uploads import UploadOperations, get_handoff, require_grant
 from storage.intake.handoffs import prepare_upload
 
 
@@ -75,3 +84,29 @@ class StorefrontDiagnosticsResource(_UploadResource):
     ability = Ability.UPLOAD_STOREFRONT_DIAGNOSTICS
     form = StorefrontDiagnosticsForm
     response = StorefrontUploadResponse
+
+
+class HandoffResource:
+    """Serves polls of one handoff."""
+
+    path = "/api/handoffs/{handoff_id}"
+    family = RouteFamily.HANDOFFS
+
+    def __init__(self) -> None:
+        # The handoff decides which ability of the kind it takes.
+        reading = Operation(Bearer(TokenKind.PLATFORM))
+        self.operations = {"GET": reading, "HEAD": reading}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, handoff_id: str) -> None:
+        """Return the handoff, or 304 if the client has this version."""
+        handoff = get_handoff(handoff_id, req.context.principal)
+        record = dump(HandoffProgressResponse, handoff.record())
+        current = conditional_requests.tagged(json.dumps(record, ensure_ascii=False).encode())
+        resp.set_header("ETag", f'"{current.tag}"')
+        if conditional_requests.has(req, current.tag):
+            resp.status = falcon.HTTP_304
+            return
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = current.body
+
+    on_head = on_get

@@ -83,6 +83,7 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "rule_id": "RuleId",
     "session_id": "SessionId",
     "project_id": "ProjectId",
+    "handoff_id": "HandoffId",
     "file": "PageFile",
 }
 _AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."

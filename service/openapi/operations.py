@@ -24,6 +24,7 @@ TARGET_ID: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
 RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
 BULK_JOB_ID: Final = "blk_01KJM8C9E1G3H5J7K9M1N3P5Q7"
 RULE_ID: Final = "rul_01KJM8F8F0G2H4J6K8M0N2P4Q6"
+HANDOFF_ID: Final = "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2"
 SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 AT: Final = "2026-03-01T12:00:00.000Z"
@@ -117,6 +118,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404.", RECOVERY_ID),
     "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404.", BULK_JOB_ID),
     "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404.", RULE_ID),
+    "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404.", HANDOFF_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
     "ProjectId": {
         "in": "path",

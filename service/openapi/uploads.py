@@ -1,10 +1,20 @@
-"""Documents the uploads of the extension, the plugin and the storefront app."""
+"""Documents the uploads of the extension, the plugin and the storefront app, and their handoffs."""
 
 from typing import Any, Final
 
-from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse
-from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
-from service.openapi.operations import AT, EXPORT_ID, OperationDescription, Operations, SuccessResponse
+from schemas.api.uploads import (
+    CaptureUploadResponse,
+    CmsUploadResponse,
+    HandoffProgressResponse,
+    StorefrontUploadResponse,
+)
+from service.api.uploads import (
+    CmsDiagnosticsResource,
+    EvidenceCapturesResource,
+    HandoffResource,
+    StorefrontDiagnosticsResource,
+)
+from service.openapi.operations import AT, EXPORT_ID, HANDOFF_ID, OperationDescription, Operations, SuccessResponse
 
 TAG: Final = "Uploads"
 
@@ -13,6 +23,15 @@ _WHOSE: Final = (
     "what another account owns and what does not exist is the same 403. Members that are not listed are refused at any "
     "depth."
 )
+_HANDOFF: Final[dict[str, Any]] = {
+    "id": HANDOFF_ID,
+    "source": {"type": "evidence_capture", "id": "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1"},
+    "project_id": 1,
+    "report_id": None,
+    "created_at": AT,
+    "status": "delivered",
+    "provider_ticket": {"id": "7", "url": "https://tracker.example/issues/7"},
+}
 _CAPTURED: Final[dict[str, Any]] = {
     "page_url": "https://shop.example/cart?step=2",
     "page_title": "Your cart",
@@ -58,7 +77,7 @@ def _receipt(name: str, kind: str, record_id: str, description: dict[str, Any]) 
     return {
         name: {"id": record_id, "project_id": 1, "report_id": None, **description, "created_at": AT},
         "handoff": {
-            "id": "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2",
+            "id": HANDOFF_ID,
             "source": {"type": kind, "id": record_id},
             "project_id": 1,
             "report_id": None,
@@ -115,5 +134,18 @@ OPERATIONS: Final[Operations] = {
             ),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_STOREFRONT}},
+    ),
+    ("GET", HandoffResource.path): OperationDescription(
+        id="readHandoff",
+        tag=TAG,
+        summary="Poll a handoff",
+        description="What became of an upload. The token needs the ability that the upload needed, and its user has to "
+        "manage the project or report still. Send `If-None-Match`: a 304 costs little. After `delivered`, `failed` or "
+        "`dismissed`, the status changes only by another decision of a person, or to `fixed`.",
+        responses=(
+            SuccessResponse(200, "The handoff as it is now.", HandoffProgressResponse, _HANDOFF, ("ETag",)),
+            SuccessResponse(304, "You have this version.", headers=("ETag",)),
+        ),
+        parameters=("IfNoneMatch",),
     ),
 }

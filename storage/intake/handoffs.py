@@ -6,13 +6,15 @@ All of it is one transaction, which first checks that the uploader may manage th
 from dataclasses import dataclass
 from datetime import datetime
 
+from peewee import JOIN
+
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.errors import ValidationFailed
+from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import TokenPrincipal
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import to_ms
-from schemas.exports.handoffs import RECEIVED, Handoff
+from schemas.exports.handoffs import RECEIVED, Handoff, HandoffProgress
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
@@ -21,9 +23,9 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
-from storage.db.columns import values_of
+from storage.db.columns import columns, read_first, values_of
 from storage.db.engine import transaction
-from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
+from storage.db.models import DiagnosticRow, EvidenceCaptureRow, ExportRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
@@ -68,6 +70,24 @@ def record_upload(
         handoff = _hand_off(source, prepared, principal, now, limits, rules)
         limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
         return handoff
+
+
+def get(handoff_id: str, user_id: int) -> HandoffProgress:
+    """Return a user's handoff with the state of its export. Raises NotFound."""
+    of_export = ("findings_total", "findings_fixed", "provider_ticket_id", "provider_ticket_url")
+    shown = {name: getattr(ExportRow, name) for name in of_export}
+    query = (
+        HandoffRow.select(
+            *columns(HandoffProgress, HandoffRow, platform=DiagnosticRow.platform, export_status=ExportRow.status, **shown)
+        )
+        .join(ExportRow)
+        .join_from(HandoffRow, DiagnosticRow, JOIN.LEFT_OUTER, on=DiagnosticRow.id == HandoffRow.source_id)
+        .where(HandoffRow.id == handoff_id, HandoffRow.user == user_id)
+    )
+    found = read_first(HandoffProgress, query) if identifiers.is_id(identifiers.HANDOFF, handoff_id) else None
+    if found is None:
+        raise NotFound("There is no such handoff.")
+    return found
 
 
 def _require_shop(named: str | None, expected: str | None) -> None:

@@ -27,9 +27,9 @@ pytestmark = on_sqlite
 
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
-_SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.(\w+) \|\| ""\);')
+_SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.([\w?.]+) \|\| ""\);')
 #: Variables that a run sets.
-_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id"}
+_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id", "handoff_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 
@@ -69,7 +69,10 @@ class Runner:
         self.statuses[item["name"]] = answer.status_code
         for name, member in _SET.findall(script(item, "test")):
             # A script sets an empty value if the response has none.
-            self.values[name] = (answer.json() if answer.status_code < 300 else {}).get(member) or ""
+            value = answer.json() if answer.status_code < 300 else {}
+            for step in member.split("?."):
+                value = value.get(step) or {}
+            self.values[name] = value or ""
         return answer
 
     def filled(self, text: str) -> str:

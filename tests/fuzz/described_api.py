@@ -37,6 +37,7 @@ from tests.support.factories import (
     make_customer,
     make_exports,
     make_failed,
+    make_handoff,
     make_platform_token,
     make_rule,
     make_settings,
@@ -52,7 +53,7 @@ HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
-_ID: Final = re.compile("(blk|exp|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_ID: Final = re.compile("(blk|exp|hof|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
 #: The prefix of each id that a path names.
 _KINDS: Final = {
     "export_id": "exp",
@@ -61,6 +62,7 @@ _KINDS: Final = {
     "job_id": "blk",
     "rule_id": "rul",
     "session_id": "ses",
+    "handoff_id": "hof",
 }
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
@@ -86,6 +88,7 @@ class DescribedApi:
             "blk": [make_bulk_job(self.customer)],
             "rul": [make_rule(self.customer, _LABELLING).id for _ in range(40)],
             "ses": self._sessions(),
+            "hof": [make_handoff(self.customer).id],
         }
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
         settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})

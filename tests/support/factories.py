@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
+from schemas.exports.handoffs import Handoff
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
+from schemas.intake.evidence import CaptureForm
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUpload
@@ -37,7 +39,7 @@ from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
 from storage.exports.rules import approval_rules
 from storage.exports.search import export_list
-from storage.intake import findings, report_uploads
+from storage.intake import findings, handoffs, report_uploads
 from storage.intake.report_uploads import NewReportUpload
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -208,6 +210,13 @@ def make_bulk_job(customer: Customer) -> str:
     count = len(export_list.ids_matching(query))
     new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
     return bulk_jobs.begin(new, NOW, LOOPBACK_POLICY).id
+
+
+def make_handoff(customer: Customer) -> Handoff:
+    """Store a capture of the customer's user, with its handoff and its prepared export."""
+    user = TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
+    upload = CaptureForm().read(capture(customer.project_id))
+    return handoffs.record_upload(handoffs.prepare_upload(upload), user, utc_now())
 
 
 def make_report_upload(

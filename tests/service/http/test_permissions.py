@@ -41,6 +41,7 @@ from tests.support.factories import (
     make_colleague,
     make_customer,
     make_exports,
+    make_handoff,
     make_rule,
     make_session,
     make_settings,
@@ -78,6 +79,7 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 BULK_JOBS: Final = "/api/bulk-jobs"
 PROJECTS: Final = "/api/projects"
+HANDOFF: Final = "/api/handoffs/{handoff_id}"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 RULE: Final = f"{RULES}/{{rule_id}}"
 
@@ -254,6 +256,9 @@ ROWS: Final = [
         RequiredCredential(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
         lambda scene: storefront_diagnostics(scene.customer.project_id),
     ),
+    # The handoff of a capture; each kind needs the ability of its upload.
+    RoutePermission("GET", HANDOFF, RequiredCredential(Ability.UPLOAD_EVIDENCE)),
+    RoutePermission("HEAD", HANDOFF, RequiredCredential(Ability.UPLOAD_EVIDENCE)),
     RoutePermission("POST", WEBHOOKS, RequiredCredential(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
 ]
 
@@ -288,7 +293,8 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
         return 403
     if door.kind is TokenKind.PLATFORM:
         # The project was granted to one user; what others cannot manage and what is not there are all alike.
-        return LET_THROUGH if caller.of is scene.customer else 403
+        other_user = 404 if "{" in row.path else 403
+        return LET_THROUGH if caller.of is scene.customer else other_user
     is_own = caller.of.account_id == scene.customer.account_id
     return LET_THROUGH if is_own or "{" not in row.path else 404
 
@@ -482,6 +488,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "job_id": make_bulk_job(customer),
             "rule_id": make_rule(customer, LABELLING).id,
             "session_id": make_session(customer),
+            "handoff_id": make_handoff(customer).id,
         },
     )
 
