@@ -1,5 +1,6 @@
 """A handoff: the record that ties an uploaded capture or diagnostic to its project, its report and its prepared export."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,9 +8,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from schemas.base.principal import Ability
+from schemas.base.strict_json import canonical
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source
-from schemas.intake.diagnostics import Platform
+from schemas.intake.diagnostics import Diagnostics, Platform
+from schemas.intake.evidence import Capture, captured_facts
+from schemas.intake.page_url import page_key
 
 
 class HandoffStatus(StrEnum):
@@ -44,6 +48,8 @@ _ABILITIES: Final[Mapping[str | None, Ability]] = {
     Platform.CMS_COMMERCE: Ability.UPLOAD_CMS_DIAGNOSTICS,
     Platform.STOREFRONT: Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
 }
+#: Fields of a capture that do not count where no text was selected: the page is compared by its key.
+_NOT_COMPARED: Final = frozenset({"page_url", "selected_text", "captured_at", "extension_version"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +106,21 @@ def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None
     if export is ExportStatus.EXPORTED and findings and findings == fixed:
         return HandoffStatus.FIXED
     return _STATUSES[export]
+
+
+def natural_key(upload: Capture | Diagnostics) -> str:
+    """Return 64 hex digits that two uploads share if they are about the same thing.
+
+    That is the same text on the same page of the same project and report: the selected text, or without one all that was
+    captured but the time; of diagnostics, all that was reported of the site or shop.
+    """
+    page, said = _page_and_text(upload)
+    return hashlib.sha256(canonical([upload.project_id, upload.report_id, page, said])).hexdigest()
+
+
+def _page_and_text(upload: Capture | Diagnostics) -> tuple[str, Any]:
+    if isinstance(upload, Diagnostics):
+        return page_key(upload.site_url) if upload.site_url else upload.shop_domain or "", dict(upload.reported)
+    selected = " ".join((upload.selected_text or "").split())
+    rest = {name: fact for name, fact in captured_facts(upload).items() if name not in _NOT_COMPARED}
+    return page_key(upload.page_url), selected or rest

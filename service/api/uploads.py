@@ -18,6 +18,7 @@ from schemas.api.uploads import (
 )
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
+from schemas.exports.handoffs import natural_key
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.sources import InboundSource
@@ -52,8 +53,9 @@ class _UploadResource:
             content = dump_upload(self.response, req.context.payload.upload, handoff)
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
-        require_grant(req.context.payload.upload, req.context.principal)
-        self._executor.respond(req, resp, work)
+        upload = req.context.payload.upload
+        require_grant(upload, req.context.principal)
+        self._executor.respond(req, resp, work, natural_key=natural_key(upload))
 
 
 class EvidenceCapturesResource(_UploadResource):

@@ -1,4 +1,6 @@
-"""Runs a request's work once per Idempotency-Key; the key, the work and the stored response commit in one transaction.
+"""Runs a request's work once per key; the key, the work and the stored response commit in one transaction.
+
+The key is the client's `Idempotency-Key`; without one, the natural key of what the request is about, if it has one.
 
 Errors are not stored: they raise, and the transaction rolls back with the key.
 """
@@ -52,11 +54,13 @@ class IdempotentExecutor:
         resp: falcon.Response,
         work: Callable[[], ApiResponse],
         before_transaction: Callable[[], None] | None = None,
+        natural_key: str | None = None,
     ) -> None:
         """Run `work` in a transaction, or replay the response stored for the same key and payload.
 
-        `before_transaction` is work that waits for the network; a replay skips it. A dry run rolls everything back and
-        responds with 200. Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
+        `before_transaction` is work that waits for the network; a replay skips it. A request without a key is a repeat for
+        `NATURAL_KEY_TTL` if it has the same `natural_key`. A dry run rolls everything back and responds with 200.
+        Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
         request = _keyed_request(req)
         if req.context.is_dry_run:
@@ -68,20 +72,27 @@ class IdempotentExecutor:
         if before_transaction is not None and not self._is_stored(request):
             engine.release()
             before_transaction()
+        ttl = self._ttl
+        if request is None and natural_key is not None:
+            request = idempotency.naturally_keyed(req.context.principal.key, req.method, str(req.uri_template), natural_key)
+            ttl = idempotency.NATURAL_KEY_TTL
         if request is None:
             with engine.transaction():
                 response = work()
             logs.add_context(**response.log_fields)
             _send(resp, response.status, response.headers, _encode(response.body))
         else:
-            self._run_once(resp, request, work)
+            self._run_once(resp, request, ttl, work)
 
     def _is_stored(self, request: idempotency.KeyedRequest | None) -> bool:
         return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
 
-    def _run_once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], ApiResponse]) -> None:
+    @staticmethod
+    def _run_once(
+        resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
+    ) -> None:
         with engine.transaction():
-            stored = idempotency.begin(request, utc_now(), self._ttl)
+            stored = idempotency.begin(request, utc_now(), ttl)
             if stored is None:
                 response = work()
                 new = idempotency.StoredResponse(response.status, dict(response.headers), _encode(response.body))

@@ -21,7 +21,8 @@ TAG: Final = "Uploads"
 _WHOSE: Final = (
     " The token's user has to manage the project, or the report where one is named: what the user does not manage, "
     "what another account owns and what does not exist is the same 403. Members that are not listed are refused at any "
-    "depth."
+    "depth. Without an `Idempotency-Key`, an upload of the same thing within a day gets the first response again: the same "
+    "text on the same page of the same project and report."
 )
 _HANDOFF: Final[dict[str, Any]] = {
     "id": HANDOFF_ID,

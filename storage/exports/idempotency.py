@@ -12,6 +12,10 @@ from storage.db.columns import JsonField
 from storage.db.models import IdempotencyKeyRow
 from storage.exports.idempotency_sql import claim, store
 
+#: How long a natural key stands for a key that the client did not send.
+NATURAL_KEY_TTL: Final = timedelta(days=1)
+#: No client's key begins with it: those are ASCII.
+_NATURAL: Final = "≡"
 #: PostgreSQL's SQLSTATE for a lock timeout: here, the first request with this key is still running.
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -28,6 +32,11 @@ class KeyedRequest:
     route: str
     key: str
     payload_sha256: str
+
+
+def naturally_keyed(principal: str, method: str, route: str, natural_key: str) -> KeyedRequest:
+    """Return the identity of a request without a key by what its payload is about; other differences do not count."""
+    return KeyedRequest(principal, method, route, f"{_NATURAL}{natural_key}", natural_key)
 
 
 @dataclass(frozen=True, slots=True)

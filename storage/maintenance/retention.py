@@ -45,6 +45,7 @@ from storage.db.models import (
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
+from storage.exports.idempotency import NATURAL_KEY_TTL
 from storage.exports.search import export_words_sql
 from storage.maintenance.archive import Archive, archived_fields
 
@@ -106,11 +107,12 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     """Return the cutoffs at `now`.
 
     An export is kept as long as the stored responses that repeat its ticket, whatever `retention` is: an erasure finds them
-    by their export.
+    by their export. Those under a natural key are kept for a day, whatever `idempotency_ttl` is.
     """
-    over = now - max(retention, idempotency_ttl)
+    stored_for = max(idempotency_ttl, NATURAL_KEY_TTL)
+    over = now - max(retention, stored_for)
     # No later than its token, which nobody uses once it has expired.
-    return Cutoffs(over=over, answered=now - idempotency_ttl, sessions=max(over, now - SESSIONS_KEPT_FOR))
+    return Cutoffs(over=over, answered=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR))
 
 
 def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:

@@ -49,6 +49,7 @@ def test_an_extension_hears_what_became_of_its_capture(
     assert (prepared.status, prepared.json["status"]) == (200, "prepared")
     tag = prepared.headers["etag"]
     assert (poll(tag).status, poll(tag).content) == (304, b"")
+    assert hand_in() == handoff
 
     with LoopbackServer(always(201, ANSWER)) as receiver:
         approval = {"target_id": make_target(customer, receiver.url()).id}
@@ -64,3 +65,5 @@ def test_an_extension_hears_what_became_of_its_capture(
     ticket = {"id": "T-9", "url": "https://tracker.example/T-9"}
     assert delivered.json == {**prepared.json, "status": "delivered", "provider_ticket": ticket}
     assert poll(delivered.headers["etag"]).status == 304
+    # The ticket is still the first one's, whatever became of it.
+    assert hand_in() == handoff

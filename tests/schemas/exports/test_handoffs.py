@@ -1,9 +1,14 @@
-"""What an app sees of its upload, by the status of the export."""
+"""What an app sees of its upload, by the status of the export; and which uploads are about the same thing."""
+
+from typing import Any
 
 import pytest
 
-from schemas.exports.handoffs import HandoffStatus, handoff_status
+from schemas.exports.handoffs import HandoffStatus, handoff_status, natural_key
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm
+from schemas.intake.evidence import CaptureForm
+from tests.support.factories import capture, cms_diagnostics, storefront_diagnostics
 
 #: Every status of an export, with that of its handoff without findings, and with two that are both fixed.
 STATUSES = {
@@ -27,3 +32,65 @@ def test_each_status_of_an_export_is_one_of_the_handoff(status: ExportStatus) ->
 
 def test_every_status_of_a_handoff_is_one_of_an_export_but_the_first() -> None:
     assert {*sum(STATUSES.values(), ())} == {*HandoffStatus} - {HandoffStatus.RECEIVED}
+
+
+def of_capture(project_id: int = 1, **changes: Any) -> str:
+    return natural_key(CaptureForm().read(capture(project_id, **changes)))
+
+
+def of_plugin(project_id: int = 1, **changes: Any) -> str:
+    return natural_key(CmsDiagnosticsForm().read(cms_diagnostics(project_id, **changes)))
+
+
+def of_app(project_id: int = 1, **changes: Any) -> str:
+    return natural_key(StorefrontDiagnosticsForm().read(storefront_diagnostics(project_id, **changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"page_url": "HTTPS://Shop.Example:443/cart?utm_source=mail&step=2#total"},
+        {"selected_text": "  The total\n is missing. "},
+        {"page_title": "(1) Your cart", "heading_outline": None, "meta_description": None, "canonical_url": None},
+        {"captured_at": "2026-03-02T08:00:00Z", "extension_version": "1.4.1"},
+    ],
+    ids=["as it is", "the page", "spaces", "the rest of the page", "time and version"],
+)
+def test_the_same_text_of_the_same_page_is_the_same_capture(changes: dict[str, Any]) -> None:
+    assert of_capture(**changes) == of_capture()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"page_url": "https://shop.example/cart?step=3"},
+        {"selected_text": "The total is wrong."},
+        {"selected_text": None},
+        {"report_id": 1},
+    ],
+    ids=["another page", "another text", "no text", "a report"],
+)
+def test_another_page_text_report_or_project_is_another_capture(changes: dict[str, Any]) -> None:
+    assert of_capture(**changes) != of_capture()
+    assert of_capture(2) != of_capture()
+
+
+def test_without_a_selected_text_all_that_was_captured_counts_but_time_and_version() -> None:
+    first = of_capture(selected_text=None)
+    assert of_capture(selected_text=" ", captured_at=None, extension_version="2") == first
+    others: list[dict[str, Any]] = [{"page_title": "Another"}, {"heading_outline": []}, {"canonical_url": None}]
+    for changes in others:
+        assert of_capture(selected_text=None, **changes) != first
+
+
+@pytest.mark.parametrize("diagnosed", [of_plugin, of_app])
+def test_diagnostics_are_the_same_if_they_report_the_same(diagnosed: Any) -> None:
+    version = "plugin_version" if diagnosed is of_plugin else "app_version"
+    assert diagnosed(**{version: "99.0"}) == diagnosed()
+    assert len({diagnosed(), diagnosed(diagnostics={}), diagnosed(2), diagnosed(report_id=1)}) == 4
+
+
+def test_diagnostics_of_another_site_or_shop_are_others() -> None:
+    assert of_plugin(site_url="https://SHOP.example") == of_plugin() != of_plugin(site_url="https://other.example/")
+    assert of_app(shop_domain="other.example") != of_app()

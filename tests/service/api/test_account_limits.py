@@ -1,7 +1,7 @@
 """Every route that stores something obeys the limits of its account, and stores nothing of what it refuses."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from falcon.testing import TestClient
@@ -49,7 +49,8 @@ def test_a_route_refuses_what_exceeds_a_limit(
     endpoint: int, setting: str, is_dry: bool, world: CloudInstallation, tmp_path: Path
 ) -> None:
     client = limited(world, tmp_path, **{setting: "1"})
-    call = world.changed(endpoint, issues=[issue("another")]) if endpoint == 1 else world.call(endpoint)
+    others: dict[int, dict[str, Any]] = {1: {"issues": [issue("another")]}, 6: {"selected_text": "Another text."}}
+    call = world.changed(endpoint, **others.get(endpoint, {}))
     before = everything_stored()
     answer = client.simulate_post(
         call.path, query_string="dry_run=true" if is_dry else "", headers=dict(call.headers), body=call.body
@@ -69,6 +70,9 @@ def test_a_repeat_is_accepted_at_the_limit(world: CloudInstallation, tmp_path: P
     client = limited(world, tmp_path, MAX_FINDINGS_PER_ACCOUNT="1", MAX_WAITING_EXPORTS_PER_ACCOUNT="1")
     again = world.call(1).send(client)
     assert (again.status_code, again.json["findings"]) == (202, {"new": 0, "seen": 1})
+    client = limited(world, tmp_path, MAX_UPLOADS_PER_DAY="1")
+    again = world.call(6).send(client)
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (201, "true")
 
 
 def test_a_postback_beyond_the_limit_is_refused_as_a_whole(world: CloudInstallation, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What the extension, the plugin and the storefront app hand in: who may, what comes back, and what is never taken."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from falcon.testing import TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from service.app import create_app
-from storage.accounts import tokens
+from storage.accounts import accounts, tokens
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.service.conftest import LogLines
@@ -62,6 +64,9 @@ class UploadRoute:
     prefix: str
     source: str
     least: dict[str, Any]
+    #: Members that do not make it another upload, and some that do.
+    varying: dict[str, Any]
+    other_text: dict[str, Any]
 
 
 ROUTES = {
@@ -73,6 +78,8 @@ ROUTES = {
         "evc_",
         "evidence_capture",
         {"page_url": "https://shop.example"},
+        {"page_url": "https://SHOP.example/cart?step=2#top", "captured_at": None, "extension_version": "1.5"},
+        {"selected_text": "Another text"},
     ),
     "plugin": UploadRoute(
         "/api/cms-plugins/cms-commerce/diagnostics",
@@ -82,6 +89,8 @@ ROUTES = {
         "dia_",
         "diagnostics",
         {"platform": "cms_commerce", "site_url": "https://shop.example", "diagnostics": {}},
+        {"plugin_version": "99"},
+        {"diagnostics": {"visible_browser_symptoms": "Another text"}},
     ),
     "app": UploadRoute(
         "/api/storefront-app/diagnostics",
@@ -91,6 +100,8 @@ ROUTES = {
         "dia_",
         "diagnostics",
         {"shop_domain": "shop.example", "granted_scopes": ["read_content"], "diagnostics": {}},
+        {"app_version": "99"},
+        {"diagnostics": {"visible_storefront_symptoms": "Another text"}},
     ),
 }
 
@@ -211,10 +222,73 @@ def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, cus
     assert {**everything_stored(), "tokens": [], "audit_entries": []} == {**stored, "tokens": [], "audit_entries": []}
 
 
-def test_without_a_key_each_upload_is_another(client: TestClient, customer: Customer, route: UploadRoute) -> None:
-    token, body = make_platform_token(customer), route.body(customer.project_id)
-    handoffs = [upload(route, token, body).send(client).json["handoff"]["id"] for _ in range(2)]
-    assert len(set(handoffs)) == len(rows("SELECT id FROM handoffs")) == 2
+def test_without_a_key_the_same_upload_gets_the_first_answer_for_a_day(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
+    token, rotated, body = make_platform_token(customer), make_platform_token(customer), route.body(customer.project_id)
+    first = upload(route, token, body).send(client)
+    assert (first.status_code, first.headers.get("idempotency-replayed")) == (201, None)
+    stored = everything_stored()
+
+    again = upload(route, rotated, {**body, **route.varying}).send(client)
+
+    assert (again.status_code, again.text, again.headers["idempotency-replayed"]) == (201, first.text, "true")
+    assert {**everything_stored(), "tokens": []} == {**stored, "tokens": []}
+    almost_a_day, rest = 24 * 3600 * 1000 - 60_000, 61_000
+    execute("UPDATE idempotency_keys SET created_at = created_at - ?", (almost_a_day,))
+    assert upload(route, token, body).send(client).text == first.text
+    execute("UPDATE idempotency_keys SET created_at = created_at - ?", (rest,))
+    later = upload(route, token, body).send(client)
+    assert (later.status_code, later.headers.get("idempotency-replayed")) == (201, None)
+    assert len(rows("SELECT id FROM exports")) == 2
+
+
+def test_without_a_key_others_are_other_uploads(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+    token, project_id, colleague = make_platform_token(customer), customer.project_id, make_colleague(customer)
+    accounts.grant_project(colleague.email, project_id, NOW)
+    body = route.body(project_id)
+    others = [
+        upload(route, token, body),
+        upload(route, make_platform_token(colleague), body),
+        upload(route, token, {**body, "report_id": make_report(project_id)}),
+        upload(route, token, {**body, "project_id": make_project(customer)}),
+        upload(route, token, {**body, **route.other_text}),
+        # With keys, the keys decide.
+        upload(route, token, body, "k"),
+        upload(route, token, body, "l"),
+    ]
+    answers = [call.send(client) for call in others]
+    assert [(each.status_code, each.headers.get("idempotency-replayed")) for each in answers] == [(201, None)] * len(others)
+    assert len(rows("SELECT id FROM exports")) == len(others)
+
+
+def test_uploads_of_the_same_thing_at_the_same_time_make_one_ticket(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
+    call, start = upload(route, make_platform_token(customer), route.body(customer.project_id)), threading.Barrier(8)
+
+    def send(_: int) -> tuple[int, str]:
+        start.wait()
+        answer = call.send(client)
+        return answer.status_code, answer.text
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(send, range(8)))
+    [(status, _)] = answers
+    assert status == 201
+    assert len(rows("SELECT id FROM exports")) == len(rows("SELECT id FROM handoffs")) == 1
+
+
+def test_a_refused_upload_is_not_remembered(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+    call = upload(route, make_platform_token(customer), route.body(customer.project_id))
+    execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
+    assert_is_error(call.send(client), 403, "FORBIDDEN")
+    grant = "INSERT INTO grants (user_id, project_id, created_at) VALUES (?, ?, 0)"
+    execute(grant, (customer.user_id, customer.project_id))
+    assert call.send(client).status_code == 201
+    # Nor is a stored response given to a user whose grant was removed since.
+    execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
+    assert_is_error(call.send(client), 403, "FORBIDDEN")
 
 
 def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: UploadRoute) -> None:

@@ -226,6 +226,11 @@ def test_an_export_stays_as_long_as_the_answers_that_repeat_its_ticket(customer:
     assert prune(retention.cutoffs(now, days(1), days(1))) == {"exports": 1}
 
 
+def test_responses_stay_for_a_day_if_clients_keys_are_stored_for_less() -> None:
+    until = retention.cutoffs(NOW, RETENTION, timedelta(hours=1))
+    assert until.answered == retention.cutoffs(NOW, RETENTION, days(1)).answered == NOW - days(1)
+
+
 def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: Target) -> None:
     covered = make_failed(customer, target.id, 1)
     blocked = make_failed(customer, target.id, 1, status="blocked")
