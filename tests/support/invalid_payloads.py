@@ -47,6 +47,7 @@ from tests.support.specification import (
     COMPLIANCE,
     EMAIL,
     EMAIL_SECRET,
+    HANDOFF,
     SHOP,
     STOREFRONT,
     CloudInstallation,
@@ -245,7 +246,7 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
         number = next(numbers)
         query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
         yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
-    for step in re.findall(r"(?:blk|exp|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
+    for step in re.findall(r"(?:blk|exp|hof|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
         number = next(numbers)
         for known in (step[:4], ""):
             path = base.path.replace(step, f"{known}{numbered(number)}")
@@ -303,6 +304,11 @@ def _fresh(route: str, body: Any, number: int) -> Any:
     if route == EMAIL:
         name = "message_id" if "message_id" in body else "MessageID"
         return {**body, name: f"<{number}@mail.example>"}
+    if route == CAPTURES:
+        return {**body, "selected_text": f"Text {number}"}
+    if route in {CMS, STOREFRONT}:
+        theme = "active_theme" if route == CMS else "published_theme_name"
+        return {**body, "diagnostics": {**body["diagnostics"], theme: f"Theme {number}"}}
     return body
 
 
@@ -377,7 +383,7 @@ def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
     ids["rule_id"], ids["job_id"] = world.rule_id, world.job_id
     ids["project_id"] = str(world.customer.project_id)
-    return route.format(**ids, session_id=world.session_id, file="index.css")
+    return route.format(**ids, session_id=world.session_id, handoff_id=world.handoff_id, file="index.css")
 
 
 def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
@@ -390,7 +396,7 @@ def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
 
 
 def _credentials(route: str, token: str, platform_token: str) -> Mapping[str, str]:
-    if route in {CAPTURES, CMS, STOREFRONT}:
+    if route in {CAPTURES, CMS, STOREFRONT, HANDOFF}:
         return {"Authorization": f"Bearer {platform_token}"}
     secrets = {RESULTS: {"X-Scanner-Secret": "scanner-secret-for-tests"}, EMAIL: {"X-Email-Webhook-Secret": EMAIL_SECRET}}
     return secrets.get(route, {"Authorization": f"Bearer {token}"})

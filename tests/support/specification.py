@@ -23,6 +23,7 @@ from tests.support.factories import (
     Customer,
     make_bulk_job,
     make_customer,
+    make_handoff,
     make_rule,
     make_session,
     make_target,
@@ -36,6 +37,7 @@ STOREFRONT_SECRET: Final = "storefront-secret-for-tests"
 SHOP: Final = "snowdevil.example.com"
 
 EMAIL: Final = "/api/email/webhook"
+HANDOFF: Final = "/api/handoffs/{handoff_id}"
 CAPTURES: Final = "/api/browser-extension/evidence-captures"
 CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
 STOREFRONT: Final = "/api/storefront-app/diagnostics"
@@ -63,6 +65,7 @@ class CloudInstallation:
     rule_id: str
     job_id: str
     session_id: str
+    handoff_id: str
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -123,6 +126,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         job_id=make_bulk_job(customer),
         rule_id=make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id), RuleMatch(rule="none")).id,
         session_id=make_session(customer),
+        handoff_id=make_handoff(customer).id,
     )
 
 

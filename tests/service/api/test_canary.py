@@ -175,6 +175,45 @@ _OF_RULES: Final[dict[str, tuple[str, ...]]] = {
     "/action/labels/*": ("answer", "approval_rules.action"),
 }
 
+_UPLOADED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    f"POST {CAPTURES}": {
+        "/page_url": (*_CAPTURED, "evidence_captures.page_url"),
+        "/page_title": (*_CAPTURED, "evidence_captures.page_title"),
+        "/selected_text": (*_CAPTURED, "evidence_captures.selected_text"),
+        "/meta_description": (*_CAPTURED, "evidence_captures.meta_description"),
+        "/canonical_url": (*_CAPTURED, "evidence_captures.canonical_url"),
+        "/heading_outline/*/text": (*_CAPTURED, "evidence_captures.heading_outline"),
+        "/extension_version": (*_CAPTURED, "evidence_captures.extension_version"),
+    },
+    f"POST {CMS}": {
+        "/site_url": (*_CAPTURED, "diagnostics.site_url"),
+        "/plugin_version": (*_CAPTURED, "diagnostics.client_version"),
+        "/diagnostics/cms_version": _REPORTED,
+        "/diagnostics/commerce_plugin_version": _REPORTED,
+        "/diagnostics/active_theme": _REPORTED,
+        "/diagnostics/active_plugin_names/*": _REPORTED,
+        "/diagnostics/checkout_page_url": _REPORTED,
+        "/diagnostics/commerce_plugin_status": _REPORTED,
+        "/diagnostics/visible_browser_symptoms/*": _REPORTED,
+    },
+    f"POST {STOREFRONT}": {
+        "/shop_domain": (*_CAPTURED, "diagnostics.shop_domain"),
+        "/shop_name": (*_CAPTURED, "diagnostics.shop_name"),
+        "/app_version": (*_CAPTURED, "diagnostics.client_version"),
+        "/diagnostics/primary_domain": (*_REPORTED, "export_terms.value"),
+        "/diagnostics/published_theme_name": _REPORTED,
+        "/diagnostics/product_count_bucket": _REPORTED,
+        "/diagnostics/checkout_profile_status": _REPORTED,
+        "/diagnostics/app_embed_status": _REPORTED,
+        "/diagnostics/visible_storefront_symptoms/*": _REPORTED,
+    },
+}
+#: A repeat gets the response again, also without a key.
+_OF_UPLOADS: Final = {
+    route: {place: (*columns, "idempotency_keys.response_body") for place, columns in places.items()}
+    for route, places in _UPLOADED.items()
+}
+
 #: Where a member may come out again: in the answer to its request, and in columns.
 KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {RESULTS}": {
@@ -239,37 +278,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"PATCH {TARGETS}/{{target_id}}": _OF_TARGETS,
     f"POST {RULES}": _OF_RULES,
     f"PATCH {RULES}/{{rule_id}}": _OF_RULES,
-    f"POST {CAPTURES}": {
-        "/page_url": (*_CAPTURED, "evidence_captures.page_url"),
-        "/page_title": (*_CAPTURED, "evidence_captures.page_title"),
-        "/selected_text": (*_CAPTURED, "evidence_captures.selected_text"),
-        "/meta_description": (*_CAPTURED, "evidence_captures.meta_description"),
-        "/canonical_url": (*_CAPTURED, "evidence_captures.canonical_url"),
-        "/heading_outline/*/text": (*_CAPTURED, "evidence_captures.heading_outline"),
-        "/extension_version": (*_CAPTURED, "evidence_captures.extension_version"),
-    },
-    f"POST {CMS}": {
-        "/site_url": (*_CAPTURED, "diagnostics.site_url"),
-        "/plugin_version": (*_CAPTURED, "diagnostics.client_version"),
-        "/diagnostics/cms_version": _REPORTED,
-        "/diagnostics/commerce_plugin_version": _REPORTED,
-        "/diagnostics/active_theme": _REPORTED,
-        "/diagnostics/active_plugin_names/*": _REPORTED,
-        "/diagnostics/checkout_page_url": _REPORTED,
-        "/diagnostics/commerce_plugin_status": _REPORTED,
-        "/diagnostics/visible_browser_symptoms/*": _REPORTED,
-    },
-    f"POST {STOREFRONT}": {
-        "/shop_domain": (*_CAPTURED, "diagnostics.shop_domain"),
-        "/shop_name": (*_CAPTURED, "diagnostics.shop_name"),
-        "/app_version": (*_CAPTURED, "diagnostics.client_version"),
-        "/diagnostics/primary_domain": (*_REPORTED, "export_terms.value"),
-        "/diagnostics/published_theme_name": _REPORTED,
-        "/diagnostics/product_count_bucket": _REPORTED,
-        "/diagnostics/checkout_profile_status": _REPORTED,
-        "/diagnostics/app_embed_status": _REPORTED,
-        "/diagnostics/visible_storefront_symptoms/*": _REPORTED,
-    },
+    **_OF_UPLOADS,
 }
 #: Around bodies, on whatever route: the request's id is given back and logged, and a key knows its request again.
 KEPT_AROUND: Final = {"header X-Request-Id": ("answer", "log"), "header Idempotency-Key": ("idempotency_keys.key",)}

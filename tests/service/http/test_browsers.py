@@ -45,6 +45,7 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
         "job_id": "blk_1",
         "project_id": "1",
         "session_id": "ses_1",
+        "handoff_id": "hof_1",
         "file": "page.js",
     }
     paths = [route.path.format(**ids) for route in inspect_routes(app) if not is_of_the_console(route.path)]

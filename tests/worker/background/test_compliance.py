@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from falcon.testing import TestClient
+from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
@@ -274,6 +274,24 @@ def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
     assert (answer.status_code, answer.json) == (201, {"redacted": True})
     assert answer.headers["idempotency-replayed"] == "true"
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
+
+
+def test_an_upload_that_was_redacted_does_not_come_back_within_a_day(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
+    headers = {"Authorization": f"Bearer {make_platform_token(shop)}", "Content-Type": "application/json"}
+    body = capture(shop.project_id, selected_text=f"Sold to {ADA.email}.")
+
+    def upload() -> Result:
+        return client.simulate_post("/api/browser-extension/evidence-captures", headers=headers, json=body)
+
+    handoff_id = upload().json["handoff"]["id"]
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    answer = upload()
+    assert (answer.status_code, answer.json) == (201, {"redacted": True})
+    assert rows("SELECT (SELECT COUNT(*) FROM evidence_captures), COUNT(*) FROM exports") == [(0, 1)]
+    assert client.simulate_get(f"/api/handoffs/{handoff_id}", headers=headers).status_code == 404
 
 
 def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, task: ComplianceTask) -> None:
