@@ -23,6 +23,7 @@ from storage.secrets.vault import Vault
 from storage.targets.validations import ValidationJob
 from worker.background import (
     approval_rules,
+    batches,
     bulk_jobs,
     compliance,
     pings,
@@ -120,8 +121,8 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         ),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
-        BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),
-        BackgroundTask("bulk_jobs", bulk_job.run_once, bulk_jobs.POLL_S),
+        BackgroundTask("recoveries", recovery.run_once, batches.POLL_S),
+        BackgroundTask("bulk_jobs", bulk_job.run_once, batches.POLL_S),
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]

@@ -38,9 +38,8 @@ from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
-from storage.db.leases import JobLease
+from storage.db.leases import BatchProgress, JobLease
 from storage.exports import attempts, queries, recoveries
-from storage.exports.recoveries import RecoveryProgress
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
 from storage.targets import summaries
@@ -315,23 +314,23 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     with Interruption() as interruption:
         progress = _put_back(held, RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
-    if progress is RecoveryProgress.MOVED:
+    if progress is BatchProgress.MOVED:
         recoveries.release(held, utc_now())
         raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export recover --cancel {held.id}`.")
     recovery = recoveries.get(held.id)
     print_record(dump(RecoveryResponse, recovery), as_json)
-    if progress is RecoveryProgress.HALTED:
+    if progress is BatchProgress.HALTED:
         raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")
 
 
-def _put_back(held: JobLease, task: RecoveryTask, interruption: Interruption) -> RecoveryProgress:
+def _put_back(held: JobLease, task: RecoveryTask, interruption: Interruption) -> BatchProgress:
     """Reschedule batch after batch until none is left or a signal arrives; a terminal shows a progress bar."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        while (step := task.redeliver_batch(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
-            bar.update(step.moved)
+        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
+            bar.update(step.processed)
     return step.progress

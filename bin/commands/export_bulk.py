@@ -32,11 +32,11 @@ from service.operations.wiring import build_operations
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
 from storage.db import engine
-from storage.db.leases import JobLease
+from storage.db.leases import BatchProgress, JobLease
 from storage.exports.search import export_list
 from storage.targets import targets
 from storage.triage import bulk_jobs
-from storage.triage.bulk_jobs import MAX_MATCHES, BulkProgress
+from storage.triage.bulk_jobs import MAX_MATCHES
 from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
@@ -167,9 +167,9 @@ def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
         Interruption() as interruption,
         click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar,
     ):
-        while (step := task.decide_batch(held)).progress is BulkProgress.MOVED and not interruption.is_wanted:
+        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
             bar.update(step.processed)
-    if step.progress is BulkProgress.MOVED:
+    if step.progress is BatchProgress.MOVED:
         bulk_jobs.release(held, utc_now())
         raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export bulk --cancel {held.id}`.")
     job = bulk_jobs.get(held.id)

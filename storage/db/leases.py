@@ -7,6 +7,7 @@ that the claimer saw, then the lease. A stale lease updates no row. Exports have
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from typing import Any
 
 from peewee import Model
@@ -27,6 +28,30 @@ class JobLease:
 
     id: str
     lease: str
+
+
+class BatchProgress(Enum):
+    """What came of one batch of a job."""
+
+    #: There may be more.
+    MOVED = auto()
+    #: Every item is processed.
+    DONE = auto()
+    #: The job is done, or was stopped.
+    ENDED = auto()
+    #: The target of a recovery was turned off; the recovery continues once the target is resumed.
+    HALTED = auto()
+    #: The job was cancelled, or another worker holds it.
+    LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class JobBatch:
+    """One batch: how many exports were processed, and how many of them are due now."""
+
+    progress: BatchProgress
+    processed: int = 0
+    due: int = 0
 
 
 class LeasedJobs:

@@ -5,9 +5,7 @@ is made due twice. A target has one recovery at a time. While the target is turn
 would end it at once; the recovery waits until the target is resumed.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum, auto
 from typing import Any, Final
 
 from peewee import JOIN, SQL, Join
@@ -19,7 +17,7 @@ from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
 from storage.db.engine import is_sqlite, transaction
-from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
+from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports import transitions
@@ -41,26 +39,6 @@ _FROM_THE_FIRST: Final = ""
 _IS_RUNNING: Final = RecoveryRow.status == RecoveryStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(RecoveryRow)
-
-
-class RecoveryProgress(Enum):
-    """The result of one batch."""
-
-    #: There may be more.
-    MOVED = auto()
-    DONE = auto()
-    #: Its target was turned off; the recovery continues once the target is resumed.
-    HALTED = auto()
-    #: It was cancelled, or another worker holds it.
-    LOST = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryBatch:
-    """One batch and how many exports it made due again."""
-
-    progress: RecoveryProgress
-    moved: int = 0
 
 
 class AlreadyRecovering(Conflict):
@@ -99,25 +77,25 @@ def claim_next(now: datetime) -> JobLease | None:
     return _jobs.claim_oldest(now, LEASE_S)
 
 
-def advance(held: JobLease, now: datetime) -> RecoveryBatch:
+def advance(held: JobLease, now: datetime) -> JobBatch:
     """Make the next batch due again, or end the recovery where nothing is left; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return RecoveryBatch(RecoveryProgress.LOST)
+            return JobBatch(BatchProgress.LOST)
         r = RecoveryRow
         held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
         [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
         if _target_status(target_id) not in ENABLED:
             _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
-            return RecoveryBatch(RecoveryProgress.HALTED)
+            return JobBatch(BatchProgress.HALTED)
         last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
         if last_id is None:
             _end(held.id, RecoveryStatus.DONE, now, actor)
-            return RecoveryBatch(RecoveryProgress.DONE)
+            return JobBatch(BatchProgress.DONE)
         done += moved
         # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
         compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
-    return RecoveryBatch(RecoveryProgress.MOVED, moved)
+    return JobBatch(BatchProgress.MOVED, processed=moved, due=moved)
 
 
 def release(held: JobLease, now: datetime) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum, auto
 from typing import Any, Final
 
 from peewee import fn
@@ -28,7 +27,7 @@ from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
 from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import savepoint, transaction
-from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
+from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
 from storage.db.queries import tuples
 from storage.exports import transitions
@@ -60,26 +59,6 @@ class NewBulkJob:
     account_id: int
     user_id: int | None
     actor: str
-
-
-class BulkProgress(Enum):
-    """The result of one batch."""
-
-    #: There are more.
-    MOVED = auto()
-    #: The job has ended: done, or stopped.
-    ENDED = auto()
-    #: It was cancelled, or another worker holds it.
-    LOST = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class BulkBatch:
-    """One batch: how many exports were processed, and how many of them are due now."""
-
-    progress: BulkProgress
-    processed: int = 0
-    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +112,11 @@ def claim_next(now: datetime) -> JobLease | None:
     return _jobs.claim_oldest(now, LEASE_S)
 
 
-def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> BulkBatch:
+def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> JobBatch:
     """Decide on the next batch, and end the job after the last one; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return BulkBatch(BulkProgress.LOST)
+            return JobBatch(BatchProgress.LOST)
         [job] = read(_Held, BulkJobRow.select(*columns(_Held, BulkJobRow)).where(BulkJobRow.id == held.id))
         stopped = _stop_reason(job)
         if stopped is not None:
@@ -145,7 +124,7 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
             errors = {**job.errors, stopped: rest}
             compare_and_swap(BulkJobRow, held.id, done=job.total, errors=errors)
             _end(held.id, BulkJobStatus.CANCELLED, now, job.actor, stopped)
-            return BulkBatch(BulkProgress.ENDED, rest)
+            return JobBatch(BatchProgress.ENDED, rest)
         items = BulkJobItemRow.select(BulkJobItemRow.position, BulkJobItemRow.export, BulkJobItemRow.version)
         batch = tuples(items.where(BulkJobItemRow.job == held.id).order_by(BulkJobItemRow.position).limit(BATCH_SIZE))
         if batch:
@@ -158,9 +137,9 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
             results = []
         due = sum(each.is_changed for each in results) if job.action in DELIVERING_ACTIONS else 0
         if job.done + len(batch) < job.total:
-            return BulkBatch(BulkProgress.MOVED, len(batch), due)
+            return JobBatch(BatchProgress.MOVED, len(batch), due)
         _end(held.id, BulkJobStatus.DONE, now, job.actor)
-        return BulkBatch(BulkProgress.ENDED, len(batch), due)
+        return JobBatch(BatchProgress.ENDED, len(batch), due)
 
 
 def release(held: JobLease, now: datetime) -> None:

@@ -29,6 +29,7 @@ from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import connection, execute, release, rows, transaction
 from storage.db.engine import database as opened
+from storage.db.leases import BatchProgress
 from storage.db.models import ALL
 from storage.exports import queries, recoveries
 from storage.maintenance import retention
@@ -475,7 +476,7 @@ class Machine(RuleBasedStateMachine):
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
         task = RecoveryTask(self.house.wake_ups, storage_clock.utc_now)
-        while task.redeliver_batch(held).progress is recoveries.RecoveryProgress.MOVED:
+        while task.process_batch(held).progress is BatchProgress.MOVED:
             pass
         self.model.ask("retry", wanted)
 

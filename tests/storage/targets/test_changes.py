@@ -228,7 +228,7 @@ def test_a_removal_ends_the_recovery_of_the_target(customer: Customer) -> None:
     changes.remove(target.id, LATER, "user:1")
     recovery = recoveries.get(held.id, customer.account_id)
     assert recovery.status is RecoveryStatus.CANCELLED
-    assert recoveries.advance(held, LATER).moved == 0
+    assert recoveries.advance(held, LATER).processed == 0
     assert [each.id for each in recoveries.list_account_page(customer.account_id, 9)] == [held.id]
 
 
@@ -273,7 +273,7 @@ def rivals(customer: Customer, target_id: str) -> dict[str, Callable[[], object]
 
     def recover() -> None:
         held = recoveries.begin(target_id, NOW - timedelta(days=1), LATER, "user:1")
-        if not recoveries.advance(held, LATER).moved:
+        if not recoveries.advance(held, LATER).processed:
             raise Conflict
 
     return {

@@ -17,10 +17,10 @@ from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts, users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute, rows, transaction
-from storage.db.leases import JobLease
+from storage.db.leases import BatchProgress, JobBatch, JobLease
 from storage.exports import queries
 from storage.triage import bulk_jobs, decisions
-from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, BulkBatch, BulkProgress, NewBulkJob
+from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, NewBulkJob
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_approved, make_customer, make_exports, make_failed
 from tests.support.fakes import Rollback
 from tests.support.many_rows import many_finished, many_targets
@@ -46,12 +46,12 @@ def begin(customer: Customer, decision: BulkDecision, expected: int, *statuses: 
     return bulk_jobs.begin(new(customer, decision, expected, *statuses), NOW, LOOPBACK_POLICY)
 
 
-def advance(held: JobLease, now: datetime = NOW, limits: AccountLimits = UNLIMITED) -> BulkBatch:
+def advance(held: JobLease, now: datetime = NOW, limits: AccountLimits = UNLIMITED) -> JobBatch:
     return bulk_jobs.advance(held, now, LOOPBACK_POLICY, limits)
 
 
 def work(held: JobLease) -> BulkJob:
-    while advance(held).progress is BulkProgress.MOVED:
+    while advance(held).progress is BatchProgress.MOVED:
         pass
     return bulk_jobs.get(held.id)
 
@@ -114,15 +114,15 @@ def test_what_is_in_the_wanted_state_already_is_skipped_even_if_it_changed(custo
 def test_a_job_goes_on_where_the_last_holder_stopped(customer: Customer) -> None:
     ids = make_exports(customer, BATCH_SIZE + 3)
     first = begin(customer, DISMISS, len(ids))
-    assert advance(first) == BulkBatch(BulkProgress.MOVED, BATCH_SIZE)
+    assert advance(first) == JobBatch(BatchProgress.MOVED, BATCH_SIZE)
     assert (items(), decided("dismiss").total()) == (3, BATCH_SIZE)
     assert bulk_jobs.claim_next(at(LEASE_S - 1)) is None
     second = bulk_jobs.claim_next(at(LEASE_S))
     assert second is not None
     assert second.id == first.id
-    assert advance(first, at(LEASE_S)) == BulkBatch(BulkProgress.LOST)
-    assert advance(second, at(LEASE_S)) == BulkBatch(BulkProgress.ENDED, 3)
-    assert advance(second, at(LEASE_S)) == BulkBatch(BulkProgress.LOST)
+    assert advance(first, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
+    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.ENDED, 3)
+    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
     assert decided("dismiss") == Counter(ids)
     assert not bulk_jobs.any_waiting(at(1000))
 
@@ -145,7 +145,7 @@ def test_a_cancelled_job_decides_no_more_and_ends_once(customer: Customer) -> No
         bulk_jobs.cancel(held.id, NOW, "user:9", make_customer().account_id)
     cancelled = bulk_jobs.cancel(held.id, at(1), "user:9", customer.account_id)
     assert counts(cancelled) == ("cancelled", len(ids), BATCH_SIZE, BATCH_SIZE, 0, {})
-    assert advance(held, at(2)).progress is BulkProgress.LOST
+    assert advance(held, at(2)).progress is BatchProgress.LOST
     assert bulk_jobs.cancel(held.id, at(3), "user:9") == cancelled
     assert (items(), decided("cancel_bulk_job")) == (0, Counter([held.id]))
 
@@ -186,7 +186,7 @@ def test_a_job_stops_when_its_user_is_disabled(customer: Customer, target: Targe
     held = begin(customer, approval(target) if action == "approve" else DISMISS, BATCH_SIZE + 5)
     advance(held)
     users.disable(customer.email, NOW, "operator")
-    assert advance(held) == BulkBatch(BulkProgress.ENDED, 5)
+    assert advance(held) == JobBatch(BatchProgress.ENDED, 5)
     job = bulk_jobs.get(held.id)
     assert counts(job) == ("cancelled", BATCH_SIZE + 5, BATCH_SIZE + 5, BATCH_SIZE, 0, {"user_disabled": 5})
     assert (items(), decided(action).total()) == (0, BATCH_SIZE)
@@ -234,4 +234,4 @@ def test_a_released_job_is_claimed_at_once(customer: Customer) -> None:
     bulk_jobs.release(held, NOW)
     again = bulk_jobs.claim_next(NOW)
     assert again is not None
-    assert (again.id, advance(held).progress) == (held.id, BulkProgress.LOST)
+    assert (again.id, advance(held).progress) == (held.id, BatchProgress.LOST)

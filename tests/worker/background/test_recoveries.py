@@ -4,9 +4,9 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
-from storage.db.leases import JobLease
+from storage.db.leases import BatchProgress, JobLease
 from storage.exports import recoveries
-from storage.exports.recoveries import BATCH_SIZE, RecoveryProgress
+from storage.exports.recoveries import BATCH_SIZE
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import RecoveryTask
@@ -109,5 +109,5 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
     task = RecoveryTask(wake_ups, utc_now)
-    assert (task.redeliver_batch(held).moved, task.redeliver_batch(held).progress) == (3, RecoveryProgress.DONE)
+    assert (task.process_batch(held).processed, task.process_batch(held).progress) == (3, BatchProgress.DONE)
     assert wake_ups.notifications == 1
