@@ -11,7 +11,7 @@ from schemas.base.principal import Ability
 from schemas.base.strict_json import canonical
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source
-from schemas.intake.diagnostics import Diagnostics, Platform
+from schemas.intake.diagnostics import Diagnostics, Platform, submitted_facts
 from schemas.intake.evidence import Capture, captured_facts
 from schemas.intake.page_url import page_key
 
@@ -48,8 +48,10 @@ _ABILITIES: Final[Mapping[str | None, Ability]] = {
     Platform.CMS_COMMERCE: Ability.UPLOAD_CMS_DIAGNOSTICS,
     Platform.STOREFRONT: Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
 }
-#: Fields of a capture that do not count where no text was selected: the page is compared by its key.
-_NOT_COMPARED: Final = frozenset({"page_url", "selected_text", "captured_at", "extension_version"})
+#: Fields of an upload that do not count where no text was selected: the page is compared by its key.
+_NOT_COMPARED: Final = frozenset(
+    {"page_url", "site_url", "selected_text", "captured_at", "extension_version", "plugin_version", "app_version"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +113,12 @@ def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None
 def natural_key(upload: Capture | Diagnostics) -> str:
     """Return 64 hex digits that two uploads share if they are about the same thing.
 
-    That is the same text on the same page of the same project and report: the selected text, or without one all that was
-    captured but the time; of diagnostics, all that was reported of the site or shop.
+    That is the same text on the same page of the same project and report: the selected text; without one, and of
+    diagnostics, everything that was reported except time and version.
     """
-    page, said = _page_and_text(upload)
-    return hashlib.sha256(canonical([upload.project_id, upload.report_id, page, said])).hexdigest()
-
-
-def _page_and_text(upload: Capture | Diagnostics) -> tuple[str, Any]:
-    if isinstance(upload, Diagnostics):
-        return page_key(upload.site_url) if upload.site_url else upload.shop_domain or "", dict(upload.reported)
-    selected = " ".join((upload.selected_text or "").split())
-    rest = {name: fact for name, fact in captured_facts(upload).items() if name not in _NOT_COMPARED}
-    return page_key(upload.page_url), selected or rest
+    if isinstance(upload, Capture):
+        page, selected, facts = upload.page_url, upload.selected_text or "", captured_facts(upload)
+    else:
+        page, selected, facts = upload.site_url or "", "", submitted_facts(upload)
+    said: Any = " ".join(selected.split()) or {name: fact for name, fact in facts.items() if name not in _NOT_COMPARED}
+    return hashlib.sha256(canonical([upload.project_id, upload.report_id, page_key(page), said])).hexdigest()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from falcon.testing import Result, TestClient
 
@@ -45,8 +46,8 @@ def calls(world: CloudInstallation) -> dict[str, Call]:
 
 
 def send(world: CloudInstallation, which: str, body: Any) -> Result:
-    """Send one of them with another body."""
-    call = calls(world)[which].with_json(body)
+    """Send one of them with another body, and with a key: an upload of the same page and text is no repeat then."""
+    call = calls(world)[which].with_json(body).plus(("Idempotency-Key", str(uuid4())))
     return (signed(call) if which == "9" else call).send(world.client)
 
 

@@ -93,4 +93,5 @@ def test_diagnostics_are_the_same_if_they_report_the_same(diagnosed: Any) -> Non
 
 def test_diagnostics_of_another_site_or_shop_are_others() -> None:
     assert of_plugin(site_url="https://SHOP.example") == of_plugin() != of_plugin(site_url="https://other.example/")
-    assert of_app(shop_domain="other.example") != of_app()
+    others = {of_app(shop_domain="other.example"), of_app(shop_name="Ice"), of_app(granted_scopes=["read_themes"])}
+    assert len({of_app(), *others}) == 4
