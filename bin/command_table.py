@@ -152,6 +152,20 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "export": Summary("Write the erasure log for `restore --redactions` to FILE or standard output."),
         },
     ),
+    "audit": Summary(
+        "Export and verify the audit log, which is a hash chain.",
+        {
+            "export": Summary("Write the audit log as JSON Lines to FILE or standard output, and verify it."),
+            "verify": Summary("Verify the audit log in the database, or an export of it in FILE; - reads standard input."),
+        },
+    ),
+    "receipt": Summary(
+        "Show and verify delivery receipts: proof of what was approved, sent and accepted.",
+        {
+            "show": Summary("Print the delivery receipt of an exported export as JSON; the API returns the same."),
+            "verify": Summary("Verify the delivery receipt in FILE; needs neither database nor settings."),
+        },
+    ),
     "prune": Summary("Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens."),
     "rotate-keys": Summary("Encrypt every stored secret with the first of ENCRYPTION_KEYS, and say when older keys can go."),
     "backup": Summary("Back up the database to FILE, or to a new file in a folder, while everything runs."),

@@ -77,6 +77,7 @@ _STEPS: Final = (
     ("approveTicketExport", "With the digest that was seen"),
     ("readTicketExport", ""),
     ("listTicketExportAttempts", ""),
+    ("readDeliveryReceipt", ""),
     ("retryTicketExport", "Nothing"),
     # Only a prepared export can be dismissed.
     ("prepareTicketExport", "The least"),
@@ -130,7 +131,7 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
 #: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202.
 _EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery"), (409,)),
+    **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery", "readDeliveryReceipt"), (409,)),
     "decideTicketExports": (202,),
 }
 

@@ -19,7 +19,12 @@ from service.api.export_actions import (
     TicketExportSnoozeResource,
     TicketExportSplitResource,
 )
-from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
+from service.api.exports import (
+    TicketExportAttemptsResource,
+    TicketExportReceiptResource,
+    TicketExportResource,
+    TicketExportsResource,
+)
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
 from service.api.projects import ProjectResource, ProjectsResource
@@ -111,6 +116,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TicketExportsResource(executor, exports, base_url),
         TicketExportResource(executor, exports),
         TicketExportAttemptsResource(base_url),
+        TicketExportReceiptResource(exports),
         TicketExportApprovalResource(executor, exports, base_url),
         TicketExportRetryResource(executor, exports, base_url),
         TicketExportDismissalResource(executor, exports),

@@ -23,6 +23,7 @@ from storage.secrets.vault import Vault
 from storage.targets.validations import ValidationJob
 from worker.background import (
     approval_rules,
+    audit_chain,
     batches,
     bulk_jobs,
     compliance,
@@ -119,6 +120,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
         ),
+        BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, batches.POLL_S),

@@ -1,7 +1,7 @@
 """Reads what a command sends to an operation as strictly as the service reads a request body."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from bin.cli.installation import Refused
@@ -24,6 +24,15 @@ def parse_strictly(text: bytes) -> Any:
         return parse(text)
     except MalformedJson as malformed:
         raise Refused(str(malformed)) from None
+
+
+def parse_lines(file: BinaryIO) -> Iterator[Any]:
+    """Yield the values of JSON Lines. Raises Refused for a line that is no JSON."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield parse(line)
+        except MalformedJson as malformed:
+            raise Refused(f"Line {number} cannot be read: {malformed}") from None
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from schemas.exports.attempt_record import Trace
 from schemas.exports.recoveries import RecoveryStatus
 
 #: The outcomes of an attempt.
-_OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
+OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
 
 
 class TicketExportEventExport(ResponseSchema):
@@ -82,7 +82,7 @@ class AttemptResponse(ResponseSchema):
         metadata={"description": "The number of the attempt, from 1."},
     )
     started_at = moment("When it began.")
-    outcome = one_of(_OUTCOMES, "The outcome.")
+    outcome = one_of(OUTCOMES, "The outcome.")
     response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
     error_code = text("The reason of the failure; null on success.", nullable=True)
     retry_after_seconds = number("The receiver's `Retry-After`, in seconds.", nullable=True, attribute="retry_after_s")

@@ -58,7 +58,8 @@ class Outcome(NamedTuple):
 
     `error` names why there is no response (`connect_refused`, `deadline_exceeded`, …) and is None if there is one.
     `refused` means that our own address policy refused the address. `body` is the part of the response that was read, and
-    `kept` the part of it that may be stored for the operator.
+    `kept` the part of it that may be stored for the operator. For the receipt: the `signature` headers of a request, and the
+    SHA-256, in hex, of what was sent and of the response that was read.
     """
 
     status: int | None = None
@@ -69,6 +70,9 @@ class Outcome(NamedTuple):
     address: str | None = None
     timings: Timings = Timings()
     kept: str | None = None
+    signature: str | None = None
+    body_sha256: str | None = None
+    response_sha256: str | None = None
 
 
 class TargetHealth(Enum):

@@ -1,8 +1,9 @@
-"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, list its attempts.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, list its attempts, get its receipt.
 
 `service.api.export_actions` serves approval, retry and the other decisions.
 """
 
+import json
 from typing import Any, Final
 
 import falcon
@@ -129,5 +130,23 @@ class TicketExportAttemptsResource:
         found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
         records: list[dict[str, Any]] = [dump(AttemptResponse, each) for each in found]
         send_page(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
+
+    on_head = on_get
+
+
+class TicketExportReceiptResource:
+    """Serves the delivery receipt of one export."""
+
+    path = f"{EXPORTS}/{{export_id}}/receipt"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, exports: ExportOperations) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._exports = exports
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return the receipt."""
+        resp.data = json.dumps(self._exports.receipt(export_id, req.context.principal), ensure_ascii=False).encode()
 
     on_head = on_get

@@ -12,7 +12,7 @@ from service.console.layout import CONSOLE, Moved, PageLayout
 from service.console.navigation import LiveCounts, Navigation
 from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
-from service.console.pages.export import ExportPage
+from service.console.pages.export import ExportPage, ExportReceipt
 from service.console.pages.exports import ExportsPage
 from service.console.pages.findings import FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
@@ -89,6 +89,7 @@ class Console:
             OverviewPage(layout, checks),
             ExportsPage(layout),
             ExportPage(layout, settings.artifacts_base_url),
+            ExportReceipt(layout, exports),
             Approve(layout, exports),
             Retry(layout, exports),
             Dismiss(layout, exports),

@@ -4,6 +4,8 @@ from typing import Any, Final
 
 from schemas.api.deliveries import AttemptListResponse
 from schemas.api.exports import ExportListResponse, ExportResponse, SiblingExportsResponse, SplitResponse
+from schemas.api.receipts import DeliveryReceiptResponse
+from schemas.exports import receipt
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,
@@ -12,7 +14,12 @@ from service.api.export_actions import (
     TicketExportSnoozeResource,
     TicketExportSplitResource,
 )
-from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
+from service.api.exports import (
+    TicketExportAttemptsResource,
+    TicketExportReceiptResource,
+    TicketExportResource,
+    TicketExportsResource,
+)
 from service.openapi.operations import (
     AT,
     EXPORT_ID,
@@ -84,6 +91,52 @@ ATTEMPT: Final[dict[str, Any]] = {
     "error_code": "receiver_unavailable",
     "retry_after_seconds": 30,
     "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
+}
+
+_SHA256: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
+_RECEIPT: Final[dict[str, Any]] = {
+    "type": receipt.TYPE,
+    "version": receipt.VERSION,
+    "export_id": EXPORT_ID,
+    "target_id": TARGET_ID,
+    "ticket_digest": _DIGEST,
+    "approved_by": "user:7",
+    "approved_at": "2026-03-01T12:05:00.000Z",
+    "delivered_at": "2026-03-01T12:05:00.099Z",
+    "body": '{"created_at":"2026-03-01T12:05:00.000Z","export":{},"ticket":{}}',
+    "body_sha256": _SHA256,
+    "attempts": [
+        {
+            "id": ATTEMPT["id"],
+            "number": 1,
+            "started_at": ATTEMPT["started_at"],
+            "outcome": "delivered",
+            "response_status": 201,
+            "error_code": None,
+            "address_class": "public",
+            "nonce": "3f1a9c5be07d42688b6e0d4f7a21c953",
+            "signature": _DIGEST.replace("sha256:", "sha256="),
+            "body_sha256": _SHA256,
+            "response_sha256": _SHA256,
+        }
+    ],
+    "audit_entries": [
+        {
+            "position": 4711,
+            "id": 4720,
+            "at": "2026-03-01T12:05:00.000Z",
+            "actor": "user:7",
+            "actor_sha256": _SHA256,
+            "action": "approve",
+            "subject_id": EXPORT_ID,
+            "status_before": "prepared",
+            "status_after": "approved",
+            "reason": None,
+            "digest": _DIGEST,
+            "previous": _SHA256,
+            "hash": _SHA256,
+        }
+    ],
 }
 
 #: Of an export that is due now, or later at a target that is on hold.
@@ -159,6 +212,17 @@ OPERATIONS: Final[Operations] = {
         "`attempts` but is not listed, because its result is unknown.",
         responses=(listed("attempts", AttemptListResponse, ATTEMPT),),
         parameters=PAGING,
+    ),
+    ("GET", TicketExportReceiptResource.path): OperationDescription(
+        id="readDeliveryReceipt",
+        tag=TAG,
+        summary="Get the delivery receipt of an export",
+        description="Proves who approved which ticket, what each attempt sent and what came back, with the export's entries "
+        "of the audit log. `riskrelay receipt verify` checks it without a database. Of an export that is not `exported` the "
+        "response is 409; for some seconds after a delivery it is 409 with `Retry-After`, until the audit log has "
+        "chained the newest entries.",
+        responses=(SuccessResponse(200, "The receipt.", DeliveryReceiptResponse, _RECEIPT),),
+        error_codes=("CONFLICT",),
     ),
     ("POST", TicketExportApprovalResource.path): OperationDescription(
         id="approveTicketExport",

@@ -22,7 +22,7 @@ from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import engine
-from storage.exports import queries, transitions
+from storage.exports import queries, receipts, transitions
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
@@ -149,6 +149,10 @@ class ExportOperations:
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
         """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""
         return decisions.snooze(export_id, actor.account_id, utc_now(), actor.key, until)
+
+    def receipt(self, export_id: str, actor: Actor) -> dict[str, Any]:
+        """Return the delivery receipt of an export; a Conflict unless it is exported and the audit log has it chained."""
+        return receipts.read(export_id, actor.account_id)
 
     def wake_workers(self) -> None:
         """Wake the workers for exports that became due, after the commit."""

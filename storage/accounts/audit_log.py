@@ -22,6 +22,8 @@ class AuditEntry:
     status_before: str | None = None
     status_after: str | None = None
     reason: str | None = None
+    #: `sha256:` and 64 hex digits of what was decided or done.
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,18 @@ def append(now: datetime, actor: str, action: str, subject_id: str, reason: str 
 
 
 def append_all(entries: Sequence[AuditEntry]) -> None:
-    """Append entries in the caller's transaction; entries that differ only in their subject take one statement.
+    """Append entries in the caller's transaction; entries that differ only in subject and digest take one statement.
 
-    All claims of a tick share one statement, and so do most deliveries; each row would take seven values instead of one.
+    All claims of a tick share one statement, and so do most deliveries; each row would take eight values instead of two.
     """
-    alike: dict[tuple[int | str | None, ...], list[str]] = {}
+    alike: dict[tuple[int | str | None, ...], list[tuple[str, bytes | None]]] = {}
     for entry in entries:
         # By name: dataclasses.astuple copies deeply, which made it the most expensive line of a delivery's bookkeeping.
         shared = (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)
-        alike.setdefault(shared, []).append(entry.subject_id)
-    for columns, subject_ids in alike.items():
-        append_alike(subject_ids, columns)
+        digest = None if entry.digest is None else bytes.fromhex(entry.digest.removeprefix("sha256:"))
+        alike.setdefault(shared, []).append((entry.subject_id, digest))
+    for columns, own in alike.items():
+        append_alike(own, columns)
 
 
 def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:

@@ -31,6 +31,7 @@ class Lock(IntEnum):
     BACKUP = 7_245_996
     RESTORE = 7_245_997
     INIT = 7_245_998
+    AUDIT = 7_245_999
 
 
 class LockBusy(Exception):

@@ -332,6 +332,14 @@ class AttemptRow(BaseModel):
     worker = TextField()
     #: The beginning of the response body, without content that must never be stored; for the operator alone.
     answer = TextField(null=True)
+    #: The class of the dialed address: `public`, or why it is not.
+    address_class = TextField(null=True)
+    #: The values of the signature headers, separated by a space.
+    signature = TextField(null=True)
+    #: Of the bytes that were sent, or of the frozen bytes that an issue was made from.
+    body_sha256 = TextField(null=True)
+    #: Of the part of the response that was read.
+    response_sha256 = TextField(null=True)
 
 
 class EvidenceCaptureRow(BaseModel):
@@ -652,7 +660,7 @@ class IdempotencyKeyRow(BaseModel):
 
 
 class AuditEntryRow(BaseModel):
-    """One entry of the audit log, appended and never changed."""
+    """One entry of the audit log, appended and never changed; a worker gives it its place in the chain."""
 
     id = BigAutoField()
     at = MomentField()
@@ -662,6 +670,11 @@ class AuditEntryRow(BaseModel):
     status_before = TextField(null=True)
     status_after = TextField(null=True)
     reason = TextField(null=True)
+    #: SHA-256 of what was decided or done: of the ticket that was approved, of the record of the attempt.
+    digest = BlobField(null=True)
+    #: The place in the chain and the hash there; NULL until a worker has chained it.
+    position = BigIntegerField(null=True)
+    hash = BlobField(null=True)
 
     class Meta:
         table_name = "audit_entries"

@@ -8,10 +8,11 @@ deadlock.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from schemas.base.timestamps import to_ms
+from schemas.base.timestamps import rfc3339, to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
+from schemas.exports.receipt import attempt_digest
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
@@ -140,11 +141,10 @@ def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker:
         sql, types = _record(tuple(recorded[0]))
         moved = {row[0] for row in rows_over(sql, types, [tuple(values.values()) for values in recorded])}
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
-        insert_records(AttemptRow, [attempt_values(attempt, worker) for attempt in held])
+        records = [attempt_values(attempt, worker) for attempt in held]
+        insert_records(AttemptRow, records)
         delivery_hours.count_attempts(held, worker)
-        append_all(
-            [_entry(now, worker, each.verdict.transition, each.claim.export_id, each.verdict.reason) for each in held]
-        )
+        append_all([_result_entry(now, worker, *each) for each in zip(held, records, strict=True)])
     return moved
 
 
@@ -181,6 +181,19 @@ def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
     return AuditEntry(now_ms, worker, Transition.CLAIM.value, due.id, due.status, ExportStatus.DELIVERING.value, reason)
 
 
-def _entry(now: datetime, worker: str, transition: Transition, export_id: str, reason: str | None = None) -> AuditEntry:
+def _result_entry(now: datetime, worker: str, attempt: CompletedAttempt, record: Mapping[str, Any]) -> AuditEntry:
+    """Return the entry of an attempt's result, which has the digest of the attempt as receipts show it."""
+    verdict, shown = attempt.verdict, {**record, "started_at": rfc3339(attempt.started_at)}
+    return _entry(now, worker, verdict.transition, attempt.claim.export_id, verdict.reason, attempt_digest(shown))
+
+
+def _entry(
+    now: datetime,
+    worker: str,
+    transition: Transition,
+    export_id: str,
+    reason: str | None = None,
+    digest: str | None = None,
+) -> AuditEntry:
     before, after = ExportStatus.DELIVERING.value, TRANSITIONS[transition].target.value
-    return AuditEntry(to_ms(now), worker, transition.value, export_id, before, after, reason)
+    return AuditEntry(to_ms(now), worker, transition.value, export_id, before, after, reason, digest)

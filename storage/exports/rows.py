@@ -17,6 +17,7 @@ from schemas.exports.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.triage.search_words import hosts_of, words_of
+from schemas.url_policy.addresses import address_class
 from storage.db.columns import JsonField, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
 from storage.targets.delivery_options import options_from
@@ -251,6 +252,10 @@ def attempt_values(attempted: CompletedAttempt, worker: str) -> dict[str, Any]:
         "nonce": attempted.nonce,
         "worker": worker,
         "answer": attempted.outcome.kept,
+        "address_class": None if attempted.outcome.address is None else address_class(attempted.outcome.address),
+        "signature": attempted.outcome.signature,
+        "body_sha256": attempted.outcome.body_sha256,
+        "response_sha256": attempted.outcome.response_sha256,
     }
 
 

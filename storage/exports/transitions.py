@@ -470,8 +470,17 @@ def approver_columns(actor: str) -> dict[str, Any]:
 def append_transitions(
     exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None
 ) -> None:
-    """Append the audit entries of a transition of exports, with the statuses that they had."""
-    append_all([_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
+    """Append the audit entries of a transition of exports, with the statuses that they had.
+
+    An approval names the digest of the ticket.
+    """
+    is_approval = transition is Transition.APPROVE
+    append_all(
+        [
+            _entry(now, actor, transition, each.status, each.id, reason, each.ticket_digest if is_approval else None)
+            for each in exports
+        ]
+    )
 
 
 def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPolicy) -> dict[str, ValidationFailed]:
@@ -626,11 +635,16 @@ def _open_groups(exports: Sequence[LockedExport]) -> None:
 
 
 def _entry(
-    now: datetime, actor: str, transition: Transition, before: ExportStatus, export_id: str, reason: str | None = None
+    now: datetime,
+    actor: str,
+    transition: Transition,
+    before: ExportStatus,
+    export_id: str,
+    reason: str | None = None,
+    ticket_digest: str | None = None,
 ) -> AuditEntry:
-    return AuditEntry(
-        to_ms(now), actor, transition.value, export_id, before.value, TRANSITIONS[transition].target.value, reason
-    )
+    after = TRANSITIONS[transition].target.value
+    return AuditEntry(to_ms(now), actor, transition.value, export_id, before.value, after, reason, ticket_digest)
 
 
 def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> AuditEntry:

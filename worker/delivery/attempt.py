@@ -5,6 +5,7 @@ have been redacted, its target turned off, its secret rotated, or the lease lost
 database again, and no attempt starts that must not.
 """
 
+import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,4 +121,5 @@ class AttemptRunner:
             result = self._trackers.deliver(claim)
         now, jitter = self._options.now(), self._options.jitter()
         verdict = decide_tracker_outcome(result, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
-        return CompletedAttempt(claim, attempt_id, started_at, None, result.outcome, verdict)
+        outcome = result.outcome._replace(body_sha256=hashlib.sha256(claim.body).hexdigest())
+        return CompletedAttempt(claim, attempt_id, started_at, None, outcome, verdict)

@@ -5,6 +5,7 @@ signature of Standard Webhooks, another form of the body, and headers of its own
 sent. Every result is an outcome, not an exception.
 """
 
+import hashlib
 import json
 import logging
 import secrets
@@ -41,6 +42,9 @@ from worker.http.signing import (
 _NONCE_BYTES: Final = 16
 #: Decrypting a secret costs more than signing with it; a rotated one has other bytes and is decrypted again.
 _OPEN_SECRETS: Final = 1024
+
+#: The headers that a receipt shows.
+_SIGNATURES: Final = (SIGNATURE_HEADER, STANDARD_SIGNATURE_HEADER)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -113,10 +117,17 @@ class SignedPost:
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it counts as a missing response
             _log.exception("sending failed", extra=_named(message))
             return Outcome(error="internal_error")
+        received = None if outcome.status is None else hashlib.sha256(outcome.body).hexdigest()
         body = _without(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
         # A secret of a few letters occurs in any response: its ticket fields must survive.
         clean = _without(body, [secret for secret in request.secrets if _is_short(secret)])
-        return outcome._replace(body=body, kept=_kept(clean, message))
+        return outcome._replace(
+            body=body,
+            kept=_kept(clean, message),
+            signature=" ".join(request.headers[name] for name in _SIGNATURES if name in request.headers),
+            body_sha256=hashlib.sha256(request.body).hexdigest(),
+            response_sha256=received,
+        )
 
     def _request(self, message: Message) -> _Request:
         if message.options is DEFAULT_OPTIONS:

@@ -4,6 +4,7 @@ Redirects are never followed. Responses are read as far as each request allows. 
 gets, and from the excerpt that is kept: a tracker that repeats it puts it into no row.
 """
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -84,6 +85,7 @@ class TrackerSession:
         self._origin: tuple[str, str] | None = None
         self._status: int | None = None
         self._kept: str | None = None
+        self._response_sha256: str | None = None
         self._held_until_s: float | None = None
         #: The last request that may create an issue, if its response does not refuse it.
         self._created: TrackerRequest | None = None
@@ -129,7 +131,8 @@ class TrackerSession:
     ) -> TrackerResult:
         """Return the result of the task, which has ended."""
         status = None if error is not None else self._status
-        outcome = self._exchange.outcome(status, error, is_refused)._replace(kept=self._kept)
+        received = None if status is None else self._response_sha256
+        outcome = self._exchange.outcome(status, error, is_refused)._replace(kept=self._kept, response_sha256=received)
         delay_s = self._tracker.lookup_delay_s
         return TrackerResult(outcome, value, is_outcome_unknown, self._held_until_s, delay_s)
 
@@ -151,6 +154,7 @@ class TrackerSession:
             self._is_create_lost |= request.creates and self._exchange.has_sent
             raise
         body = parsed.body
+        self._response_sha256 = hashlib.sha256(body).hexdigest()
         for secret in self._secrets:
             body = without_secret(body, secret)
         response = TrackerResponse(parsed.status, _headers(parsed), body)

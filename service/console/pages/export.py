@@ -3,6 +3,7 @@
 Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
 from service.console.triage.ticket_view import ticket_content
 from service.http.paging import next_page, read_page
+from service.operations.exports import ExportOperations
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
@@ -71,6 +73,25 @@ class ExportPage(ConsolePage):
             "next": next_page(page, [trace.attempt.id for trace, _ in found]),
             "is_first": page.before is None,
         }
+
+
+class ExportReceipt(ConsolePage):
+    """Downloads the delivery receipt of an export, as the API returns it."""
+
+    path = f"{CONSOLE}/exports/{{export_id}}/receipt"
+
+    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
+        super().__init__(layout)
+        self._exports = exports
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Respond with the file. Raises ExportNotFound, Conflict."""
+        user = self._layout.gate.authenticate(req, resp)
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps(self._exports.receipt(ids["export_id"], user.principal), indent=2).encode()
+        resp.downloadable_as = f"receipt-{ids['export_id']}.json"
+
+    on_head = on_get
 
 
 def _timeline_entry(entry: AuditEntry, user: ConsoleUser) -> TimelineEntry:

@@ -240,7 +240,16 @@ def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
 def _append(rule: ApprovalRule, action: str, exports: Sequence[_Prepared], status: ExportStatus, now: datetime) -> None:
     """Append an entry for each export; the reason names the rule's author."""
     at, author, before = to_ms(now), f"user:{rule.author_id}", ExportStatus.PREPARED.value
-    append_all([AuditEntry(at, rule.actor, action, each.id, before, status.value, author) for each in exports])
+    is_approval = action == Transition.APPROVE
+    append_all(
+        [
+            AuditEntry(
+                *(at, rule.actor, action, each.id, before, status.value, author),
+                digest=each.locked.ticket_digest if is_approval else None,
+            )
+            for each in exports
+        ]
+    )
 
 
 def _read_prepared(export_ids: Sequence[str]) -> list[_Prepared]:

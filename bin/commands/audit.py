@@ -1,0 +1,125 @@
+"""`audit`: export the audit log as a hash chain, and verify the chain of the database or of an export.
+
+To verify an export takes no database and no settings: an auditor can do it elsewhere.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from bin.cli.installation import Refused, opened
+from bin.cli.output import echo
+from bin.cli.private_files import write_private
+from bin.cli.records import json_option, print_record
+from bin.cli.request_bodies import parse_lines
+from schemas.audit.chain import Anchor, BrokenChain, ChainVerification
+from storage.accounts import audit_chain
+
+_ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
+
+
+def _anchors(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[int, str]:
+    """Read `--anchor`."""
+    found = [_ANCHOR.fullmatch(text) for text in texts]
+    anchors = {Anchor(int(each[1]), each[2]) for each in found if each}
+    if None in found or len(dict(anchors)) < len(anchors):
+        raise click.BadParameter("Use POSITION:HASH as in the log, with one hash for each position.")
+    return dict(anchors)
+
+
+_anchor_option: Final = click.option(
+    "--anchor",
+    "anchors",
+    multiple=True,
+    callback=_anchors,
+    metavar="POSITION:HASH",
+    help="Require this hash at this position, as a worker logged it; may be repeated.",
+)
+
+
+@click.group()
+def audit() -> None:
+    """Export and verify the audit log, which is a hash chain."""
+
+
+@audit.command(
+    epilog="Example: riskrelay audit export /mnt/elsewhere/audit.jsonl\n\n"
+    "Exit codes: 0 written, 1 the chain is broken, write failed or database unavailable, 2 wrong usage or settings."
+)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@_anchor_option
+def export(file: Path | None, anchors: Mapping[int, str]) -> None:
+    """Write the audit log as JSON Lines to FILE or standard output, and verify it.
+
+    One entry per line, the oldest first, with its position and hash. Entries that no worker has chained yet are chained
+    first. FILE is replaced atomically, with mode 0600; it stays as it was if the chain is broken.
+    """
+    with opened():
+        unchained = audit_chain.extend_to_end()
+        verification = ChainVerification(anchors)
+        texts = (f"{json.dumps(line)}\n" for line in _verified(audit_chain.lines(verification)))
+        if file is None:
+            for text in texts:
+                echo(text, nl=False)
+        else:
+            write_private(file, texts)
+        if unchained:
+            echo(f"The {unchained} newest entries are not in the chain yet and were left out.", err=True)
+
+
+@audit.command(
+    epilog="Example: riskrelay audit verify audit.jsonl --anchor 4711:9f86d081…\n\n"
+    "Exit codes: 0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, "
+    "2 wrong usage or settings."
+)
+@click.argument("file", required=False, type=click.File("rb"))
+@_anchor_option
+@json_option
+def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> None:
+    """Verify the audit log in the database, or an export of it in FILE; - reads standard input.
+
+    Entries of the database that no worker has chained yet are chained first. Compare the printed head with your notes, or
+    pass them as --anchor: only an anchor that is kept elsewhere proves that the log was not rewritten as a whole.
+    """
+    verification = ChainVerification(anchors)
+    if file is not None:
+        _count(_checked(parse_lines(file), verification))
+        verification_record = _record(verification)
+    else:
+        with opened():
+            unchained = audit_chain.extend_to_end()
+            _count(_verified(audit_chain.lines(verification)))
+            verification_record = {**_record(verification), "not_chained_yet": unchained}
+    print_record(verification_record, as_json)
+
+
+def _checked(lines: Iterable[Any], verification: ChainVerification) -> Iterator[Any]:
+    def checked() -> Iterator[Any]:
+        for line in lines:
+            verification.add(line)
+            yield line
+        verification.finish()
+
+    return _verified(checked())
+
+
+def _verified(lines: Iterator[Any]) -> Iterator[Any]:
+    """Yield verified lines. Raises Refused where the chain is broken."""
+    try:
+        yield from lines
+    except BrokenChain as broken:
+        raise Refused(f"The audit log is broken. {broken}") from None
+
+
+def _count(lines: Iterable[Any]) -> None:
+    for _ in lines:
+        pass
+
+
+def _record(verification: ChainVerification) -> dict[str, Any]:
+    position, hash_ = verification.head
+    return {"entries": verification.count, "head": f"{position}:{hash_}"}

@@ -1,0 +1,93 @@
+"""The delivery receipt of an export."""
+
+from typing import Final
+
+from marshmallow import fields, validate
+
+from schemas.api.deliveries import OUTCOMES
+from schemas.api.response_fields import (
+    DIGEST,
+    ResponseSchema,
+    constant,
+    identifier,
+    moment,
+    number,
+    one_of,
+    several,
+    text,
+)
+from schemas.exports import receipt
+
+SHA256: Final = "^[0-9a-f]{64}$"
+
+
+class ReceiptAttemptResponse(ResponseSchema):
+    """One attempt as a receipt shows it; the audit log has its digest."""
+
+    id = identifier("att", "The attempt; the receiver got it as `X-Request-Id`.")
+    number_ = fields.Integer(
+        required=True,
+        data_key="number",
+        attribute="number",
+        validate=validate.Range(min=1),
+        metadata={"description": "The number of the attempt, from 1."},
+    )
+    started_at = moment("When it began; in whole seconds, the timestamp that was signed.")
+    outcome = one_of(OUTCOMES, "The outcome.")
+    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
+    error_code = text("The reason of the failure; null on success.", nullable=True)
+    address_class = text(
+        "The class of the address that was dialed: `public`, or its kind, such as `address_private`.", nullable=True
+    )
+    nonce = text("The nonce that was signed; null at trackers.", nullable=True)
+    signature = text("The values of the signature headers, separated by a space; null at trackers.", nullable=True)
+    body_sha256 = text(
+        "The SHA-256 of the bytes that were sent; at trackers, of the frozen bytes that the issue was made from.",
+        nullable=True,
+        pattern=SHA256,
+    )
+    response_sha256 = text("The SHA-256 of the response body, as far as it was read.", nullable=True, pattern=SHA256)
+
+
+class ReceiptEntryResponse(ResponseSchema):
+    """An entry of the audit log, with its place in the hash chain."""
+
+    position = number("The position in the chain, from 1.")
+    id = number("The entry's number.")
+    at = moment("When it was written.")
+    actor = text("Who acted; null for a worker, whose name contains its host.", nullable=True)
+    actor_sha256 = text("The SHA-256 of the actor.", pattern=SHA256)
+    action = text("What was done.")
+    subject_id = identifier("exp", "The export.")
+    status_before = text("The export's status before.", nullable=True)
+    status_after = text("The export's status afterwards.", nullable=True)
+    reason = text("The reason.", nullable=True)
+    digest = text(
+        "The digest of the approved ticket, or of the attempt that ended; null for other entries.",
+        nullable=True,
+        pattern=DIGEST,
+    )
+    previous = text("The hash of the entry at the position before.", pattern=SHA256)
+    hash = text(
+        "The SHA-256 of this object as canonical JSON, without `actor` and `hash`: names sorted, no spaces, UTF-8.",
+        pattern=SHA256,
+    )
+
+
+class DeliveryReceiptResponse(ResponseSchema):
+    """The delivery receipt of an export; `riskrelay receipt verify` verifies it."""
+
+    type = constant(receipt.TYPE, "What this is.")
+    version = number("The version of this form.")
+    export_id = identifier("exp", "The export.")
+    target_id = identifier("tgt", "The target; null after a redaction.", nullable=True)
+    ticket_digest = text("The digest of the approved ticket.", pattern=DIGEST)
+    approved_by = text("The actor who approved it, such as `user:7` or `rule:rul_…`.", nullable=True)
+    approved_at = moment("When it was approved.", nullable=True)
+    delivered_at = moment("When the delivery was recorded.")
+    body = text("The frozen bytes, as text; null after a redaction.", nullable=True)
+    body_sha256 = text("The SHA-256 of the frozen bytes; null after a redaction.", nullable=True, pattern=SHA256)
+    attempts = several(fields.Nested(ReceiptAttemptResponse), "The attempts, the first one first.")
+    audit_entries = several(
+        fields.Nested(ReceiptEntryResponse), "The audit log's entries about the export, the oldest first."
+    )

@@ -1,0 +1,69 @@
+"""Reads the delivery receipt of an export; `schemas.exports.receipt` verifies it."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from schemas.audit.chain import GENESIS, ChainEntry, line_of
+from schemas.base.errors import Conflict
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.exports.receipt import ATTEMPT_MEMBERS, TYPE, VERSION, approval_in, without_hosts
+from schemas.exports.state_machine import ExportStatus
+from storage.accounts import audit_log_sql
+from storage.db.engine import Row
+from storage.db.models import AttemptRow
+from storage.exports import queries
+
+#: A worker chains new entries every few seconds.
+RETRY_AFTER_S: Final = 5
+
+
+def read(export_id: str, account_id: int | None) -> dict[str, Any]:
+    """Return the receipt of an exported export, of one account where `account_id` is given.
+
+    Raises ExportNotFound, Conflict if it is not exported, or while one of its audit entries is not chained.
+    """
+    export = queries.get(export_id, account_id)
+    if export.status is not ExportStatus.EXPORTED:
+        raise Conflict(f"Export {export_id} is {export.status.value}; a receipt needs exported.")
+    entries = _entries(audit_log_sql.of_subject(export_id))
+    frozen = queries.get_frozen_body(export_id, export.account_id)
+    body = None if frozen.redacted_at is not None else frozen.body
+    approval = approval_in(entries) or {"digest": None, "actor": None, "at": None}
+    return {
+        "type": TYPE,
+        "version": VERSION,
+        "export_id": export_id,
+        "target_id": None if body is None else export.target_id,
+        "ticket_digest": approval["digest"] or export.ticket_digest,
+        "approved_by": approval["actor"],
+        "approved_at": approval["at"],
+        "delivered_at": rfc3339_or_none(export.finished_at),
+        "body": None if body is None else body.decode(),
+        "body_sha256": None if body is None else hashlib.sha256(body).hexdigest(),
+        "attempts": [_attempt(row) for row in _attempts(export_id)],
+        "audit_entries": entries,
+    }
+
+
+def _entries(found: Sequence[Row]) -> list[dict[str, Any]]:
+    if any(position is None for position, *_ in found):
+        missing = Conflict("The newest audit entries of this export are not in the chain yet; repeat the request.")
+        missing.retry_after_s = RETRY_AFTER_S
+        raise missing
+    return [without_hosts(_line(*row)) for row in found]
+
+
+def _line(position: int, stored_hash: bytes, before: bytes | None, *columns: Any) -> dict[str, Any]:
+    """Return an entry as stored; its hash may contradict it, which the verification finds."""
+    previous = GENESIS if before is None else bytes(before).hex()
+    return {**line_of(ChainEntry._make(columns), position, previous), "hash": bytes(stored_hash).hex()}
+
+
+def _attempts(export_id: str) -> Any:
+    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number)
+
+
+def _attempt(row: AttemptRow) -> dict[str, Any]:
+    shown = {name: getattr(row, name) for name in ATTEMPT_MEMBERS}
+    return {**shown, "started_at": rfc3339(row.started_at)}
