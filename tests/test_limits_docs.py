@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 from gunicorn.config import KNOWN_SETTINGS
 
+from schemas.audit.chain import ChainVerification
 from schemas.base.timestamps import to_ms
 from schemas.settings.definitions import SETTINGS
+from storage.accounts import audit_chain
 from storage.db.engine import execute, rows
 from storage.db.models import ALL
 from tests.support.factories import NOW, Customer, make_exports
@@ -141,7 +143,7 @@ def statements() -> list[str]:
 
 
 def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Customer) -> None:
-    export_id, other_id = make_exports(customer, 2)
+    other_id, export_id = make_exports(customer, 2)
     day = timedelta(days=1)
     for number, seen_at in enumerate((NOW - 800 * day, NOW - 800 * day, NOW - 100 * day)):
         run, at = number + 1, to_ms(seen_at)
@@ -153,10 +155,13 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
             (f"fnd_{number}", customer.project_id, f"f{number}", run, run, at, at),
         )
     execute("UPDATE exports SET source_type = 'finding', source_id = 'fnd_0' WHERE id = ?", (export_id,))
-    execute("UPDATE audit_entries SET at = 0 WHERE subject_id = ?", (other_id,))
+    execute("UPDATE audit_entries SET at = 0 WHERE subject_id <> ?", (export_id,))
+    assert audit_chain.extend_to_end() == 0
     execute("INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl', 'exports', 'a', 0)")
-    for statement in statements():
-        execute(statement.replace("days_ago", str(to_ms(NOW - 730 * day))))
+    first, *others = (statement.replace("days_ago", str(to_ms(NOW - 730 * day))) for statement in statements())
+    [(position, hash_)] = rows(first)
+    for statement in others:
+        execute(statement)
     # The first has an export, the last was seen recently; the run of the second is deleted with it.
     assert rows("SELECT id FROM findings ORDER BY id") == [("fnd_0",), ("fnd_2",)]
     assert rows("SELECT id FROM scan_runs ORDER BY id") == [(1,), (3,)]
@@ -164,3 +169,4 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
     subjects = {row[0] for row in rows("SELECT subject_id FROM audit_entries")}
     assert export_id in subjects
     assert other_id not in subjects
+    assert len(list(audit_chain.lines(ChainVerification({position: bytes(hash_).hex()})))) == len(subjects)

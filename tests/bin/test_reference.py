@@ -17,7 +17,11 @@ from schemas.settings.definitions import SETTINGS
 from tests.docs.names import LEAVES, command_lines, error_in_command, flags, split_command
 
 #: Commands that run until stopped, or print text for people or shells, or always print JSON lines.
-WITHOUT_JSON: Final = {("init",), ("run",), ("serve",), ("work",), ("completion",), ("demo",), ("compliance", "export")}
+#: Commands that print no records, or JSON alone.
+WITHOUT_JSON: Final = {
+    *(("init",), ("run",), ("serve",), ("work",), ("completion",), ("demo",)),
+    *(("compliance", "export"), ("audit", "export"), ("receipt", "show")),
+}
 
 #: Public commands and options that must not disappear.
 PROMISED: Final = """

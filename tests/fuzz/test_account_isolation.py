@@ -139,7 +139,7 @@ def test_no_id_opens_a_row_of_another_account(two: Two, data: st.DataObject) -> 
 def try_to_open(two: Two, each: str) -> None:
     """Ask for an id, and for everything that can be done with it; nothing may come of it."""
     before = everything_stored()
-    for path in (f"{EXPORTS}/{each}", f"{EXPORTS}/{each}/attempts", f"{TARGETS}/{each}"):
+    for path in (f"{EXPORTS}/{each}", f"{EXPORTS}/{each}/attempts", f"{EXPORTS}/{each}/receipt", f"{TARGETS}/{each}"):
         asked(two, "GET", path)
     for verb in ("approve", "retry", "dismiss"):
         asked(two, "POST", f"{EXPORTS}/{each}/{verb}")

@@ -1,7 +1,9 @@
 """`riskrelay audit`: the log is exported, verified in the database and as a file, and every change of a file is found."""
 
 import json
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from storage.db.engine import close_database, execute, transaction
 from tests.support.factories import NOW, make_customer
 from tests.support.receipts import deliver
 from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.workers import RISKRELAY, ROOT
 
 
 class AuditShell(Shell):
@@ -125,6 +127,21 @@ def test_entries_that_were_deleted_as_documented_need_the_anchor(shell: AuditShe
 
 def test_a_file_that_cannot_be_written_is_named(shell: AuditShell) -> None:
     assert "cannot be written" in shell.refused("export", "no-folder/audit.jsonl")
+
+
+def test_the_program_of_the_documentation_verifies_an_export(shell: AuditShell) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.DOTALL)
+    lines = shell.export()
+
+    def run() -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-c", program, "audit.jsonl"]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+    written(lines)
+    assert run().stdout == f"{shell.json('verify')['head']}\n"
+    for name, new in (("actor", "user:8"), ("reason", "x"), ("position", 9), ("previous", "0" * 64), ("hash", "0" * 64)):
+        written([*lines[:2], {**lines[2], name: new}, *lines[3:]])
+        assert "AssertionError" in run().stderr, name
 
 
 def test_an_auditor_needs_neither_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ ALL_MIGRATIONS: Final = [
     "0015_targets_and_findings",
     "0016_trackers",
     "0017_report_uploads",
+    "0020_audit_chain",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
