@@ -33,7 +33,7 @@ _MADE: Final = {
     # Two of five have a digest.
     "audit_entries": "(at, actor, action, subject_id, status_before, status_after, digest) "
     "SELECT 1760000000000 + n, 'worker:host-1:4711', 'deliver', 'exp_' || id, 'delivering', 'exported', "
-    "CASE WHEN n % 5 < 2 THEN CAST('0123456789abcdef0123456789abcdef' AS {blob}) END FROM r",
+    "CASE WHEN n - n / 5 * 5 < 2 THEN CAST('0123456789abcdef0123456789abcdef' AS {blob}) END FROM r",
     "redactions": "(request_id, table_name, row_id, redacted_at) "
     "SELECT 'cpl_' || id, 'exports', 'exp_' || id, 1760000000000 + n FROM r",
     "compliance_requests": "(id, topic, shop_domain, body_sha256, subject_pseudonym, status, result, counts, attempts, "

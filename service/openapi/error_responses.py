@@ -19,7 +19,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "NOT_FOUND": "No such path or record, or it belongs to another account.",
     "NOT_ACCEPTABLE": "`Accept` excludes JSON.",
     "REQUEST_TIMEOUT": "The body did not arrive in time; send it again.",
-    "CONFLICT": "The state of the record does not allow this action; read the record again.",
+    "CONFLICT": "The state of the record does not allow this action; read the record again, after `Retry-After` if present.",
     "IDEMPOTENCY_CONFLICT": "The key was used with a different payload; use a new key for a new request.",
     "IDEMPOTENCY_IN_PROGRESS": "The first request with this key is still running; retry after `Retry-After`.",
     "PAYLOAD_TOO_LARGE": "The body is larger than this installation allows.",
@@ -88,7 +88,7 @@ def _headers(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[s
         names.append("Challenge")
     if status == STATUS["RATE_LIMITED"]:
         names.append("RetryAfter")
-    if {"IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*group}:
+    if {"CONFLICT", "IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*group}:
         names.append("RetryAfterOptional")
     if status != STATUS["UNAUTHORIZED"]:
         names += ["RateLimitOptional", "RateLimitPolicyOptional"]

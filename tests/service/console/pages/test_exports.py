@@ -22,9 +22,9 @@ from service.app import create_app
 from service.console.pages.export import MOST_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
 from service.console.triage.ticket_view import MOST_TARGETS
-from storage.accounts import audit_log
+from storage.accounts import audit_chain, audit_log
 from storage.db.engine import execute, transaction
-from storage.exports import claims_sql, queries, recoveries, transitions
+from storage.exports import claims_sql, queries, receipts, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
 from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
@@ -46,6 +46,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import many_targets
 from tests.support.raw_http import base64url
+from tests.support.receipts import deliver
 
 NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
 BAD_IDS: Final = [NOBODYS, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]
@@ -894,3 +895,18 @@ def test_a_retry_of_a_recovery_leads_to_it(person: ConsoleBrowser, customer: Cus
         '<a href="/console/recoveries/rec_01AAAAAAAAAAAAAAAAAAAAAAAA">recovery</a>'
         in person.get(f"/exports/{export_id}").text
     )
+
+
+def test_a_delivered_export_offers_its_receipt(person: ConsoleBrowser, customer: Customer) -> None:
+    waiting, delivered = tried(customer), deliver(customer)
+    audit_chain.extend_to_end()
+    assert "Delivery receipt" not in person.get(f"/exports/{waiting}").text
+    assert f'href="/console/exports/{delivered}/receipt"' in person.get(f"/exports/{delivered}").text
+    answer = person.get(f"/exports/{delivered}/receipt")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.headers["content-disposition"] == f'attachment; filename="receipt-{delivered}.json"'
+    assert answer.json == receipts.read(delivered, customer.account_id)
+    assert person.get(f"/exports/{waiting}/receipt").status_code == 409
+    theirs = deliver(make_customer())
+    audit_chain.extend_to_end()
+    assert person.get(f"/exports/{theirs}/receipt").status_code == 404
