@@ -15,7 +15,7 @@ from schemas.audit.chain import BrokenChain, ChainVerification, Line, line_probl
 from schemas.base.strict_json import canonical, parse
 from schemas.base.timestamps import moment_from
 from schemas.exports.delivery import DELIVERED
-from schemas.exports.state_machine import ExportStatus, Transition
+from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import digest
 
 #: The `type` and the `version` of a receipt.
@@ -33,6 +33,8 @@ _MEMBERS: Final = frozenset(
         *("body", "body_sha256", "attempts", "audit_entries"),
     }
 )
+#: What the result of an attempt makes of its export.
+_RESULTS: Final = frozenset({Transition.DELIVER, Transition.RESCHEDULE, Transition.FAIL, Transition.BLOCK})
 #: Actors that receipts name; the name of a worker contains its host.
 _NAMED_ACTORS: Final = frozenset({"user", "rule", "operator"})
 
@@ -163,7 +165,7 @@ def _verified_body(receipt: Mapping[str, Any], report: ReceiptReport) -> bytes |
 
 
 def _verify_attempts(receipt: Mapping[str, Any], report: ReceiptReport) -> None:
-    results = [each for each in receipt["audit_entries"] if each["status_before"] == ExportStatus.DELIVERING]
+    results = [each for each in receipt["audit_entries"] if each["action"] in _RESULTS]
     proven = Counter(each["digest"] for each in results if each["digest"] is not None)
     unproven = []
     for attempt in receipt["attempts"]:

@@ -125,6 +125,22 @@ def test_entries_that_were_deleted_as_documented_need_the_anchor(shell: AuditShe
     assert [json.loads(line) for line in exported] == lines[2:]
 
 
+def test_an_anchor_shows_that_a_restored_backup_lost_entries(shell: AuditShell) -> None:
+    operator = Shell(Path().absolute(), shell.url)
+    assert operator.type("backup", "kept.db").exit_code == 0
+    before = shell.json("verify")["head"]
+    with shell.database():
+        deliver(make_customer())
+    lost = shell.json("verify")["head"]
+    assert operator.type("restore", "kept.db", "--replace").exit_code == 0
+    with shell.database():
+        for _ in range(4):
+            make_customer()
+            deliver(make_customer())
+    assert shell.json("verify", "--anchor", before)["entries"] > int(lost.partition(":")[0])
+    assert "the log was rewritten" in shell.refused("verify", "--anchor", lost)
+
+
 def test_a_file_that_cannot_be_written_is_named(shell: AuditShell) -> None:
     assert "cannot be written" in shell.refused("export", "no-folder/audit.jsonl")
 
