@@ -1,0 +1,95 @@
+"""The life cycle of a finding: what each scan run that looked at its page makes of it.
+
+A finding is fixed when enough completed runs have looked at its page and did not report it; a report opens it again. Runs
+are distinguished by their id, and each run counts once, however often it posts. Dismissed and snoozed are decisions on the
+finding's ticket; they neither stop nor hide a fix.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from schemas.exports.state_machine import ExportStatus
+
+#: The runs of which an unreported finding may be fixed; a partial run may have left out what it did not report.
+COMPLETED: Final = "completed"
+#: The end of an entry of `page.rules` that stands for all codes with this beginning.
+ANY_END: Final = "*"
+
+
+class FindingState(StrEnum):
+    """The state of a finding."""
+
+    OPEN = "open"
+    FIXED = "fixed"
+    DISMISSED = "dismissed"
+    SNOOZED = "snoozed"
+
+
+class RunOutcome(StrEnum):
+    """What one scan run made of a finding."""
+
+    SEEN = "seen"
+    MISSED = "missed"
+    FIXED = "fixed"
+    REOPENED = "reopened"
+
+
+@dataclass(frozen=True, slots=True)
+class LifeCycle:
+    """How many runs in a row did not report a finding, whether it is fixed, and how often it was open again."""
+
+    missed_runs: int = 0
+    is_fixed: bool = False
+    times_reopened: int = 0
+
+
+def looks_at_page(status: str, status_code: int | None) -> bool:
+    """Return whether a finding that a postback does not report is missing: of a completed run, with a page that answered.
+
+    A page without a status counts as one that answered.
+    """
+    return status == COMPLETED and (status_code is None or 200 <= status_code < 300)
+
+
+def is_checked(code: str, rules: Iterable[str] | None) -> bool:
+    """Return whether a run checked the rule of a finding; `rules` are codes, or beginnings with `*`, None: every rule."""
+    if rules is None:
+        return True
+    own = code.strip()
+    return any(own == rule or (rule.endswith(ANY_END) and own.startswith(rule[:-1])) for rule in map(str.strip, rules))
+
+
+def after_report(before: LifeCycle, own: RunOutcome | None) -> tuple[LifeCycle, RunOutcome]:
+    """Return a finding after a run that reported it, and the outcome of the run; `own` is its outcome until then.
+
+    A run that posts a page in parts may report in the second what was missing in the first: it takes its own fix back.
+    """
+    if not before.is_fixed:
+        return replace(before, missed_runs=0), RunOutcome.REOPENED if own is RunOutcome.REOPENED else RunOutcome.SEEN
+    if own is RunOutcome.FIXED:
+        return LifeCycle(times_reopened=before.times_reopened), RunOutcome.SEEN
+    return LifeCycle(times_reopened=before.times_reopened + 1), RunOutcome.REOPENED
+
+
+def after_miss(before: LifeCycle, own: RunOutcome | None, fixed_after_runs: int) -> tuple[LifeCycle, RunOutcome | None]:
+    """Return a finding after a run that looked at its page and did not report it, and the outcome of the run.
+
+    A run that has an outcome already, and a finding that is fixed, stay as they are. Fixed after `fixed_after_runs` runs.
+    """
+    if before.is_fixed or own is not None:
+        return before, own
+    missed = before.missed_runs + 1
+    if missed < fixed_after_runs:
+        return replace(before, missed_runs=missed), RunOutcome.MISSED
+    return replace(before, missed_runs=missed, is_fixed=True), RunOutcome.FIXED
+
+
+def state_of(*, is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool) -> FindingState:
+    """Return the state of a finding; `ticket` is the status of its export, None if that was deleted."""
+    if is_fixed:
+        return FindingState.FIXED
+    if ticket is ExportStatus.DISMISSED:
+        return FindingState.DISMISSED
+    return FindingState.SNOOZED if is_snoozed and ticket is ExportStatus.PREPARED else FindingState.OPEN

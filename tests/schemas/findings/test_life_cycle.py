@@ -1,0 +1,165 @@
+"""When a finding is fixed and open again: a table of cases, and any sequence of runs beside a simple model."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.exports.state_machine import ExportStatus
+from schemas.findings.life_cycle import (
+    FindingState,
+    LifeCycle,
+    RunOutcome,
+    after_miss,
+    after_report,
+    is_checked,
+    looks_at_page,
+    state_of,
+)
+
+#: A postback: the run, and whether it reports the finding.
+Posted = tuple[int, bool]
+
+
+def replay(posts: Sequence[Posted], fixed_after_runs: int = 2) -> tuple[LifeCycle, dict[int, RunOutcome]]:
+    """Apply postbacks to a finding that run 0 has reported; return it and the outcome of each run."""
+    finding, outcomes = LifeCycle(), {0: RunOutcome.SEEN}
+    for run, is_reported in posts:
+        own, outcome = outcomes.get(run), None
+        if is_reported:
+            finding, outcome = after_report(finding, own)
+        else:
+            finding, outcome = after_miss(finding, own, fixed_after_runs)
+        if outcome is not None:
+            outcomes[run] = outcome
+    return finding, outcomes
+
+
+SEEN, MISSED, FIXED, REOPENED = RunOutcome.SEEN, RunOutcome.MISSED, RunOutcome.FIXED, RunOutcome.REOPENED
+
+#: What runs post of a page after run 0 has reported a finding there, what the finding is then, and the outcome of each run.
+CASES: dict[str, tuple[list[Posted], LifeCycle, dict[int, RunOutcome]]] = {
+    "one run without it": ([(1, False)], LifeCycle(1), {1: MISSED}),
+    "two runs without it": ([(1, False), (2, False)], LifeCycle(2, is_fixed=True), {1: MISSED, 2: FIXED}),
+    "a run that posts twice counts once": ([(1, False), (1, False)], LifeCycle(1), {1: MISSED}),
+    "runs at once count once each": ([(1, False), (2, True), (1, False)], LifeCycle(0), {1: MISSED, 2: SEEN}),
+    "a report restarts the count": ([(1, False), (2, True), (3, False)], LifeCycle(1), {1: MISSED, 2: SEEN, 3: MISSED}),
+    "the first run again without it": ([(0, False), (1, False)], LifeCycle(1), {0: SEEN, 1: MISSED}),
+    "a run that has reported it posts a part without it": ([(1, True), (1, False)], LifeCycle(0), {1: SEEN}),
+    "a run without it at first": ([(1, False), (1, True), (2, False)], LifeCycle(1), {1: SEEN, 2: MISSED}),
+    "fixed stays fixed": (
+        [(1, False), (2, False), (3, False)],
+        LifeCycle(2, is_fixed=True),
+        {1: MISSED, 2: FIXED},
+    ),
+    "open again": (
+        [(1, False), (2, False), (3, True)],
+        LifeCycle(0, is_fixed=False, times_reopened=1),
+        {1: MISSED, 2: FIXED, 3: REOPENED},
+    ),
+    "open again, posted twice": (
+        [(1, False), (2, False), (3, True), (3, True)],
+        LifeCycle(0, is_fixed=False, times_reopened=1),
+        {1: MISSED, 2: FIXED, 3: REOPENED},
+    ),
+    "a run takes back its own fix": ([(1, False), (2, False), (2, True)], LifeCycle(0), {1: MISSED, 2: SEEN}),
+    "an earlier run opens it again": (
+        [(1, False), (2, False), (1, True)],
+        LifeCycle(0, is_fixed=False, times_reopened=1),
+        {1: REOPENED, 2: FIXED},
+    ),
+    "fixed again": (
+        [(1, False), (2, False), (3, True), (4, False), (5, False)],
+        LifeCycle(2, is_fixed=True, times_reopened=1),
+        {1: MISSED, 2: FIXED, 3: REOPENED, 4: MISSED, 5: FIXED},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_runs_make_of_a_finding(name: str) -> None:
+    posts, finding, outcomes = CASES[name]
+    assert replay(posts) == (finding, {0: SEEN, **outcomes})
+
+
+def test_the_number_of_runs_is_a_setting() -> None:
+    assert replay([(1, False)], fixed_after_runs=1)[0].is_fixed
+    assert not replay([(1, False), (2, False)], fixed_after_runs=3)[0].is_fixed
+    assert replay([(1, False), (2, False), (3, False)], fixed_after_runs=3)[0].is_fixed
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 4))
+def test_any_sequence_of_runs_is_what_a_simple_model_says(posts: list[Posted], fixed_after_runs: int) -> None:
+    """The model has the runs that have posted anything, those that count since the last report, and which one fixed it."""
+    known, counting, fixed_by, reopened = {0}, set[int](), None, 0
+    for run, is_reported in posts:
+        if is_reported:
+            reopened += fixed_by not in {None, run}
+            counting, fixed_by = set(), None
+            known.add(run)
+        elif fixed_by is None and run not in known:
+            counting.add(run)
+            known.add(run)
+            fixed_by = run if len(counting) == fixed_after_runs else None
+    finding, outcomes = replay(posts, fixed_after_runs)
+    assert finding == LifeCycle(len(counting), fixed_by is not None, reopened)
+    assert set(outcomes) == known
+    assert fixed_by is None or outcomes[fixed_by] is FIXED
+
+
+@pytest.mark.parametrize(
+    ("status", "status_code", "looks"),
+    [
+        ("completed", None, True),
+        ("completed", 200, True),
+        ("completed", 204, True),
+        ("completed", 199, False),
+        ("completed", 301, False),
+        ("completed", 404, False),
+        ("completed", 503, False),
+        ("partial", 200, False),
+        ("failed", 200, False),
+        ("cancelled", 200, False),
+        ("running", 200, False),
+    ],
+)
+def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int | None, looks: bool) -> None:
+    assert looks_at_page(status, status_code) is looks
+
+
+@pytest.mark.parametrize(
+    ("code", "rules", "checked"),
+    [
+        ("csp", None, True),
+        ("csp", (), False),
+        ("csp", ("img-alt", "csp"), True),
+        (" csp ", (" csp",), True),
+        ("csp", ("CSP",), False),
+        ("csp-header", ("csp",), False),
+        ("zap:10038-1", ("zap:*",), True),
+        ("lighthouse:csp", ("zap:*",), False),
+        ("csp", ("*",), True),
+    ],
+)
+def test_a_run_with_fewer_rules_says_nothing_of_the_others(code: str, rules: tuple[str, ...] | None, checked: bool) -> None:
+    assert is_checked(code, rules) is checked
+
+
+@pytest.mark.parametrize(
+    ("is_fixed", "ticket", "is_snoozed", "state"),
+    [
+        (False, ExportStatus.PREPARED, False, FindingState.OPEN),
+        (False, ExportStatus.EXPORTED, False, FindingState.OPEN),
+        (False, None, False, FindingState.OPEN),
+        (False, ExportStatus.DISMISSED, False, FindingState.DISMISSED),
+        (False, ExportStatus.PREPARED, True, FindingState.SNOOZED),
+        # Approval ends a snooze.
+        (False, ExportStatus.APPROVED, True, FindingState.OPEN),
+        (True, ExportStatus.PREPARED, True, FindingState.FIXED),
+        (True, ExportStatus.DISMISSED, False, FindingState.FIXED),
+        (True, None, False, FindingState.FIXED),
+    ],
+)
+def test_the_state_of_a_finding(is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool, state: FindingState) -> None:
+    assert state_of(is_fixed=is_fixed, ticket=ticket, is_snoozed=is_snoozed) is state
