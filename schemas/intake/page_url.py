@@ -5,6 +5,7 @@ parameters change order. Only such differences are folded; everything else disti
 parameters named `v` or `page`. The result is a key to compare, not a URL to open.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -83,6 +84,11 @@ def page_key(url: str) -> str:
     key = f"{scheme}://{_authority(parts.netloc, scheme)}{_path(parts.path)}"
     query, route = _query(parts.query), _spelled(parts.fragment) if parts.fragment.startswith(_ROUTE) else ""
     return key + (f"?{query}" if query else "") + (f"#{route}" if route else "")
+
+
+def page_digest(url: str) -> str:
+    """Return 32 hex digits that identify a page, short enough for an index."""
+    return hashlib.sha256(page_key(url).encode()).hexdigest()[:32]
 
 
 def without_session(path: str) -> str:

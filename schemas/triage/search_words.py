@@ -40,7 +40,16 @@ def words_of(ticket: Mapping[str, Any]) -> str:
 def hosts_of(ticket: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the different hosts of a ticket's page and of the places of a group, in lower case and without a port."""
     urls = (ticket["page_url"] or "", *_place_urls(ticket))
-    return tuple(dict.fromkeys(filter(None, map(_host, urls))))
+    return tuple(dict.fromkeys(filter(None, map(host_of, urls))))
+
+
+@lru_cache(maxsize=_MOST_URLS)
+def host_of(url: str) -> str | None:
+    """Return the host of a URL, in lower case and without a port; None for a URL that has none."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:
@@ -50,11 +59,3 @@ def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:
         url = place.get("url") if isinstance(place, dict) else None
         if isinstance(url, str):
             yield url
-
-
-@lru_cache(maxsize=_MOST_URLS)
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None

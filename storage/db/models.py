@@ -22,6 +22,7 @@ from peewee import (
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
+from schemas.findings.life_cycle import RunOutcome
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from schemas.targets.target import TargetStatus
@@ -141,14 +142,24 @@ class FindingRow(BaseModel):
     export_id = TextField(null=True)
     #: The scanner's page about the rule.
     help_url = TextField(null=True)
+    account_id = IntegerField(default=0)
+    #: The page whose scan reported it first, as `schemas.intake.page_url` identifies pages.
+    page_digest = TextField(default="")
+    #: Of `page_url`.
+    host = TextField(default="")
+    #: How many scan runs in a row have looked at the page without reporting it; when it was fixed; how often it came back.
+    missed_runs = IntegerField(default=0)
+    fixed_at = MomentField(null=True)
+    times_reopened = IntegerField(default=0)
 
 
 class FindingSightingRow(BaseModel):
-    """One scan run that reported a finding."""
+    """One scan run that reported a finding, or looked at its page without reporting it."""
 
     finding = ForeignKeyField(FindingRow)
     scan_run = ForeignKeyField(ScanRunRow)
     seen_at = MomentField()
+    outcome = EnumField(RunOutcome, default=RunOutcome.SEEN)
 
     class Meta:
         primary_key = CompositeKey("finding", "scan_run")

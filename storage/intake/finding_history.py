@@ -34,9 +34,13 @@ def list_sightings(finding_id: str, limit: int) -> list[ScanRunSighting]:
 
 
 def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:
-    """Return up to `limit` other findings of the page of a finding, the newest first; none for one that does not exist."""
+    """Return up to `limit` other findings of the page of a finding, the newest first, without fixed ones.
+
+    None for a finding that does not exist.
+    """
     one = FindingRow.alias("one")
-    project, page = (one.select(column).where(one.id == finding_id) for column in (one.project, one.page_url))
+    project, page = (one.select(column).where(one.id == finding_id) for column in (one.project, one.page_digest))
     f = FindingRow
-    found = f.select(*columns(PageFinding, f)).where(f.project == project, f.page_url == page, f.id != finding_id)
+    of_page = (f.project == project, f.page_digest == page, f.fixed_at.is_null(), f.id != finding_id)
+    found = f.select(*columns(PageFinding, f)).where(*of_page)
     return read(PageFinding, found.order_by(f.id.desc()).limit(limit))

@@ -17,7 +17,9 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
+from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
+from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
@@ -125,7 +127,7 @@ def record(
         export_ids = (
             grouped.export_ids(now) if grouped else {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
         )
-        new = _insert_new(postback, issues, export_ids, run.project_id, now)
+        new = _insert_new(postback, issues, export_ids, run, now)
         limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
         raised = _mark_seen({mark: issue for mark, issue in issues.items() if mark not in new}, run, postback, now)
         if grouped is not None:
@@ -262,19 +264,19 @@ def _register(postback: ScanPostback, default_project_id: int | None, now: datet
 
 
 def _insert_new(
-    postback: ScanPostback, issues: Mapping[str, Issue], export_ids: Mapping[str, str], project_id: int, now: datetime
+    postback: ScanPostback, issues: Mapping[str, Issue], export_ids: Mapping[str, str], run: PostedRun, now: datetime
 ) -> dict[str, str]:
     """Insert the findings that the project does not have, and return fingerprint → id of those inserted.
 
     A concurrent postback may have inserted any of them first.
     """
     ids = {mark: identifiers.new_id(identifiers.FINDING, now) for mark in issues}
-    now_ms = to_ms(now)
+    now_ms, page = to_ms(now), page_digest(postback.page.normalized_url or postback.page.url)
     # Sorted, so that two postbacks with the same new findings wait for each other in one direction.
     records = [
         {
             "id": ids[mark],
-            "project_id": project_id,
+            "project_id": run.project_id,
             "fingerprint": mark,
             "code": issues[mark].code,
             "title": issues[mark].title,
@@ -288,6 +290,12 @@ def _insert_new(
             "times_seen": 1,
             "export_id": export_ids[mark],
             "help_url": issues[mark].help_url,
+            "account_id": run.account_id,
+            "page_digest": page,
+            "host": host_of(issues[mark].url or postback.page.url) or "",
+            "missed_runs": 0,
+            "fixed_at": None,
+            "times_reopened": 0,
         }
         for mark in sorted(issues)
     ]

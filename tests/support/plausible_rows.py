@@ -46,6 +46,8 @@ FORMS: Final[dict[tuple[str, str], str]] = {
     ("exports", "source_type"): "manual",
     ("findings", "id"): f"fnd_01J{'0' * 19}%",
     ("findings", "severity"): "high",
+    ("findings", "page_url"): "https://shop%.example/cart?utm_source=x",
+    ("finding_sightings", "outcome"): "missed",
     ("inbound_refusals", "problems"): "[]",
     ("inbound_refusals", "source"): "scanner",
     ("projects", "shop_domain"): "Shop%.Example",

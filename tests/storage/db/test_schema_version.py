@@ -96,6 +96,7 @@ ALL_MIGRATIONS: Final = [
     "0015_targets_and_findings",
     "0016_trackers",
     "0017_report_uploads",
+    "0018_finding_life_cycle",
     "0020_audit_chain",
 ]
 
@@ -506,7 +507,7 @@ def fill_findings(customer: Customer, count: int) -> None:
     execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 1, 1)", (customer.project_id,))
     execute(
         "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) INSERT INTO findings "
-        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1, NULL, NULL FROM c",
+        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1, NULL, NULL, 0, '', '', 0, NULL, 0 FROM c",
         (count, customer.project_id),
     )
     db.execute_sql("ANALYZE")

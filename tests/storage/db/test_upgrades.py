@@ -12,6 +12,7 @@ import pytest
 
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.export_filter import ExportQuery
 from storage.accounts import tokens
@@ -153,3 +154,21 @@ def _changed(row: Row, table: str, old: str) -> Row:
         if changed == table and name > old and column in row:
             row = {**row, column: made(row)}
     return row
+
+
+def test_findings_of_before_their_life_cycle_are_open_and_know_their_page(empty: str) -> None:
+    schema_version._runner().up(target="0017_report_uploads")
+    fill()
+    findings = rows("SELECT COUNT(*) FROM findings")
+    schema_version.migrate()
+    upgraded = rows(
+        "SELECT id, page_digest, host, missed_runs, fixed_at, times_reopened FROM findings WHERE account_id <> 0"
+    )
+    assert findings == [(len(upgraded),)]
+    for finding_id, page, host, *life_cycle in upgraded:
+        assert (page, host) == (page_digest(f"https://{host}/cart"), f"shop{finding_id[-4:]}.example")
+        assert life_cycle == [0, None, 0]
+    assert rows("SELECT DISTINCT f.account_id = p.account_id FROM findings f JOIN projects p ON p.id = f.project_id") == [
+        (True,)
+    ]
+    assert rows("SELECT DISTINCT outcome FROM finding_sightings") == [("seen",)]

@@ -88,7 +88,8 @@ def crowded(module_database: Path) -> tuple[Customer, str]:
         "WITH RECURSIVE numbers (n) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) "
         "INSERT INTO findings SELECT 'fnd_0000000' || (1000000000000000000 + n), "
         "CASE WHEN n / 4 * 4 = n THEN CAST(? AS INTEGER) ELSE CAST(? AS INTEGER) END, 'mark' || n, 'rule', 'Title', "
-        "CASE WHEN n / 3 * 3 = n THEN 'high' ELSE 'low' END, 'https://shop.example/', '', 1, 1, 0, 0, 1, NULL, NULL "
+        "CASE WHEN n / 3 * 3 = n THEN 'high' ELSE 'low' END, 'https://shop.example/', '', 1, 1, 0, 0, 1, NULL, NULL, "
+        "0, '', '', 0, NULL, 0 "
         "FROM numbers",
         (FINDINGS, customer.project_id, make_project(customer)),
     )
