@@ -109,7 +109,7 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
     rules = approval_rules.ApprovalRuleTask(applied_rules, now)
     bulk_job = bulk_jobs.BulkJobTask(wake_ups, settings.target_policy, limits, now)
-    report_upload = report_uploads.ReportUploadTask(vault, limits, applied_rules, now)
+    report_upload = report_uploads.ReportUploadTask(vault, limits, applied_rules, now, settings.fixed_after_runs)
 
     def retention_cutoffs(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)

@@ -30,15 +30,20 @@ ON CONFLICT (scan_run_id, url) DO UPDATE SET
     received_at = excluded.received_at"""
 _FINDINGS: Final = """
 INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id,
-    last_scan_run_id, first_seen_at, last_seen_at, times_seen, export_id, help_url)
+    last_scan_run_id, first_seen_at, last_seen_at, times_seen, export_id, help_url, account_id, page_digest, host)
 VALUES {} ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint"""
-_FINDING: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL)"
+_FINDING: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, ?, ?, ?)"
 _SEEN: Final = """
 UPDATE findings SET
     times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
-    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
+    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?, missed_runs = 0
 WHERE project_id = ? AND fingerprint IN ({}) RETURNING id"""
 _SIGHTINGS: Final = "INSERT INTO finding_sightings (finding_id, scan_run_id, seen_at) VALUES "
+_MISSED: Final = """
+UPDATE findings SET missed_runs = missed_runs + 1, fixed_at = CASE WHEN missed_runs > 0 THEN CAST(? AS BIGINT) END
+WHERE project_id = ? AND page_digest = ? AND fixed_at IS NULL AND last_scan_run_id <> ? AND NOT EXISTS (
+    SELECT 1 FROM finding_sightings s WHERE s.finding_id = findings.id AND s.scan_run_id = ?
+) RETURNING fixed_at"""
 _NO_REPEAT: Final = " ON CONFLICT (finding_id, scan_run_id) DO NOTHING"
 
 _Issues = dict[str, dict[str, Any]]
@@ -66,7 +71,7 @@ class ScannerResults:
         execute(_PAGE, _page_row(postback, at_ms))
         issues = {_fingerprint(page, issue): issue for issue in postback["issues"]}
         export_ids = {mark: new_id("exp", at_ms) for mark in issues}
-        new = _insert_new(execute, issues, export_ids, page, run_id, project_id, at_ms)
+        new = _insert_new(execute, issues, export_ids, page, run_id, (project_id, account_id), at_ms)
         seen = [mark for mark in issues if mark not in new]
         found = [*new.values()]
         if seen:
@@ -74,6 +79,7 @@ class ScannerResults:
             found += [row[0] for row in execute(_SEEN.format(", ".join("?" * len(seen))), values).fetchall()]
         sightings = ", ".join(["(?, ?, ?)"] * len(found))
         execute(_SIGHTINGS + sightings + _NO_REPEAT, [value for each in found for value in (each, run_id, at_ms)])
+        missed = execute(_MISSED, (at_ms, project_id, _page_digest(page), run_id, run_id)).fetchall()
         screenshot = postback["artifacts"]["screenshotPath"]
         drafts = [
             DraftExport(
@@ -87,7 +93,8 @@ class ScannerResults:
             for mark, finding_id in new.items()
         ]
         prepare(execute, account_id, project_id, drafts, at_ms, "scanner")
-        counts, exports = {"new": len(new), "seen": len(seen)}, [export_ids[mark] for mark in new]
+        counts = {"new": len(new), "seen": len(seen), "fixed": sum(row[0] is not None for row in missed), "reopened": 0}
+        exports = [export_ids[mark] for mark in new]
         return {"scan_run_id": run_id, "status": "accepted", "findings": counts, "ticket_exports": exports}, {}
 
     def _run(self, execute: Execute, run_id: int, status: str, at_ms: int) -> Row:
@@ -105,15 +112,16 @@ def _insert_new(
     export_ids: dict[str, str],
     page: dict[str, Any],
     run_id: int,
-    project_id: int,
+    owner: tuple[int, int],
     at_ms: int,
 ) -> dict[str, str]:
     """Insert what is not there; return fingerprint → id of that."""
     ids = {mark: new_id("fnd", at_ms) for mark in issues}
-    parameters: list[Any] = []
+    project_id, account_id = owner
+    where, parameters = (account_id, _page_digest(page), urlsplit(page["url"]).hostname), list[Any]()
     for mark, issue in sorted(issues.items()):
         text = (issue["code"], issue["title"], _SEVERITIES[issue["severity"]], page["url"], issue["location"])
-        parameters += (ids[mark], project_id, mark, *text, run_id, run_id, at_ms, at_ms, export_ids[mark])
+        parameters += (ids[mark], project_id, mark, *text, run_id, run_id, at_ms, at_ms, export_ids[mark], *where)
     inserted = execute(_FINDINGS.format(", ".join([_FINDING] * len(issues))), parameters).fetchall()
     new = {row[0] for row in inserted}
     return {mark: ids[mark] for mark in issues if mark in new}
@@ -125,6 +133,10 @@ def _page_row(postback: dict[str, Any], at_ms: int) -> Row:
     screenshot = postback["artifacts"]["screenshotPath"]
     about = (page["normalizedUrl"], page["statusCode"], page["pageType"])
     return (postback["scanRunId"], page["url"], *about, headers, screenshot, at_ms)
+
+
+def _page_digest(page: dict[str, Any]) -> str:
+    return hashlib.sha256(page["normalizedUrl"].encode()).hexdigest()[:32]
 
 
 def _fingerprint(page: dict[str, Any], issue: dict[str, Any]) -> str:

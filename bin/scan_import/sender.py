@@ -227,7 +227,8 @@ def _object(response: requests.Response) -> dict[str, Any]:
 def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage | None:
     match body:
         case {"findings": {"new": int(new), "seen": int(seen)}, "ticket_exports": list(exports)}:
-            return AcceptedPage(new, seen, tuple(map(str, exports)), "Idempotency-Replayed" in response.headers)
+            known = seen + body["findings"].get("reopened", 0)
+            return AcceptedPage(new, known, tuple(map(str, exports)), "Idempotency-Replayed" in response.headers)
         case _:
             return None
 

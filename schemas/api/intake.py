@@ -22,7 +22,9 @@ class FindingCountsResponse(ResponseSchema):
     """The findings of a postback."""
 
     new = number("Findings reported for the first time; each prepares an export or joins a group.")
-    seen = number("Findings that were known.")
+    seen = number("Findings that were known and open.")
+    fixed = number("Findings of the page that enough runs have not reported now.")
+    reopened = number("Findings that were fixed and are reported again.")
 
 
 class PostbackResponse(ResponseSchema):

@@ -68,6 +68,12 @@ def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int, screen
     )
 
 
+def reopened_text(text: str, export_id: str | None) -> str:
+    """Return the text of a finding that is open again, naming the export that its earlier ticket was."""
+    earlier = "" if export_id is None else f" Its earlier ticket: {export_id}."
+    return f"{text}\n\nThis was fixed, and is reported again.{earlier}"
+
+
 def finding_title(text: str, page_url: str, location: str) -> str:
     """Add host, path and element, so that the same issue in two places has two titles."""
     where, element = _host_and_path(page_url), shortened(_element(location), MAX_ELEMENT)

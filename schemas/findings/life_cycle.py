@@ -14,6 +14,8 @@ from schemas.exports.state_machine import ExportStatus
 
 #: The runs of which an unreported finding may be fixed; a partial run may have left out what it did not report.
 COMPLETED: Final = "completed"
+#: The default of the setting of this name.
+FIXED_AFTER_RUNS: Final = 2
 #: The end of an entry of `page.rules` that stands for all codes with this beginning.
 ANY_END: Final = "*"
 
@@ -61,14 +63,15 @@ def is_checked(code: str, rules: Iterable[str] | None) -> bool:
     return any(own == rule or (rule.endswith(ANY_END) and own.startswith(rule[:-1])) for rule in map(str.strip, rules))
 
 
-def after_report(before: LifeCycle, own: RunOutcome | None) -> tuple[LifeCycle, RunOutcome]:
+def after_report(before: LifeCycle, own: RunOutcome | None, *, has_fixed: bool) -> tuple[LifeCycle, RunOutcome]:
     """Return a finding after a run that reported it, and the outcome of the run; `own` is its outcome until then.
 
-    A run that posts a page in parts may report in the second what was missing in the first: it takes its own fix back.
+    A run that posts a page in parts may report in the second what was missing in the first: if it `has_fixed` the finding,
+    it takes that back.
     """
     if not before.is_fixed:
         return replace(before, missed_runs=0), RunOutcome.REOPENED if own is RunOutcome.REOPENED else RunOutcome.SEEN
-    if own is RunOutcome.FIXED:
+    if has_fixed:
         return LifeCycle(times_reopened=before.times_reopened), RunOutcome.SEEN
     return LifeCycle(times_reopened=before.times_reopened + 1), RunOutcome.REOPENED
 

@@ -16,12 +16,17 @@ _SEPARATOR: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class PostbackResult:
-    """The result of a postback: counts of new and known findings, and the exports that were prepared."""
+    """The result of a postback: counts of findings, and the exports that were prepared.
+
+    `seen` were open before; `fixed` are not reported by enough runs now; `reopened` were fixed and are reported again.
+    """
 
     scan_run_id: int
     new: int
     seen: int
     ticket_exports: tuple[str, ...]
+    fixed: int = 0
+    reopened: int = 0
 
 
 def fingerprint(page: ScannedPage, issue: Issue) -> str:

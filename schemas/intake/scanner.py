@@ -17,13 +17,15 @@ from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, 
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
+#: The rules of a scanner with all its templates; a beginning with `*` stands for many.
+MAX_RULES: Final = 20_000
 #: Help links of rules are few, and each postback has them again.
 _MOST_HELP_URLS: Final = 1024
 #: Enough for a snippet, a selector and some measurements; a page dump does not fit.
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
 
 RUN_STATUSES: Final = ("running", "completed", "partial", "failed", "cancelled")
-#: Only in these runs does an unreported issue mean that there is none.
+#: Only in these runs do issues become findings.
 STATUSES_WITH_FINDINGS: Final = frozenset({"completed", "partial"})
 
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
@@ -85,6 +87,8 @@ class ScannedPage:
     status_code: int | None
     page_type: str | None
     response_headers: dict[str, Any]
+    #: The codes of the rules that were checked, or their beginnings with `*`; None: every rule.
+    rules: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +174,21 @@ class _PageForm(LenientForm):
         metadata={"description": "The page's response headers; the scanner must remove `Set-Cookie`."},
     )
 
+    rules = Several(
+        Text(max_length=500),
+        at_most=MAX_RULES,
+        load_default=None,
+        allow_none=True,
+        metadata={
+            "description": "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
+            "beginning. Findings of other rules are not fixed by this run. Default: every rule was checked."
+        },
+    )
+
     @post_load
     def _make(self, page: dict[str, Any], **_: Any) -> ScannedPage:
-        return ScannedPage(**page)
+        rules = page.pop("rules")
+        return ScannedPage(**page, rules=None if rules is None else tuple(rules))
 
 
 class _ArtifactsForm(LenientForm):

@@ -184,10 +184,15 @@ def _postback(url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: b
     body = {
         "scanRunId": scan_run_id,
         "status": "completed",
-        "page": {"url": url, "pageType": "home" if is_home else "page"},
+        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": _checked(issues)},
         "issues": _allowed_entries(issues),
     }
     return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())
+
+
+def _checked(issues: Sequence[ScanIssue]) -> list[str]:
+    """Return what the scanners of a page have checked: another scanner's findings are not fixed by their reports."""
+    return sorted({f"{_code(issue).partition(':')[0]}:*" for issue in issues})
 
 
 def _allowed_entries(issues: Sequence[ScanIssue]) -> list[dict[str, Any]]:

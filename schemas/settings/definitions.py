@@ -318,6 +318,13 @@ SETTINGS: Final = (
         "failed authentications per minute of one address",
     ),
     Setting(
+        "FIXED_AFTER_RUNS",
+        "fixed_after_runs",
+        values.whole(1, 100),
+        "2",
+        "completed scan runs in a row that looked at the page of a finding and did not report it, until it is fixed",
+    ),
+    Setting(
         "MAX_FINDINGS_PER_ACCOUNT",
         "max_findings_per_account",
         values.whole(1),
@@ -463,6 +470,7 @@ class Settings:
     max_body_bytes: int
     rate_limit_per_minute: int
     auth_failures_per_minute: int
+    fixed_after_runs: int
     max_findings_per_account: int
     max_waiting_exports_per_account: int
     max_targets_per_account: int

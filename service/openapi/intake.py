@@ -71,7 +71,7 @@ OPERATIONS: Final[Operations] = {
                 {
                     "scan_run_id": 42,
                     "status": "accepted",
-                    "findings": {"new": 1, "seen": 0},
+                    "findings": {"new": 1, "seen": 0, "fixed": 0, "reopened": 0},
                     "ticket_exports": [EXPORT_ID],
                 },
             ),

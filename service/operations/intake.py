@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
+from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.artifacts import artifact_url
 from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
@@ -19,12 +20,18 @@ class IntakeOperations:
     """Stores what scanners and email providers post, and prepares exports from it."""
 
     def __init__(
-        self, default_project_id: int | None, limits: AccountLimits, rules: ApprovalRules, artifacts_base_url: str = ""
+        self,
+        default_project_id: int | None,
+        limits: AccountLimits,
+        rules: ApprovalRules,
+        artifacts_base_url: str = "",
+        fixed_after_runs: int = FIXED_AFTER_RUNS,
     ) -> None:
         self._default_project_id = default_project_id
         self._limits = limits
         self._rules = rules
         self._artifacts_base_url = artifacts_base_url
+        self._fixed_after_runs = fixed_after_runs
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
@@ -34,7 +41,9 @@ class IntakeOperations:
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare or extend exports. Raises ValidationFailed."""
-        return findings.record(prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules)
+        return findings.record(
+            prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules, self._fixed_after_runs
+        )
 
     def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
         """Write the ticket of an email, before the transaction that stores it."""

@@ -55,7 +55,9 @@ def build_operations(
         ),
         recoveries=RecoveryOperations(wake_ups),
         bulk=BulkOperations(wake_ups, settings.target_policy, limits),
-        intake=IntakeOperations(settings.default_project_id, limits, rules, settings.artifacts_base_url),
+        intake=IntakeOperations(
+            settings.default_project_id, limits, rules, settings.artifacts_base_url, settings.fixed_after_runs
+        ),
         compliance=ComplianceOperations(vault, wake_ups),
         uploads=UploadOperations(limits, rules),
         report_uploads=ReportUploadOperations(vault, limits),

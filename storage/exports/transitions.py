@@ -203,7 +203,7 @@ def retry_many(
     `reason` is for the audit log.
     """
     with transaction():
-        exports = _lock(wanted, account_id)
+        exports = lock_many(wanted, account_id)
         found = lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
@@ -259,7 +259,7 @@ def restore_many(
         # No rule decides again what a person brought back.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
         transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
-        _open_groups(held)
+        open_groups(held)
         return results
 
 
@@ -393,6 +393,30 @@ def lock(export_id: str, account_id: int | None) -> Export:
     return get(export_id, account_id)
 
 
+def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
+    """Return those of the exports that exist, of one account where `account_id` is given, by id.
+
+    Others cannot change them until the transaction ends, so that a repeat sees the change.
+    """
+    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
+    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
+    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
+    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
+
+
+def open_groups(exports: Sequence[LockedExport]) -> None:
+    """Let new places join groups again: of a project and a rule the newest, unless another one is open.
+
+    The caller has locked the projects, so that no postback begins a group meanwhile.
+    """
+    newest = {(each.project_id, each.rule): each.id for each in exports if is_group(each.ticket)}
+    if newest:
+        other = ExportRow.alias("other")
+        taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
+        free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
+        ExportRow.update(open_group=ExportRow.rule).where(free).execute()
+
+
 def require_changed(results: Sequence[DecisionResult], transition: Transition) -> None:
     """Raise the error of the only result; one that was in the wanted state already is an illegal transition."""
     [result] = results
@@ -426,7 +450,7 @@ def judged(
     `refusal` judges exports in a legal state; `is_decided` finds those that are in the wanted state already, by default by
     their status.
     """
-    exports = _lock(wanted, account_id) if exports is None else exports
+    exports = lock_many(wanted, account_id) if exports is None else exports
     after, already = TRANSITIONS[transition].target, _DECIDED.get(transition, ())
     results: list[DecisionResult] = []
     for reference in wanted:
@@ -570,17 +594,6 @@ def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[
     return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
 
 
-def _lock(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
-    """Return those of the exports that exist, of one account where `account_id` is given, by id.
-
-    Others cannot change them until the transaction ends, so that a repeat sees the change.
-    """
-    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
-    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
-    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
-    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
-
-
 def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
     return None if allows(transition, export.status) else _conflict(transition, export.id, export.status)
 
@@ -619,19 +632,6 @@ def transition_many(
     status = TRANSITIONS[transition].target.value
     update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
     append_transitions(exports, transition, now, actor, reason)
-
-
-def _open_groups(exports: Sequence[LockedExport]) -> None:
-    """Let new places join groups again: of a project and a rule the newest, unless another one is open.
-
-    The caller has locked the projects, so that no postback begins a group meanwhile.
-    """
-    newest = {(each.project_id, each.rule): each.id for each in exports if is_group(each.ticket)}
-    if newest:
-        other = ExportRow.alias("other")
-        taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
-        free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
-        ExportRow.update(open_group=ExportRow.rule).where(free).execute()
 
 
 def _entry(

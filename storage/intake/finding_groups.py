@@ -11,12 +11,14 @@ from typing import Self
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.exports.group_ticket import Group, Place, group_ticket, highest, new_group, with_findings
+from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
+from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
 from storage.triage import groups
 from storage.triage.groups import Extension, OpenGroup
@@ -58,6 +60,25 @@ class GroupedPostback:
         rules = dict.fromkeys(map(rule_of, self.issues.values()))
         ids = {rule: self._id_of(rule) or identifiers.new_id(identifiers.EXPORT, now) for rule in rules}
         return {mark: ids[rule_of(issue)] for mark, issue in self.issues.items()}
+
+    def renewed(
+        self, issues: Mapping[str, Issue], marks: Iterable[str], export_ids: Mapping[str, str], now: datetime
+    ) -> tuple[Self, dict[str, str]]:
+        """Return the postback with `issues`, of which `marks` need a ticket that can still grow, and the exports of all.
+
+        A group of their rules that was approved is closed: those findings begin a new one, which later ones join.
+        """
+        rules = {rule_of(issues[mark]) for mark in marks}
+        closed = {
+            rule: each.row.id
+            for rule, each in self.opened.items()
+            if rule in rules and each.group is None and each.row.status != ExportStatus.DISMISSED.value
+        }
+        life_cycle_sql.close_groups(closed.values())
+        opened = {rule: each for rule, each in self.opened.items() if rule not in closed}
+        again = replace(self, issues=issues, opened=opened)
+        fresh = again.export_ids(now)
+        return again, {**export_ids, **{mark: fresh[mark] for mark in issues if rule_of(issues[mark]) in closed}}
 
     def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, Joining]:
         """Return what joins each rule's group: new findings by fingerprint, and severities of known ones by export."""

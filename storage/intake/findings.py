@@ -1,7 +1,7 @@
 """Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
 from operator import add
@@ -14,7 +14,8 @@ from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_text import ticket_for_finding
+from schemas.exports.ticket_text import reopened_text, ticket_for_finding
+from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.page_url import page_digest
@@ -29,10 +30,11 @@ from storage.db.models import ExportRow, FindingRow, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
-from storage.exports.transitions import prepare
-from storage.intake import findings_sql
+from storage.exports.transitions import open_groups, prepare
+from storage.intake import findings_sql, life_cycle
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
 from storage.intake.findings_sql import PostedRun
+from storage.intake.life_cycle_sql import ReportedFinding
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
@@ -108,20 +110,21 @@ def record(
     actor: str,
     limits: AccountLimits = UNLIMITED,
     rules: ApprovalRules = LEFT_TO_WORKERS,
+    fixed_after_runs: int = FIXED_AFTER_RUNS,
 ) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
 
-    One export for each finding or each rule, as the project groups them. A run that is not registered belongs to
-    `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's limit.
+    One export for each finding or each rule, as the project groups them; also for findings that are open again after their
+    ticket was delivered. Findings of the page that `fixed_after_runs` runs have not reported are fixed. A run that is not
+    registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's
+    limit.
     """
     postback, issues = prepared.postback, prepared.issues
     with transaction():
         run = _scan_run(postback, default_project_id, now)
         findings_sql.upsert_page(postback, now)
-        if not issues:
-            return PostbackResult(postback.scan_run_id, 0, 0, ())
         grouped = None
-        if run.ticket_grouping == TicketGrouping.RULE:
+        if issues and run.ticket_grouping == TicketGrouping.RULE:
             groups_sql.lock_project(run.project_id)
             grouped = GroupedPostback.read(run.project_id, postback, issues, locks=True)
         export_ids = (
@@ -129,13 +132,24 @@ def record(
         )
         new = _insert_new(postback, issues, export_ids, run, now)
         limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
-        raised = _mark_seen({mark: issue for mark, issue in issues.items() if mark not in new}, run, postback, now)
+        known = {mark: issue for mark, issue in issues.items() if mark not in new}
+        raised, fixed_ids = _mark_seen(known, run, postback, now)
+        changes = life_cycle.advance(run, postback, fixed_ids, now, fixed_after_runs)
+        if not issues:
+            return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
+        ticketed = new
+        if changes.renewed:
+            issues, ticketed = _renewed(issues, changes.renewed, new)
+            if grouped is not None:
+                grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
+            groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
         if grouped is not None:
-            joining, written_before = grouped.joining(new, raised), prepared.group_tickets
-            changed = grouped.store(run, joining, written_before, new, export_ids, now, actor, limits)
+            joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
+            changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
+            open_groups(changes.reopened_groups)
         else:
             # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
-            missing = _tickets(postback, issues, [mark for mark in new if mark not in prepared.tickets])
+            missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])
             tickets = {**prepared.tickets, **missing}
             drafts = [
                 Draft(
@@ -147,7 +161,7 @@ def record(
                     findings=1,
                     export_id=export_ids[mark],
                 )
-                for mark, finding_id in new.items()
+                for mark, finding_id in ticketed.items()
             ]
             changed = prepare(drafts, now, actor, limits, None)
         if run.has_snoozed:
@@ -155,7 +169,8 @@ def record(
             status = ExportStatus.PREPARED.value
             append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
         rules.apply(run.account_id, changed, now)
-        return PostbackResult(postback.scan_run_id, len(new), len(issues) - len(new), tuple(changed))
+        seen = len(issues) - len(new) - changes.reopened
+        return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
 
 
 def list_page(project_id: int, limit: int, before: str | None = None, severity: str | None = None) -> list[FindingSummary]:
@@ -219,12 +234,13 @@ def _projects(account_id: int) -> Any:
 
 def _mark_seen(
     issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
-) -> list[tuple[str | None, str]]:
-    """Store that findings were seen again; return the export and the severity of each that has become more severe.
+) -> tuple[list[tuple[str | None, str]], list[str]]:
+    """Store that findings were seen again.
 
-    A finding keeps its highest severity, and the first help link.
+    Return the export and the severity of each that has become more severe, and the ids of those that were fixed. A finding
+    keeps its highest severity, and the first help link.
     """
-    raised, changed = [], []
+    raised, changed, fixed_ids = [], [], []
     for each in findings_sql.mark_seen(issues, run.project_id, postback.scan_run_id, now):
         issue = issues[each.fingerprint]
         is_raised = SEVERITIES.index(issue.severity) > SEVERITIES.index(each.severity)
@@ -233,8 +249,26 @@ def _mark_seen(
         if is_raised or (each.help_url is None and issue.help_url is not None):
             severity = issue.severity if is_raised else each.severity
             changed.append(each._replace(severity=severity, help_url=each.help_url or issue.help_url))
+        if each.fixed_at is not None:
+            fixed_ids.append(each.id)
     findings_sql.upgrade(changed)
-    return raised
+    return raised, fixed_ids
+
+
+def _renewed(
+    issues: Mapping[str, Issue], renewed: Mapping[str, ReportedFinding], new: Mapping[str, str]
+) -> tuple[dict[str, Issue], dict[str, str]]:
+    """Return the issues, those that are open again naming their earlier export, and the findings that need a ticket.
+
+    The latter are ids by fingerprint, those that are open again first: they begin a group with their text.
+    """
+    naming = {
+        mark: replace(
+            issues[mark], description=reopened_text(issues[mark].description or issues[mark].title, each.export_id)
+        )
+        for mark, each in renewed.items()
+    }
+    return {**issues, **naming}, {**{mark: each.id for mark, each in renewed.items()}, **new}
 
 
 def _tickets(

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import to_ms
+from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
@@ -20,26 +21,35 @@ ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING id, fingerprint"""
 #: does not count then either.
 _SEEN: Final = """
 UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
-    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
+    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?, missed_runs = 0
 FROM r WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint"""
 _SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
 _SIGHTING_TYPES: Final = column_types(FindingSightingRow, _SIGHTING)
 _INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING)})"
-_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} ON CONFLICT (finding_id, scan_run_id) DO NOTHING"
+#: A run that posts a page in parts may report in the second what was missing in the first. `life_cycle_sql` takes back
+#: a fix; one that another run has taken back is over.
+_NOT_MISSED: Final = """
+ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = 'seen'
+WHERE finding_sightings.outcome = 'missed' OR (finding_sightings.outcome = 'fixed' AND EXISTS (
+    SELECT 1 FROM findings f WHERE f.id = finding_sightings.finding_id AND f.fixed_at IS NULL
+))"""
+_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED}"
 # SQLite changes one table in a statement, PostgreSQL two: a round trip to it costs more than either.
 _INSERT_BY_POSTGRESQL: Final = f"""
 WITH new AS ({_INSERT}, first_scan_run_id, first_seen_at), seen AS (
     {_INSERT_SIGHTINGS} SELECT id, first_scan_run_id, first_seen_at FROM new
 )
 SELECT id, fingerprint FROM new"""  # noqa: S608 - our own names
-_KNOWN_FINDING: Final = "findings.id, findings.fingerprint, findings.severity, findings.help_url, findings.export_id"
+_KNOWN_FINDING: Final = (
+    "findings.id, findings.fingerprint, findings.severity, findings.help_url, findings.export_id, findings.fixed_at"
+)
 _SEEN_BY_SQLITE: Final = f"WITH r (fingerprint) AS ({{rows}}) {_SEEN} RETURNING {_KNOWN_FINDING}"
 _SEEN_BY_POSTGRESQL: Final = f"""
 WITH r (fingerprint, severity, help_url) AS ({{rows}}), seen AS ({_SEEN} RETURNING {_KNOWN_FINDING}), runs AS (
-    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen ON CONFLICT (finding_id, scan_run_id) DO NOTHING
+    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED}
 )
 SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
-WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL)"""  # noqa: S608 - our own names
+WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL) OR seen.fixed_at IS NOT NULL"""  # noqa: S608 - our own names
 _UPGRADE: Final = """
 WITH r (id, severity, help_url) AS ({rows})
 UPDATE findings SET severity = r.severity, help_url = r.help_url FROM r WHERE findings.id = r.id"""
@@ -77,6 +87,8 @@ class SeenFinding(NamedTuple):
     severity: str
     help_url: str | None
     export_id: str | None
+    #: Still as before the postback.
+    fixed_at: int | None
 
 
 class KnownFindings(NamedTuple):
@@ -95,6 +107,9 @@ RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_
     EXISTS (SELECT 1 FROM exports
         WHERE exports.project_id = scan_runs.project_id AND snoozed_at IS NOT NULL AND snoozed_until IS NULL)"""
 
+#: Also lets no other run post the same page until the transaction ends: both would decide on its findings.
+_UPDATE_RUN_BY_POSTGRESQL: Final = f"{_UPDATE_RUN}, pg_advisory_xact_lock(?)"
+
 _json: Final = JsonField()
 
 
@@ -106,9 +121,17 @@ def known_findings(scan_run_id: int, default_project_id: int | None, fingerprint
 
 
 def update_scan_run(postback: ScanPostback, now: datetime) -> PostedRun | None:
-    """Store the status of a run; return its project, None if the run is not registered."""
-    found = rows(_UPDATE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
-    return PostedRun._make(found[0]) if found else None
+    """Store the status of a run; return its project, None if the run is not registered.
+
+    Until the transaction ends, no other postback of the run or of the page goes on.
+    """
+    values = (postback.status, to_ms(now), postback.scan_run_id)
+    if is_sqlite():
+        found = rows(_UPDATE_RUN, values)
+    else:
+        page = page_digest(postback.page.normalized_url or postback.page.url)
+        found = rows(_UPDATE_RUN_BY_POSTGRESQL, (*values, int.from_bytes(bytes.fromhex(page[:16]), signed=True)))
+    return PostedRun._make(found[0][: len(PostedRun._fields)]) if found else None
 
 
 def upsert_page(postback: ScanPostback, now: datetime) -> None:

@@ -181,6 +181,7 @@ def record(
     now: datetime,
     limits: AccountLimits,
     rules: ApprovalRules,
+    fixed_after_runs: int,
 ) -> bool:
     """Store postback `number` of `total`, counted from 0, with its progress, and end the import after the last one.
 
@@ -195,7 +196,11 @@ def record(
         if stopped is not None:
             _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
             return False
-        result = postback if isinstance(postback, RefusedPostback) else _recorded(postback, upload, now, limits, rules)
+        result = (
+            postback
+            if isinstance(postback, RefusedPostback)
+            else _recorded(postback, upload, now, limits, rules, fixed_after_runs)
+        )
         compare_and_swap(ReportUploadRow, lease.id, done=number + 1, **_counts(upload, result, now))
         if number + 1 < total:
             return True
@@ -232,11 +237,16 @@ def _stop_reason(upload: _Progress) -> UploadError | None:
 
 
 def _recorded(
-    postback: PreparedPostback, upload: _Progress, now: datetime, limits: AccountLimits, rules: ApprovalRules
+    postback: PreparedPostback,
+    upload: _Progress,
+    now: datetime,
+    limits: AccountLimits,
+    rules: ApprovalRules,
+    fixed_after_runs: int,
 ) -> PostbackResult | RefusedPostback:
     try:
         with savepoint():
-            return findings.record(postback, upload.project_id, now, upload.actor, limits, rules)
+            return findings.record(postback, upload.project_id, now, upload.actor, limits, rules, fixed_after_runs)
     except ValidationFailed as failed:
         return RefusedPostback(postback.postback.page.url, failed.problems[0].message)
 
@@ -250,7 +260,7 @@ def _counts(upload: _Progress, result: Any, now: datetime) -> dict[str, Any]:
     oldest = identifiers.first_id(identifiers.EXPORT, now)
     return {
         "new_findings": upload.new_findings + result.new,
-        "seen_findings": upload.seen_findings + result.seen,
+        "seen_findings": upload.seen_findings + result.seen + result.reopened,
         "tickets": upload.tickets + sum(each >= oldest for each in result.ticket_exports),
     }
 

@@ -79,7 +79,7 @@ def serve() -> Iterator[Callable[..., RecordingServer]]:
 @pytest.fixture
 def relay(serve: Callable[..., RecordingServer]) -> RecordingServer:
     """Accepts every postback and returns two export ids."""
-    answer = {"scan_run_id": 7, "status": "accepted", "findings": {"new": 2, "seen": 0}}
+    answer = {"scan_run_id": 7, "status": "accepted", "findings": {"new": 2, "seen": 0, "fixed": 0, "reopened": 0}}
     exports = {"ticket_exports": ["exp_01A", "exp_01B"]}
     return serve(status=202, body=json.dumps(answer | exports).encode(), headers={"Content-Type": "application/json"})
 

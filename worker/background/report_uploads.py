@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from schemas.base.errors import NoEncryptionKey, ValidationFailed, WrongEncryptionKey
 from schemas.content_policy.checked_form import read_checked
+from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.report_uploads import UploadError
 from schemas.intake.scanner import PostbackForm
 from schemas.report_files.document import UnreadableReport
@@ -48,11 +49,19 @@ class _Import:
 class ReportUploadTask:
     """Imports uploaded reports, one after the other."""
 
-    def __init__(self, vault: Vault, limits: AccountLimits, rules: ApprovalRules, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        vault: Vault,
+        limits: AccountLimits,
+        rules: ApprovalRules,
+        now: Callable[[], datetime],
+        fixed_after_runs: int = FIXED_AFTER_RUNS,
+    ) -> None:
         self._vault = vault
         self._limits = limits
         self._rules = rules
         self._now = now
+        self._fixed_after_runs = fixed_after_runs
         self._current: _Import | None = None
 
     def run_once(self) -> bool:
@@ -92,7 +101,14 @@ class ReportUploadTask:
         checked = _checked(postbacks[current.done], current.project_id)
         with connection():
             goes_on = report_uploads.record(
-                current.lease, current.done, len(postbacks), checked, self._now(), self._limits, self._rules
+                current.lease,
+                current.done,
+                len(postbacks),
+                checked,
+                self._now(),
+                self._limits,
+                self._rules,
+                self._fixed_after_runs,
             )
         current.done += 1
         if not goes_on:

@@ -24,15 +24,17 @@ Posted = tuple[int, bool]
 
 def replay(posts: Sequence[Posted], fixed_after_runs: int = 2) -> tuple[LifeCycle, dict[int, RunOutcome]]:
     """Apply postbacks to a finding that run 0 has reported; return it and the outcome of each run."""
-    finding, outcomes = LifeCycle(), {0: RunOutcome.SEEN}
+    finding, outcomes, fixed_by = LifeCycle(), {0: RunOutcome.SEEN}, -1
     for run, is_reported in posts:
-        own, outcome = outcomes.get(run), None
+        own, was_fixed, outcome = outcomes.get(run), finding.is_fixed, None
         if is_reported:
-            finding, outcome = after_report(finding, own)
+            finding, outcome = after_report(finding, own, has_fixed=fixed_by == run)
         else:
             finding, outcome = after_miss(finding, own, fixed_after_runs)
         if outcome is not None:
             outcomes[run] = outcome
+        if finding.is_fixed and not was_fixed:
+            fixed_by = run
     return finding, outcomes
 
 
@@ -68,6 +70,11 @@ CASES: dict[str, tuple[list[Posted], LifeCycle, dict[int, RunOutcome]]] = {
         [(1, False), (2, False), (1, True)],
         LifeCycle(0, is_fixed=False, times_reopened=1),
         {1: REOPENED, 2: FIXED},
+    ),
+    "an earlier fix is not the run's to take back": (
+        [(1, False), (2, False), (3, True), (4, False), (5, False), (2, True)],
+        LifeCycle(0, is_fixed=False, times_reopened=2),
+        {1: MISSED, 2: REOPENED, 3: REOPENED, 4: MISSED, 5: FIXED},
     ),
     "fixed again": (
         [(1, False), (2, False), (3, True), (4, False), (5, False)],

@@ -126,10 +126,10 @@ def test_distinct_pages_rules_and_places_stay_distinct(distinct: list[tuple[str,
 
 
 def test_the_answer_counts_findings_and_names_exports() -> None:
-    assert dump(PostbackResponse, PostbackResult(42, 2, 1, ("exp_1", "exp_2"))) == {
+    assert dump(PostbackResponse, PostbackResult(42, 2, 1, ("exp_1", "exp_2"), 4, 3)) == {
         "scan_run_id": 42,
         "status": "accepted",
-        "findings": {"new": 2, "seen": 1},
+        "findings": {"new": 2, "seen": 1, "fixed": 4, "reopened": 3},
         "ticket_exports": ["exp_1", "exp_2"],
     }
 

@@ -97,6 +97,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "max_body_bytes": 1048576,
         "rate_limit_per_minute": 600,
         "auth_failures_per_minute": 20,
+        "fixed_after_runs": 2,
         "max_findings_per_account": 1_000_000,
         "max_waiting_exports_per_account": 500_000,
         "max_targets_per_account": 1000,

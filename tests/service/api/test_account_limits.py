@@ -69,7 +69,7 @@ def test_a_ticket_by_hand_beyond_the_limit_is_refused(world: CloudInstallation, 
 def test_a_repeat_is_accepted_at_the_limit(world: CloudInstallation, tmp_path: Path) -> None:
     client = limited(world, tmp_path, MAX_FINDINGS_PER_ACCOUNT="1", MAX_WAITING_EXPORTS_PER_ACCOUNT="1")
     again = world.call(1).send(client)
-    assert (again.status_code, again.json["findings"]) == (202, {"new": 0, "seen": 1})
+    assert (again.status_code, again.json["findings"]) == (202, {"new": 0, "seen": 1, "fixed": 0, "reopened": 0})
     client = limited(world, tmp_path, MAX_UPLOADS_PER_DAY="1")
     again = world.call(6).send(client)
     assert (again.status_code, again.headers["idempotency-replayed"]) == (201, "true")

@@ -632,7 +632,7 @@ def test_a_cosmetic_change_of_the_page_is_no_new_finding(
     [export_id] = post(client, 1).json["ticket_exports"]
     second = post(client, 2, **change)
     post(client, 2, **change)
-    assert (second.json["findings"], second.json["ticket_exports"]) == ({"new": 0, "seen": 1}, [])
+    assert (second.json["findings"], second.json["ticket_exports"]) == ({"new": 0, "seen": 1, "fixed": 0, "reopened": 0}, [])
     [item] = every_page(client, customer)
     assert item["id"] == export_id
     finding = item["finding"]
@@ -652,7 +652,7 @@ def test_a_cosmetic_change_of_the_page_is_no_new_finding(
 @pytest.mark.parametrize("change", [{"location": "main > img.hero:nth-child(2)"}, {"code": "img-size"}])
 def test_another_issue_is_a_new_finding(change: dict[str, Any], client: TestClient, customer: Customer) -> None:
     post(client, 1)
-    assert post(client, 2, **change).json["findings"] == {"new": 1, "seen": 0}
+    assert post(client, 2, **change).json["findings"] == {"new": 1, "seen": 0, "fixed": 0, "reopened": 0}
 
 
 # --- modes --------------------------------------------------------------------

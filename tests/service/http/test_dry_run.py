@@ -102,7 +102,11 @@ def test_it_answers_what_would_be_stored_and_stores_nothing(world: CloudInstalla
 
 
 def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
-    known = {1: ("findings", {"new": 0, "seen": 1}), 2: ("duplicate", True), 9: ("duplicate", True)}
+    known = {
+        1: ("findings", {"new": 0, "seen": 1, "fixed": 0, "reopened": 0}),
+        2: ("duplicate", True),
+        9: ("duplicate", True),
+    }
     for endpoint, status in TAKING.items():
         call = world.call(endpoint).plus(KEY)
         assert call.send(world.client).status_code == status

@@ -203,7 +203,7 @@ def test_a_key_is_remembered_for_its_time_and_no_longer(customer: Customer, tmp_
     assert remembered.headers[REPLAYED] == "true"
     assert remembered.content == first.content
     assert REPLAYED not in forgotten.headers
-    assert forgotten.json["findings"] == {"new": 0, "seen": 1}
+    assert forgotten.json["findings"] == {"new": 0, "seen": 1, "fixed": 0, "reopened": 0}
 
 
 @pytest.mark.parametrize("key", ["k", "~", "a" * 255, "with spaces and , commas", '"quoted"', "42"])

@@ -144,9 +144,9 @@ def test_a_postback_is_accepted_with_what_it_came_to(client: TestClient) -> None
     assert_is_polite(first)
     assert first.headers["content-type"] == "application/json"
     export_id = first.json["ticket_exports"][0]
-    findings = {"new": 1, "seen": 0}
+    findings = {"new": 1, "seen": 0, "fixed": 0, "reopened": 0}
     assert first.json == {"scan_run_id": 7, "status": "accepted", "findings": findings, "ticket_exports": [export_id]}
-    assert second.json["findings"] == {"new": 0, "seen": 1}
+    assert second.json["findings"] == {"new": 0, "seen": 1, "fixed": 0, "reopened": 0}
     assert second.json["ticket_exports"] == []
 
 

@@ -323,7 +323,7 @@ def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: st
         again = post_until_answered(service, 1)
 
     assert "idempotency-replayed" not in again.headers
-    assert again.json["findings"] == {"new": 10, "seen": 0}
+    assert again.json["findings"] == {"new": 10, "seen": 0, "fixed": 0, "reopened": 0}
     assert stored(postgres_url) == {"findings": 10, "exports": 10, "idempotency_keys": 1, "attempts": 0}
 
 

@@ -344,7 +344,7 @@ def test_a_hostile_request_gets_what_the_table_says(row: HostileRequest, service
 def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
     """Runs behind the table. What is hidden there is served where it stands alone, and is new then."""
     answer = service.exchange(HIDDEN)
-    assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0})
+    assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})
     output = [json.loads(line) for line in service.log.read_text().splitlines()]
     assert [line for line in output if line["level"] == "error"] == []
     assert CANARY not in service.log.read_text()

@@ -63,7 +63,7 @@ def posted(customer: Customer, upload: ReportUpload, *codes: str) -> findings.Pr
 
 
 def record(lease: JobLease, number: int, total: int, page: Any, now: datetime = NOW, limits: Any = UNLIMITED) -> bool:
-    return report_uploads.record(lease, number, total, page, now, limits, LEFT_TO_WORKERS)
+    return report_uploads.record(lease, number, total, page, now, limits, LEFT_TO_WORKERS, 2)
 
 
 def counts(upload_id: str, customer: Customer) -> tuple[Any, ...]:

@@ -1,0 +1,94 @@
+"""Applies the life cycle of findings to a postback: what it did not report may be fixed, what it reports may be open again.
+
+`schemas.findings.life_cycle` decides. PostgreSQL runs the postbacks of one scan run, and those of one page, one after the
+other: `findings_sql.update_scan_run` takes both locks.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from schemas.exports.state_machine import ExportStatus
+from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report, is_checked, looks_at_page
+from schemas.intake.page_url import page_digest
+from schemas.intake.scanner import ScanPostback
+from schemas.triage.bulk_decisions import ExportReference
+from storage.db.columns import JsonField
+from storage.exports import transitions
+from storage.exports.transitions_sql import LockedExport
+from storage.intake import life_cycle_sql
+from storage.intake.findings_sql import PostedRun
+from storage.intake.life_cycle_sql import ReportedFinding, UnreportedFinding
+
+#: In these the ticket is written and will not change, or a person has decided: nothing joins a closed group again.
+_ENDED: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
+_json: Final = JsonField()
+
+
+@dataclass(frozen=True, slots=True)
+class LifeCycleChanges:
+    """What a postback made of findings that were known: how many are fixed or open again.
+
+    `renewed` need a new ticket, by fingerprint: theirs was delivered, or is deleted. `reopened_groups` are exports whose
+    findings were all fixed.
+    """
+
+    fixed: int = 0
+    reopened: int = 0
+    renewed: Mapping[str, ReportedFinding] = field(default_factory=dict)
+    reopened_groups: Sequence[LockedExport] = ()
+
+
+def advance(
+    run: PostedRun, postback: ScanPostback, reported_ids: Sequence[str], now: datetime, fixed_after_runs: int
+) -> LifeCycleChanges:
+    """Store what a postback makes of the findings of its page; `reported_ids` are fixed findings that it reports.
+
+    The caller holds the transaction and has stored what the postback reports. Most postbacks run one statement here.
+    """
+    page = postback.page
+    unreported = []
+    if looks_at_page(postback.status, page.status_code):
+        digest = page_digest(page.normalized_url or page.url)
+        found = life_cycle_sql.unreported(run.project_id, digest, postback.scan_run_id)
+        unreported = [each for each in found if is_checked(each.code, page.rules)]
+    reported = life_cycle_sql.reported(reported_ids, postback.scan_run_id)
+    if not unreported and not reported:
+        return LifeCycleChanges()
+    missed = [_after_miss(each, fixed_after_runs) for each in unreported]
+    back = [_after_report(each) for each in reported]
+    ids = [each.id for each in unreported] + [each.id for each in reported]
+    life_cycle_sql.write(list(zip(ids, [*missed, *back], strict=True)), postback.scan_run_id, now)
+    fixed = [each for each, (after, _) in zip(unreported, missed, strict=True) if after.is_fixed]
+    reopened = [each for each, (_, outcome) in zip(reported, back, strict=True) if outcome is RunOutcome.REOPENED]
+    if not fixed and not reported:
+        return LifeCycleChanges()
+    exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
+    delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
+    renewed = {each.fingerprint: each for each in reopened if each.export_id not in exports or each.export_id in delivered}
+    counts = Counter(each.export_id for each in fixed)
+    counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
+    more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
+    life_cycle_sql.count_fixed(more)
+    fewer = [exports[id_] for id_, count in more.items() if count < 0 and exports[id_].status not in _ENDED]
+    return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
+
+
+def _after_miss(finding: UnreportedFinding, fixed_after_runs: int) -> tuple[LifeCycle, RunOutcome | None]:
+    before = LifeCycle(finding.missed_runs, times_reopened=finding.times_reopened)
+    return after_miss(before, None, fixed_after_runs)
+
+
+def _after_report(finding: ReportedFinding) -> tuple[LifeCycle, RunOutcome | None]:
+    before = LifeCycle(finding.missed_runs, is_fixed=True, times_reopened=finding.times_reopened)
+    return after_report(before, None, has_fixed=bool(finding.has_fixed))
+
+
+def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExport], dict[str, Sequence[str]]]:
+    """Lock exports and their siblings in the order of their ids; return them, and the siblings of each of `export_ids`."""
+    found = life_cycle_sql.siblings({each for each in export_ids if each is not None})
+    sets = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
+    wanted = sorted({each for siblings in sets.values() for each in siblings})
+    return transitions.lock_many([ExportReference(each) for each in wanted], None), sets

@@ -1,0 +1,378 @@
+"""What postbacks make of findings that were known: fixed, open again, counted at their exports, however postbacks race."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.record import Approval, ApprovalForAll
+from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report
+from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import projects
+from storage.db.engine import connection, execute, rows
+from storage.exports import queries, transitions
+from storage.intake import finding_history, findings
+from storage.reporting import menu_counts
+from storage.triage import decisions, targeting
+from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_target, postback
+from tests.support.query_plans import statements
+
+PAGE = "https://shop.example/cart"
+
+
+def post(
+    customer: Customer,
+    run: int,
+    *issues: str | Mapping[str, Any],
+    url: str = PAGE,
+    status: str = "completed",
+    fixed_after_runs: int = 2,
+    **page: Any,
+) -> PostbackResult:
+    given = [issue(each) if isinstance(each, str) else each for each in issues]
+    body = postback(run, given, page={"url": url, **page}, status=status)
+    prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
+    at = NOW + timedelta(minutes=run)
+    return findings.record(prepared, customer.project_id, at, "scanner", fixed_after_runs=fixed_after_runs)
+
+
+def counts(result: PostbackResult) -> tuple[int, int, int, int]:
+    return result.new, result.seen, result.fixed, result.reopened
+
+
+def life_cycles() -> dict[str, tuple[int, bool, int]]:
+    found = rows("SELECT code, missed_runs, fixed_at IS NOT NULL, times_reopened FROM findings ORDER BY code")
+    return {code: (missed, bool(fixed), reopened) for code, missed, fixed, reopened in found}
+
+
+def history(code: str) -> list[tuple[int, str]]:
+    found = rows(
+        "SELECT s.scan_run_id, s.outcome FROM finding_sightings s JOIN findings f ON f.id = s.finding_id "
+        "WHERE f.code = ? ORDER BY 1",
+        (code,),
+    )
+    return [(run, outcome) for run, outcome in found]
+
+
+def deliver(customer: Customer, export_id: str) -> None:
+    target = make_target(customer, "http://127.0.0.1:9/hook")
+    approval = Approval(target.id, None)
+    transitions.approve(export_id, customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, finished_at = ? WHERE id = ?", (to_ms(NOW), export_id))
+
+
+def by_rule(customer: Customer) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+
+
+def test_a_finding_is_fixed_by_the_second_run_that_does_not_report_it(customer: Customer) -> None:
+    assert counts(post(customer, 1, "csp", "img-alt")) == (2, 0, 0, 0)
+    assert counts(post(customer, 2, "img-alt")) == (0, 1, 0, 0)
+    assert life_cycles() == {"csp": (1, False, 0), "img-alt": (0, False, 0)}
+    assert counts(post(customer, 3, "img-alt")) == (0, 1, 1, 0)
+    assert counts(post(customer, 4, "img-alt")) == (0, 1, 0, 0)
+    assert rows("SELECT fixed_at FROM findings WHERE code = 'csp'") == [(to_ms(NOW + timedelta(minutes=3)),)]
+    assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed")]
+    assert history("img-alt") == [(run, "seen") for run in (1, 2, 3, 4)]
+
+
+def test_a_page_without_issues_is_a_look_too(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    post(customer, 2)
+    assert queries.get(export_id).findings == (1, 0)
+    assert counts(post(customer, 3)) == (0, 0, 1, 0)
+    export = queries.get(export_id)
+    assert (export.findings, export.version, export.status) == ((1, 1), 2, "prepared")
+
+
+#: How a run looks at the page without reporting the finding, and whether it counts.
+LOOKS: dict[str, tuple[dict[str, Any], bool]] = {
+    "without a status code": ({}, True),
+    "200": ({"statusCode": 200}, True),
+    "not found": ({"statusCode": 404}, False),
+    "moved": ({"statusCode": 301}, False),
+    "failed": ({"status": "failed"}, False),
+    "cancelled": ({"status": "cancelled"}, False),
+    "partial": ({"status": "partial"}, False),
+    "running": ({"status": "running"}, False),
+    "with its rule": ({"rules": ["img-alt", "csp"]}, True),
+    "with the beginning of its rule": ({"rules": ["cs*"]}, True),
+    "with other rules": ({"rules": ["img-alt"]}, False),
+    "without rules": ({"rules": []}, False),
+    "by another URL of the page": ({"url": f"{PAGE}?utm_source=mail"}, True),
+    "by its normalized URL": ({"url": "https://cdn.example/x", "normalizedUrl": PAGE}, True),
+    "another page": ({"url": "https://shop.example/"}, False),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_which_runs_count(customer: Customer, name: str) -> None:
+    look, is_counted = LOOKS[name]
+    post(customer, 1, "csp")
+    post(customer, 2, **look)
+    assert life_cycles() == {"csp": (1 if is_counted else 0, False, 0)}
+    # What does not count does not restart the count either.
+    post(customer, 3)
+    post(customer, 4, **look)
+    assert life_cycles()["csp"][1] is True if is_counted else life_cycles() == {"csp": (1, False, 0)}
+
+
+def test_a_run_counts_once_however_often_and_between_what_others_it_posts(customer: Customer) -> None:
+    post(customer, 1, "csp", fixed_after_runs=3)
+    for run in (2, 2, 3, 2, 3, 1):
+        post(customer, run, fixed_after_runs=3)
+    assert life_cycles() == {"csp": (2, False, 0)}
+    assert counts(post(customer, 4, fixed_after_runs=3)) == (0, 0, 1, 0)
+
+
+def test_a_run_that_posts_a_page_in_parts_takes_its_own_fix_back(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    post(customer, 2)
+    assert counts(post(customer, 3, "img-alt")) == (1, 0, 1, 0)
+    assert counts(post(customer, 3, "csp")) == (0, 1, 0, 0)
+    assert life_cycles()["csp"] == (0, False, 0)
+    assert history("csp") == [(1, "seen"), (2, "missed"), (3, "seen")]
+    assert queries.get(export_id).findings == (1, 0)
+
+
+def test_a_finding_that_is_reported_again_is_open_and_so_is_its_ticket(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    post(customer, 2)
+    post(customer, 3)
+    assert menu_counts.count(customer.account_id, NOW).inbox == 0
+    result = post(customer, 4, "csp")
+    assert (counts(result), result.ticket_exports) == ((0, 0, 0, 1), ())
+    # The same run again changes nothing.
+    assert counts(post(customer, 4, "csp")) == (0, 1, 0, 0)
+    assert life_cycles() == {"csp": (0, False, 1)}
+    assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
+    assert queries.get(export_id).findings == (1, 0)
+    assert menu_counts.count(customer.account_id, NOW).inbox == 1
+
+
+def test_after_its_ticket_was_delivered_a_new_export_names_the_earlier_one(customer: Customer) -> None:
+    first, other = post(customer, 1, issue("csp", description=""), "img-alt").ticket_exports
+    deliver(customer, first)
+    post(customer, 2, "img-alt")
+    post(customer, 3, "img-alt")
+    result = post(customer, 4, issue("csp", description=""), "img-alt")
+    [second] = result.ticket_exports
+    assert second not in {first, other}
+    assert counts(result) == (0, 1, 0, 1)
+    export = queries.get(second)
+    assert (export.status, export.findings, export.source.scan_run_id) == ("prepared", (1, 0), 4)
+    lead = f"Image without alternative text\n\nThis was fixed, and is reported again. Its earlier ticket: {first}."
+    assert export.ticket["description"].startswith(lead)
+    assert queries.get(first).findings == (1, 1)
+    assert rows("SELECT export_id FROM findings WHERE code = 'csp'") == [(second,)]
+    # It is fixed and comes back once more before the second ticket is delivered.
+    for run in (5, 6):
+        post(customer, run)
+    assert post(customer, 7, "csp").ticket_exports == ()
+    assert queries.get(second).findings == (1, 0)
+
+
+def test_a_finding_whose_export_was_deleted_gets_a_new_one(customer: Customer) -> None:
+    post(customer, 1, "csp")
+    execute("DELETE FROM exports")
+    for run in (2, 3):
+        post(customer, run)
+    [export_id] = post(customer, 4, "csp").ticket_exports
+    assert queries.get(export_id).findings == (1, 0)
+
+
+def test_a_dismissed_finding_may_be_fixed_and_stays_dismissed_when_it_comes_back(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    decisions.dismiss(export_id, None, NOW, "test")
+    post(customer, 2)
+    assert counts(post(customer, 3)) == (0, 0, 1, 0)
+    result = post(customer, 4, "csp")
+    assert (counts(result), result.ticket_exports) == ((0, 0, 0, 1), ())
+    assert queries.get(export_id).status == "dismissed"
+
+
+def test_all_exports_of_one_ticket_count_its_findings(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    targets = tuple(make_target(customer, f"http://127.0.0.1:9/{number}").id for number in range(2))
+    exports = targeting.approve_for_all(
+        export_id, customer.account_id, ApprovalForAll(targets, None), NOW, "user:1", LOOPBACK_POLICY
+    )
+    for run in (2, 3):
+        post(customer, run)
+    assert [queries.get(each.id).findings for each in exports] == [(1, 1), (1, 1)]
+    post(customer, 4, "csp")
+    assert [queries.get(each.id).findings for each in exports] == [(1, 0), (1, 0)]
+
+
+# --- groups
+
+
+def test_a_group_is_open_until_all_its_findings_are_fixed(customer: Customer) -> None:
+    by_rule(customer)
+    [group] = post(customer, 1, "csp").ticket_exports
+    post(customer, 1, "csp", url="https://shop.example/a")
+    for run in (2, 3):
+        post(customer, run)
+    assert queries.get(group).findings == (2, 1)
+    assert post(customer, 3, "csp", url="https://shop.example/b").ticket_exports == (group,)
+    for run in (4, 5):
+        for page in "ab":
+            post(customer, run, url=f"https://shop.example/{page}")
+    closed = queries.get(group)
+    assert (closed.findings, closed.status) == ((3, 3), "prepared")
+    assert menu_counts.count(customer.account_id, NOW).inbox == 0
+    [second] = post(customer, 6, "csp", url="https://shop.example/c").ticket_exports
+    assert second != group
+
+
+def test_a_group_that_waits_is_open_again_with_its_finding(customer: Customer) -> None:
+    by_rule(customer)
+    [group] = post(customer, 1, "csp").ticket_exports
+    for run in (2, 3):
+        post(customer, run)
+    assert post(customer, 4, "csp").ticket_exports == ()
+    assert post(customer, 4, "csp", url="https://shop.example/a").ticket_exports == (group,)
+    assert queries.get(group).findings == (2, 0)
+
+
+def test_of_two_groups_of_a_rule_only_one_is_open(customer: Customer) -> None:
+    by_rule(customer)
+    [first] = post(customer, 1, "csp").ticket_exports
+    for run in (2, 3):
+        post(customer, run)
+    [second] = post(customer, 4, "csp", url="https://shop.example/a").ticket_exports
+    post(customer, 5, "csp")
+    assert [queries.get(each).findings for each in (first, second)] == [(1, 0), (1, 0)]
+    assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["all fixed", "one still open"])
+def test_places_of_a_delivered_group_that_come_back_share_a_new_export(customer: Customer, is_closed: bool) -> None:
+    by_rule(customer)
+    [first] = post(customer, 1, "csp").ticket_exports
+    for page in "ab":
+        post(customer, 1, "csp", url=f"https://shop.example/{page}")
+    deliver(customer, first)
+    for run in (2, 3):
+        post(customer, run)
+        post(customer, run, url="https://shop.example/a")
+        post(customer, run, *([] if is_closed else ["csp"]), url="https://shop.example/b")
+    [second] = post(customer, 4, "csp", issue("csp", location="footer")).ticket_exports
+    assert second != first
+    assert post(customer, 4, "csp", url="https://shop.example/a").ticket_exports == (second,)
+    assert queries.get(first).findings == (3, 3 if is_closed else 2)
+    again = queries.get(second)
+    assert again.findings == (3, 0)
+    assert f"Its earlier ticket: {first}." in again.ticket["description"]
+    assert len(again.ticket["evidence"]["places"]) == 3
+    assert rows("SELECT COUNT(*) FROM findings WHERE export_id = ?", (second,)) == [(3,)]
+
+
+def test_an_approved_group_that_was_not_delivered_yet_keeps_its_findings(customer: Customer) -> None:
+    by_rule(customer)
+    [group] = post(customer, 1, "csp").ticket_exports
+    target = make_target(customer, "http://127.0.0.1:9/hook")
+    approval = Approval(target.id, queries.get(group).ticket_digest)
+    transitions.approve(group, customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
+    for run in (2, 3):
+        post(customer, run)
+    assert post(customer, 4, "csp").ticket_exports == ()
+    assert (queries.get(group).findings, queries.get(group).status) == ((1, 0), "approved")
+    assert rows("SELECT open_group FROM exports") == [("csp",)]
+
+
+# --- any sequence, races, costs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_sequence_of_postbacks_is_what_the_rules_say(customer: Customer, seed: int) -> None:
+    chance, codes = random.Random(seed), ["a", "b", "c"]
+    post(customer, 1, *codes)
+    expected = dict.fromkeys(codes, LifeCycle())
+    outcomes: dict[str, dict[int, RunOutcome]] = {code: {1: RunOutcome.SEEN} for code in codes}
+    fixed_by: dict[str, int] = {}
+    for _ in range(40):
+        run = chance.randint(1, 6)
+        reported = [code for code in codes if chance.random() < 0.4]
+        post(customer, run, *reported)
+        for code in codes:
+            own, before = outcomes[code].get(run), expected[code]
+            if code in reported:
+                after, outcome = after_report(before, own, has_fixed=fixed_by.get(code) == run)
+            else:
+                after, missed = after_miss(before, own, 2)
+                outcome = missed or RunOutcome.FIXED
+                if missed is None:
+                    continue
+            expected[code], outcomes[code][run] = after, outcome
+            if after.is_fixed and not before.is_fixed:
+                fixed_by[code] = run
+    assert life_cycles() == {code: (each.missed_runs, each.is_fixed, each.times_reopened) for code, each in expected.items()}
+    assert {code: dict(history(code)) for code in codes} == {code: dict(found) for code, found in outcomes.items()}
+    require_counted()
+
+
+def require_counted() -> None:
+    """Hold the counts of every prepared export against its findings."""
+    found = rows(
+        "SELECT e.id, e.findings_total, e.findings_fixed, COUNT(*), COUNT(f.fixed_at) "
+        "FROM exports e JOIN findings f ON f.export_id = e.id GROUP BY e.id, e.findings_total, e.findings_fixed"
+    )
+    assert found
+    for _, total, fixed, stored, stored_fixed in found:
+        assert (total, fixed) == (stored, stored_fixed)
+
+
+@pytest.mark.parametrize("grouping", TicketGrouping)
+def test_runs_that_post_the_same_pages_at_once_count_each_once(customer: Customer, grouping: TicketGrouping) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
+    codes, pages = ["a", "b", "c", "d"], ["x", "y"]
+    for page in pages:
+        post(customer, 1, *codes, url=f"https://shop.example/{page}")
+    start = threading.Barrier(6)
+
+    def race(run: int) -> None:
+        chance = random.Random(run)
+        with connection():
+            start.wait()
+            for _ in range(6):
+                url = f"https://shop.example/{chance.choice(pages)}"
+                post(customer, run, *chance.sample(codes, 2), url=url, fixed_after_runs=3)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(race, range(2, 8)))
+    require_counted()
+    missed = Counter(dict(rows("SELECT finding_id, COUNT(*) FROM finding_sightings WHERE outcome <> 'seen' GROUP BY 1")))
+    for finding_id, missed_runs in rows("SELECT id, missed_runs FROM findings WHERE fixed_at IS NULL"):
+        assert missed_runs <= missed[finding_id]
+
+
+def test_one_finding_costs_as_many_statements_as_many(customer: Customer) -> None:
+    def asked(run: int, codes: Sequence[str]) -> int:
+        url = f"https://shop.example/{len(codes)}"
+        for before in (run, run + 1):
+            post(customer, before, *(codes if before == run else ()), url=url)
+        with statements() as found:
+            assert post(customer, run + 2, url=url).fixed == len(codes)
+        with statements() as again:
+            assert post(customer, run + 3, *codes, url=url).reopened == len(codes)
+        return len(found) + len(again)
+
+    assert asked(10, ["a"]) == asked(20, [f"rule-{chr(97 + number)}" for number in range(4)])
+
+
+def test_the_other_findings_of_a_page_are_those_that_are_not_fixed(customer: Customer) -> None:
+    post(customer, 1, "a", "b", "c")
+    for run in (2, 3):
+        post(customer, run, "a", "b")
+    [(finding_id,)] = rows("SELECT id FROM findings WHERE code = 'a'")
+    [(other_id,)] = rows("SELECT id FROM findings WHERE code = 'b'")
+    assert [each.id for each in finding_history.list_others_of_page(finding_id, 10)] == [other_id]
