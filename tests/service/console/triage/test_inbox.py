@@ -221,4 +221,5 @@ def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
     assert "<summary>3 more places of 37</summary>" in page.text
     assert page.text.count('<bdi class="page">/') == 6
     assert "shop.example · 40 places · zap:1 · 3 of 40 fixed" in page.text
+    assert "<dt>Places</dt><dd>40, 3 of 40 fixed</dd>" in person.get(f"/exports/{export_id}").text
     assert queries.get(export_id).findings == (40, 3)
