@@ -25,6 +25,7 @@ from service.api.exports import (
     TicketExportResource,
     TicketExportsResource,
 )
+from service.api.findings import FindingResource, FindingsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
 from service.api.projects import ProjectResource, ProjectsResource
@@ -127,6 +128,8 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         BulkJobsResource(base_url),
         BulkJobResource(operations.bulk),
         BulkJobCancellationResource(executor, operations.bulk),
+        FindingsResource(base_url),
+        FindingResource(),
         ProjectsResource(base_url),
         ProjectResource(executor),
         RecoveriesResource(executor, recoveries, base_url),

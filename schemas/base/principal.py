@@ -20,6 +20,7 @@ class Ability(StrEnum):
     APPROVE_EXPORTS = "ticket-exports:approve"
     READ_EXPORTS = "ticket-exports:read"
     MANAGE_RULES = "approval-rules:manage"
+    READ_FINDINGS = "findings:read"
     CONSOLE = "console"
     MANAGE_ACCOUNT = "account:manage"
     UPLOAD_EVIDENCE = "browser-extension:evidence-upload"
@@ -35,6 +36,7 @@ ABILITIES: Final = {
         Ability.APPROVE_EXPORTS,
         Ability.READ_EXPORTS,
         Ability.MANAGE_RULES,
+        Ability.READ_FINDINGS,
         Ability.CONSOLE,
         Ability.MANAGE_ACCOUNT,
     ),

@@ -28,14 +28,14 @@ MAX_PROJECT_ID: Final = 999_999_999
 #: Characters of a search.
 MAX_SEARCH: Final = 500
 
-_PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
+PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
 _ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
 _TARGET_ID: Final = re.compile(f"tgt_{_ULID}")
 #: PostgreSQL's text has no NUL. Rule codes have up to 500 characters.
 _ANY_TEXT: Final = re.compile(r"[^\0]{1,500}")
 _FINGERPRINT_DIGITS: Final = 12
 #: A version, the fingerprint of filters and order, a rank and an id.
-_CURSOR: Final = re.compile(f"2:([0-9a-f]{{{_FINGERPRINT_DIGITS}}}):([0-9]{{1,9}}):(exp_{_ULID})")
+_CURSOR: Final = re.compile(f"2:([0-9a-f]{{{_FINGERPRINT_DIGITS}}}):([0-9]{{1,9}}):((?:exp|fnd)_{_ULID})")
 
 
 class ExportSort(StrEnum):
@@ -83,7 +83,7 @@ class ListPosition:
     rank: int = 0
 
 
-class _OneOrMore(Text):
+class OneOrMore(Text):
     """Values separated by commas, or a list of them; read as a sorted tuple without repeats."""
 
     at_most = MAX_VALUES
@@ -110,21 +110,21 @@ class _OneOrMore(Text):
         return each
 
 
-class _ProjectIdValues(_OneOrMore):
+class ProjectIdValues(OneOrMore):
     """Ids of projects: digits, or whole numbers in a JSON list."""
 
     def _read(self, each: Any) -> int:
         return int(super()._read(str(each) if type(each) is int else each))
 
 
-class _Hosts(_OneOrMore):
+class Hosts(OneOrMore):
     """Hosts of URLs, in any case."""
 
     def _read(self, each: Any) -> str:
         return str(super()._read(each)).lower()
 
 
-class _SearchText(Text):
+class SearchText(Text):
     """A text whose words are searched for; one without a word would find everything."""
 
     at_most = MAX_VALUES
@@ -144,14 +144,14 @@ class _SearchText(Text):
 class ExportFilterForm(Form):
     """The filters of a list of exports; each value is a text with commas, or a list."""
 
-    status = _OneOrMore(ExportStatus, metadata={"description": "Only these statuses."})
-    severity = _OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
-    project_id = _ProjectIdValues(form=_PROJECT_ID, metadata={"description": "Only exports of these projects."})
-    source = _OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
-    rule = _OneOrMore(metadata={"description": "Only exports of these rule codes, exactly as they are."})
-    target_id = _OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
-    host = _Hosts(metadata={"description": "Only exports with a page on one of these hosts, any page of a group."})
-    q = _SearchText(
+    status = OneOrMore(ExportStatus, metadata={"description": "Only these statuses."})
+    severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
+    project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only exports of these projects."})
+    source = OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
+    rule = OneOrMore(metadata={"description": "Only exports of these rule codes, exactly as they are."})
+    target_id = OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
+    host = Hosts(metadata={"description": "Only exports with a page on one of these hosts, any page of a group."})
+    q = SearchText(
         max_length=MAX_SEARCH,
         metadata={"description": "Only exports with all these words in their title, description or URLs, in any case."},
     )
@@ -188,13 +188,13 @@ def query_from(parameters: Mapping[str, Any], account_id: int | None) -> ExportQ
     return replace(query, account_id=account_id)
 
 
-def encode_cursor(query: ExportQuery, sort: ExportSort, position: ListPosition) -> str:
-    """Return the cursor of the page that follows `position`."""
+def encode_cursor(query: Any, sort: ExportSort, position: ListPosition) -> str:
+    """Return the cursor of the page that follows `position`; the query is a dataclass of an account's filters."""
     text = f"2:{_fingerprint(query, sort)}:{position.rank}:{position.id}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_cursor(query: ExportQuery, sort: ExportSort, cursor: str) -> ListPosition | None:
+def decode_cursor(query: Any, sort: ExportSort, cursor: str) -> ListPosition | None:
     """Return where a cursor of this list says that its page begins; None for any other text."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
@@ -206,7 +206,8 @@ def decode_cursor(query: ExportQuery, sort: ExportSort, cursor: str) -> ListPosi
     return position if position and encode_cursor(query, sort, position) == cursor else None
 
 
-def _fingerprint(query: ExportQuery, sort: ExportSort) -> str:
+def _fingerprint(query: Any, sort: ExportSort) -> str:
     # The present moment differs from page to page; a cursor opens nothing of another account.
-    asked = repr((*astuple(replace(query, account_id=None, now=None)), sort.value))
+    unbound = {name: None for name in ("account_id", "now") if hasattr(query, name)}
+    asked = repr((*astuple(replace(query, **unbound)), sort.value))
     return hashlib.sha256(asked.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

@@ -33,7 +33,7 @@ def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails |
     if export.finding is None:
         return None
     finding_id = export.finding.finding_id
-    sightings = finding_history.list_sightings(finding_id, MOST_LISTED + 1)
+    sightings = finding_history.list_runs(finding_id, MOST_LISTED + 1)
     others = finding_history.list_others_of_page(finding_id, MOST_LISTED + 1)
     evidence = export.ticket.get("evidence")
     help_url, screenshot = _text(evidence, "help_url"), _text(evidence, "screenshot")

@@ -12,6 +12,7 @@ from marshmallow import Schema
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
+from schemas.findings.life_cycle import FindingState
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
 from schemas.triage.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
@@ -25,6 +26,7 @@ RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
 BULK_JOB_ID: Final = "blk_01KJM8C9E1G3H5J7K9M1N3P5Q7"
 RULE_ID: Final = "rul_01KJM8F8F0G2H4J6K8M0N2P4Q6"
 HANDOFF_ID: Final = "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2"
+FINDING_ID: Final = "fnd_01KJM8C3D5E7F9G1H2J4K6M8N0"
 SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 AT: Final = "2026-03-01T12:00:00.000Z"
@@ -119,6 +121,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404.", BULK_JOB_ID),
     "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404.", RULE_ID),
     "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404.", HANDOFF_ID),
+    "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404.", FINDING_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
     "ProjectId": {
         "in": "path",
@@ -158,26 +161,27 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     ),
     "Cursor": _query("cursor", "`next_cursor` of the previous page.", {"type": "string"}),
     "ExportStatuses": _several_of("status", "Only exports with one of these statuses", ExportStatus),
-    "Severities": _several_of("severity", "Only exports with one of these severities", SEVERITIES),
+    "FindingStates": _several_of("state", "Only findings in one of these states", FindingState),
+    "Severities": _several_of("severity", "Only those with one of these severities", SEVERITIES),
     "ProjectIds": _several(
         "project_id",
-        "Only exports of these projects",
+        "Only those of these projects",
         {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
         maxItems=MAX_VALUES,
     ),
     "TargetIds": _several("target_id", "Only exports for these targets", _id("tgt"), maxItems=MAX_VALUES),
     "Rules": _several(
-        "rule", "Only exports of these rule codes, exactly as they are", {"type": "string"}, maxItems=MAX_VALUES
+        "rule", "Only those of these rule codes, exactly as they are", {"type": "string"}, maxItems=MAX_VALUES
     ),
     "Hosts": _several(
         "host",
-        "Only exports with a page on one of these hosts, any page of a group",
+        "Only those with a page on one of these hosts, any page of a group",
         {"type": "string"},
         maxItems=MAX_VALUES,
     ),
     "SearchWords": _query(
         "q",
-        "Only exports with all these words in the title, the description or a URL, in any case. Words are whole words of "
+        "Only those with all these words in the title, the description or a URL, in any case. Words are whole words of "
         "letters and digits; other characters separate them.",
         {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH},
     ),

@@ -3,16 +3,23 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from schemas.findings.life_cycle import RunOutcome
 from storage.db.columns import columns, read
 from storage.db.models import FindingRow, FindingSightingRow
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRunSighting:
-    """A scan run that reported a finding."""
+    """A scan run that reported a finding, or looked at its page without reporting it."""
 
     scan_run_id: int
     seen_at: datetime
+    outcome: RunOutcome
+
+    @property
+    def is_report(self) -> bool:
+        """Whether the run reported it."""
+        return self.outcome in {RunOutcome.SEEN, RunOutcome.REOPENED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +33,8 @@ class PageFinding:
     export_id: str | None
 
 
-def list_sightings(finding_id: str, limit: int) -> list[ScanRunSighting]:
-    """Return up to `limit` scan runs that reported a finding, those with the highest ids first."""
+def list_runs(finding_id: str, limit: int) -> list[ScanRunSighting]:
+    """Return up to `limit` scan runs that have looked at the page of a finding, those with the highest ids first."""
     s = FindingSightingRow
     found = s.select(*columns(ScanRunSighting, s, scan_run_id=s.scan_run)).where(s.finding == finding_id)
     return read(ScanRunSighting, found.order_by(s.scan_run.desc()).limit(limit))

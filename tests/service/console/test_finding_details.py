@@ -114,6 +114,6 @@ def test_lists_are_bounded_and_read_from_an_index(customer: Customer, tmp_path: 
     [(finding_id,)] = rows("SELECT source_id FROM exports WHERE id = ?", (exports[0],))
     with statements() as found:
         assert len(finding_history.list_others_of_page(finding_id, 5)) == 5
-        assert len(finding_history.list_sightings(finding_id, 5)) == 1
+        assert len(finding_history.list_runs(finding_id, 5)) == 1
     assert "findings_page" in indexes_read(found[0])
     assert finding_history.list_others_of_page("fnd_x", 5) == []

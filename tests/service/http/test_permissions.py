@@ -78,6 +78,7 @@ STOREFRONT_HEADER: Final = "X-Platform-Hmac-Sha256"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 BULK_JOBS: Final = "/api/bulk-jobs"
+FINDINGS: Final = "/api/findings"
 PROJECTS: Final = "/api/projects"
 HANDOFF: Final = "/api/handoffs/{handoff_id}"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
@@ -159,6 +160,7 @@ CONSOLE = RequiredCredential(Ability.CONSOLE)
 APPROVE = RequiredCredential(Ability.APPROVE_EXPORTS)
 APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, for_webhooks=True)
 READ = RequiredCredential(Ability.READ_EXPORTS)
+READ_FINDINGS = RequiredCredential(Ability.READ_FINDINGS)
 MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
 #: Needs no further ability.
 LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
@@ -219,6 +221,10 @@ ROWS: Final = [
         RequiredCredential(Ability.MANAGE_ACCOUNT),
         lambda _: {"ticket_grouping": "finding"},
     ),
+    RoutePermission("GET", FINDINGS, READ_FINDINGS),
+    RoutePermission("HEAD", FINDINGS, READ_FINDINGS),
+    RoutePermission("GET", f"{FINDINGS}/{{finding_id}}", READ_FINDINGS),
+    RoutePermission("HEAD", f"{FINDINGS}/{{finding_id}}", READ_FINDINGS),
     RoutePermission("GET", RECOVERIES, APPROVE),
     RoutePermission("HEAD", RECOVERIES, APPROVE),
     RoutePermission(
@@ -466,6 +472,11 @@ def _be_a_worker() -> object:
     )
 
 
+def make_finding(customer: Customer) -> str:
+    record_postback(PostbackForm().read(postback()), customer.project_id)
+    return str(rows("SELECT id FROM findings")[0][0])
+
+
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
     """A cloud installation, where every route is on."""
@@ -491,6 +502,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "rule_id": make_rule(customer, LABELLING).id,
             "session_id": make_session(customer),
             "handoff_id": make_handoff(customer).id,
+            "finding_id": make_finding(customer),
         },
     )
 

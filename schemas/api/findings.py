@@ -1,0 +1,60 @@
+"""Findings and their history over scan runs."""
+
+from marshmallow import fields
+
+from schemas.api.response_fields import (
+    ResponseSchema,
+    identifier,
+    moment,
+    next_cursor_text,
+    number,
+    one_of,
+    several,
+    text,
+)
+from schemas.findings.life_cycle import FindingState, RunOutcome
+from schemas.intake.scanner import SEVERITIES
+
+
+class FindingResponse(ResponseSchema):
+    """One issue on one page of a project."""
+
+    id = identifier("fnd", "The finding.")
+    project_id = number("Its project.", minimum=1)
+    rule = text("The rule code, or the title of an issue without one.")
+    title = text("The issue in one line.")
+    severity = one_of(SEVERITIES, "The highest severity that was reported.")
+    state = one_of(FindingState, "`fixed` if enough scan runs did not report it, else what was decided on its ticket.")
+    url = text("The page.")
+    location = text("The location on the page; may be empty.")
+    first_seen_at = moment("When a scan run first reported it.")
+    last_seen_at = moment("When a scan run last reported it.")
+    fixed_at = moment("When it was fixed; null if it is not.", nullable=True)
+    times_reopened = number("How often it was reported again after it was fixed.")
+    scan_runs = number("How many scan runs have reported it.")
+    ticket_export_id = identifier("exp", "The export of its ticket; null if that was deleted.", nullable=True)
+
+
+class FindingRunResponse(ResponseSchema):
+    """What one scan run made of a finding."""
+
+    scan_run_id = number("The scan run.", minimum=1)
+    at = moment("When the run first posted the page.")
+    outcome = one_of(
+        RunOutcome,
+        "`seen`: reported. `missed`: the run looked at the page and did not report it. `fixed`: missed, by the last run "
+        "that was needed. `reopened`: reported after it was fixed.",
+    )
+
+
+class FindingHistoryResponse(FindingResponse):
+    """A finding with its history."""
+
+    history = several(fields.Nested(FindingRunResponse), "The scan runs, those with the highest ids first; up to 200.")
+
+
+class FindingListResponse(ResponseSchema):
+    """A page of findings."""
+
+    items = several(fields.Nested(FindingResponse), "The findings, newest first.")
+    next_cursor = next_cursor_text()

@@ -1,0 +1,59 @@
+"""Which findings a list has: the filters of `schemas.triage.export_filter`, and the state of a finding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from marshmallow import post_load
+
+from schemas.base.fields import Form
+from schemas.findings.life_cycle import FindingState
+from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import MAX_SEARCH, PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
+
+
+@dataclass(frozen=True, slots=True)
+class FindingQuery:
+    """The findings of an account with any of the values of each member, and all `words`; an empty one has no effect."""
+
+    account_id: int | None
+    states: tuple[str, ...] = ()
+    severities: tuple[str, ...] = ()
+    project_ids: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+class FindingFilterForm(Form):
+    """The filters of a list of findings; each value is a text with commas."""
+
+    state = OneOrMore(FindingState, metadata={"description": "Only these states."})
+    severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
+    project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only findings of these projects."})
+    rule = OneOrMore(metadata={"description": "Only these rule codes, exactly as they are."})
+    host = Hosts(metadata={"description": "Only findings on one of these hosts."})
+    q = SearchText(max_length=MAX_SEARCH, metadata={"description": "Only findings with all these words."})
+
+    @post_load
+    def _make(self, given: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return {_MEMBERS[name]: value for name, value in given.items()}
+
+
+_MEMBERS: Final = {
+    "state": "states",
+    "severity": "severities",
+    "project_id": "project_ids",
+    "rule": "rules",
+    "host": "hosts",
+    "q": "words",
+}
+_FORM: Final = FindingFilterForm()
+#: The names of the parameters that are filters.
+FINDING_FILTERS: Final = tuple(_FORM.fields)
+
+
+def finding_query_from(parameters: Mapping[str, Any], account_id: int) -> FindingQuery:
+    """Return the query that parameters of a URL ask of an account. Raises ValidationFailed with every problem."""
+    given: dict[str, Any] = _FORM.read({name: parameters[name] for name in FINDING_FILTERS if name in parameters})
+    return replace(FindingQuery(account_id), **given)

@@ -1,0 +1,89 @@
+"""`/api/findings`: what scan runs found on the account's pages, and whether it is fixed."""
+
+import json
+from dataclasses import asdict
+from typing import Final
+from urllib.parse import urlencode
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.api.findings import FindingHistoryResponse, FindingResponse
+from schemas.api.response_fields import dump
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.principal import Ability, TokenKind
+from schemas.settings.definitions import RouteFamily
+from schemas.triage.export_filter import ExportSort, ListPosition, decode_cursor, encode_cursor
+from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
+from service.http.auth import Bearer
+from service.http.paging import read_limit, read_text
+from service.http.request_pipeline import Operation
+from storage.intake import finding_history, finding_list
+
+#: Scan runs of a finding's history.
+MOST_RUNS: Final = 200
+
+
+class FindingsResource:
+    """Lists findings."""
+
+    path = "/api/findings"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._url = public_base_url + self.path
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the account's findings, newest first."""
+        problems: list[FieldProblem] = []
+        given = {name: read_text(req, name) or "" for name in FINDING_FILTERS if name in req.params}
+        account_id, now, limit = req.context.principal.account_id, utc_now(), read_limit(req, problems)
+        query = FindingQuery(account_id)
+        try:
+            query = finding_query_from(given, account_id)
+        except ValidationFailed as refused:
+            problems += refused.problems
+        cursor = read_text(req, "cursor")
+        after = None if cursor is None else decode_cursor(query, ExportSort.NEWEST, cursor)
+        if cursor is not None and after is None:
+            problems.append(problem("/cursor", "invalid_cursor"))
+        if problems:
+            raise ValidationFailed(*problems)
+        # One more than are shown, to find out whether there is a next page.
+        found = finding_list.list_page(query, now, limit + 1, None if after is None else after.id)
+        shown, following = found[:limit], None
+        if len(found) > limit:
+            following = encode_cursor(query, ExportSort.NEWEST, ListPosition(shown[-1].id))
+            resp.set_header("Link", f'<{self._url}?{urlencode({**given, "limit": limit, "cursor": following})}>; rel="next"')
+        resp.content_type = falcon.MEDIA_JSON
+        items = [dump(FindingResponse, each) for each in shown]
+        resp.data = json.dumps({"items": items, "next_cursor": following}, ensure_ascii=False).encode()
+
+    on_head = on_get
+
+
+class FindingResource:
+    """Reads one finding."""
+
+    path = "/api/findings/{finding_id}"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS))
+        self.operations = {"GET": reading, "HEAD": reading}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, finding_id: str) -> None:
+        """Return the finding with its history over scan runs."""
+        finding = finding_list.get(finding_id, req.context.principal.account_id, utc_now())
+        runs = [
+            {"scan_run_id": each.scan_run_id, "at": each.seen_at, "outcome": each.outcome}
+            for each in finding_history.list_runs(finding_id, MOST_RUNS)
+        ]
+        resp.content_type = falcon.MEDIA_JSON
+        record = dump(FindingHistoryResponse, {**asdict(finding), "history": runs})
+        resp.data = json.dumps(record, ensure_ascii=False).encode()
+
+    on_head = on_get

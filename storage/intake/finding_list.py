@@ -1,0 +1,155 @@
+"""Findings as lists and the API show them: an account's, by filters, the newest first; one with the state of its ticket."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from peewee import JOIN, SQL, fn
+
+from schemas.base.errors import NotFound
+from schemas.base.timestamps import to_ms
+from schemas.exports.state_machine import ExportStatus
+from schemas.findings.life_cycle import FindingState, state_of
+from schemas.triage.finding_filter import FindingQuery
+from storage.db import identifiers
+from storage.db.columns import LAST_ULID, columns, read
+from storage.db.engine import is_sqlite
+from storage.db.models import ExportRow, FindingRow
+from storage.exports.search.export_sets import union
+
+_AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
+_UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding; `rule` is its code, `scan_runs` how many runs have reported it."""
+
+    id: str
+    project_id: int
+    rule: str
+    title: str
+    severity: str
+    state: FindingState
+    url: str
+    location: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+    fixed_at: datetime | None
+    times_reopened: int
+    scan_runs: int
+    #: None if the export was deleted.
+    ticket_export_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A finding as its row and that of its export have it."""
+
+    id: str
+    project_id: int
+    code: str
+    title: str
+    severity: str
+    page_url: str
+    location: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+    fixed_at: datetime | None
+    times_reopened: int
+    times_seen: int
+    ticket_id: str | None
+    ticket_status: ExportStatus | None
+    snoozed_at: datetime | None
+    snoozed_until: datetime | None
+
+    def finding(self, now: datetime) -> Finding:
+        """Return the finding with its state at `now`."""
+        until = self.snoozed_until
+        is_snoozed = self.snoozed_at is not None and (until is None or until > now)
+        return Finding(
+            id=self.id,
+            project_id=self.project_id,
+            rule=self.code,
+            title=self.title,
+            severity=self.severity,
+            state=state_of(is_fixed=self.fixed_at is not None, ticket=self.ticket_status, is_snoozed=is_snoozed),
+            url=self.page_url,
+            location=self.location,
+            first_seen_at=self.first_seen_at,
+            last_seen_at=self.last_seen_at,
+            fixed_at=self.fixed_at,
+            times_reopened=self.times_reopened,
+            scan_runs=self.times_seen,
+            ticket_export_id=self.ticket_id,
+        )
+
+
+def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
+    """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
+    parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
+    ids = union([part.order_by(FindingRow.id.desc()) for part in parts], limit)
+    found = _findings().where(FindingRow.id.in_(ids.order_by(SQL("id DESC")).limit(limit)))
+    return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
+
+
+def get(finding_id: str, account_id: int, now: datetime) -> Finding:
+    """Return a finding of an account. Raises NotFound."""
+    query = _findings().where(FindingRow.id == finding_id, FindingRow.account_id == account_id)
+    found = read(_Row, query) if identifiers.is_id(identifiers.FINDING, finding_id) else []
+    if not found:
+        raise NotFound("There is no such finding.")
+    return found[0].finding(now)
+
+
+def _findings() -> Any:
+    f, x = FindingRow, ExportRow
+    shown = columns(_Row, f, ticket_id=x.id, ticket_status=x.status, snoozed_at=x.snoozed_at, snoozed_until=x.snoozed_until)
+    return f.select(*shown).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
+
+
+def _wanted(query: FindingQuery) -> list[bool]:
+    """Return whether unfixed and fixed findings are wanted, each of which an index has in order."""
+    states = set(query.states) or set(FindingState)
+    return [is_fixed for is_fixed, of in ((False, _UNFIXED), (True, {FindingState.FIXED})) if states & of]
+
+
+def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) -> Any:
+    f, x = FindingRow, ExportRow
+    found = f.select(f.id).where(f.account_id == query.account_id, f.fixed_at.is_null(not is_fixed), f.id < before)
+    lists = ((f.project, query.project_ids), (f.severity, query.severities), (f.code, query.rules), (f.host, query.hosts))
+    found = found.where(*(column.in_(values) for column, values in lists if values))
+    found = found.where(*map(_has_word, query.words))
+    states = set(query.states) & _UNFIXED
+    if is_fixed or not states or states == _UNFIXED:
+        return found
+    return found.join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id).where(_any_of(_of_states(states, now)))
+
+
+def _of_states(states: set[str], now: datetime) -> Iterator[Any]:
+    x = ExportRow
+    is_dismissed = fn.COALESCE(x.status == ExportStatus.DISMISSED.value, SQL("FALSE"))
+    lasts = x.snoozed_until.is_null() | (x.snoozed_until > to_ms(now))
+    is_snoozed = fn.COALESCE(x.status == ExportStatus.PREPARED.value, SQL("FALSE")) & x.snoozed_at.is_null(False) & lasts
+    if FindingState.OPEN in states:
+        yield ~(is_dismissed | is_snoozed)
+    if FindingState.DISMISSED in states:
+        yield is_dismissed
+    if FindingState.SNOOZED in states:
+        yield is_snoozed
+
+
+def _any_of(conditions: Iterator[Any]) -> Any:
+    found = next(conditions)
+    for each in conditions:
+        found |= each
+    return found
+
+
+def _has_word(word: str) -> Any:
+    f, find = FindingRow, fn.instr if is_sqlite() else fn.strpos
+    text = fn.LOWER(f.title.concat(" ").concat(f.code).concat(" ").concat(f.page_url).concat(" ").concat(f.location))
+    # SQLite folds the case of ASCII letters alone.
+    spellings = {word} if word.isascii() else {word, word.upper(), word.capitalize()}
+    return _any_of(find(text, each) > 0 for each in spellings)
