@@ -1,6 +1,6 @@
 """The statements of groups and snoozes, hand-written because postbacks run them. None writes an export's status."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from storage.db.bulk_sql import execute_over, rows_over
@@ -54,6 +54,16 @@ WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id
     SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
 ) RETURNING id"""
 _CLOSE: Final = "UPDATE exports SET open_group = NULL, source_id = ? WHERE id = ?"
+_SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
+#: A group is open until all its findings are fixed.
+_COUNT_FIXED: Final = """
+WITH r (id, more) AS ({rows})
+UPDATE exports SET findings_fixed = COALESCE(findings_fixed, 0) + r.more, version = version + 1,
+    open_group = CASE WHEN COALESCE(findings_fixed, 0) + r.more >= findings_total THEN NULL ELSE open_group END
+FROM r WHERE exports.id = r.id"""
+_CLOSE_GROUPS: Final = (
+    "WITH r (id) AS ({rows}) UPDATE exports SET open_group = NULL, version = version + 1 FROM r WHERE exports.id = r.id"
+)
 _LOCK_PROJECT: Final = "SELECT 1 FROM projects WHERE id = ? FOR NO KEY UPDATE"
 _LOCK_PROJECTS: Final = """
 WITH r (id) AS ({rows})
@@ -101,6 +111,21 @@ def join_frozen(joined: Sequence[tuple[str, int]]) -> None:
 def close_group(export_id: str, source_id: str) -> None:
     """Let no finding join a group any more, and name the finding that it is left with."""
     execute(_CLOSE, (source_id, export_id))
+
+
+def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
+    """Return those of the exports that exist, each with its siblings as JSON."""
+    return [(row[0], row[1]) for row in rows_over(_SIBLINGS, ("TEXT",), [(each,) for each in export_ids])]
+
+
+def count_fixed(more: Mapping[str, int]) -> None:
+    """Count fixed findings of locked exports, more or fewer; close the groups whose findings are all fixed."""
+    execute_over(_COUNT_FIXED, ("TEXT", "INTEGER"), list(more.items()))
+
+
+def close_groups(export_ids: Iterable[str]) -> None:
+    """Let no finding join some groups any more."""
+    execute_over(_CLOSE_GROUPS, ("TEXT",), [(each,) for each in export_ids])
 
 
 def move_findings(moved: Sequence[tuple[str, str]]) -> None:

@@ -16,9 +16,9 @@ from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
+from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
-from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
 from storage.triage import groups
 from storage.triage.groups import Extension, OpenGroup
@@ -74,7 +74,7 @@ class GroupedPostback:
             for rule, each in self.opened.items()
             if rule in rules and each.group is None and each.row.status != ExportStatus.DISMISSED.value
         }
-        life_cycle_sql.close_groups(closed.values())
+        groups_sql.close_groups(closed.values())
         opened = {rule: each for rule, each in self.opened.items() if rule not in closed}
         again = replace(self, issues=issues, opened=opened)
         fresh = again.export_ids(now)

@@ -16,7 +16,7 @@ from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
 from storage.db.columns import JsonField
-from storage.exports import transitions
+from storage.exports import groups_sql, transitions
 from storage.exports.transitions_sql import LockedExport
 from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
@@ -71,7 +71,7 @@ def advance(
     counts = Counter(each.export_id for each in fixed)
     counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
     more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
-    life_cycle_sql.count_fixed(more)
+    groups_sql.count_fixed(more)
     fewer = [exports[id_] for id_, count in more.items() if count < 0 and exports[id_].status not in _ENDED]
     return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
 
@@ -88,7 +88,7 @@ def _after_report(finding: ReportedFinding) -> tuple[LifeCycle, RunOutcome | Non
 
 def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExport], dict[str, Sequence[str]]]:
     """Lock exports and their siblings in the order of their ids; return them, and the siblings of each of `export_ids`."""
-    found = life_cycle_sql.siblings({each for each in export_ids if each is not None})
+    found = groups_sql.siblings({each for each in export_ids if each is not None})
     sets = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
     wanted = sorted({each for siblings in sets.values() for each in siblings})
     return transitions.lock_many([ExportReference(each) for each in wanted], None), sets

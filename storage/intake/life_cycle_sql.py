@@ -1,6 +1,6 @@
 """The statements of findings that a scan run did not report, or that were fixed before it did: every postback runs one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ from schemas.findings.life_cycle import LifeCycle, RunOutcome
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
 from storage.db.engine import is_sqlite, rows
-from storage.db.models import ExportRow, FindingRow, FindingSightingRow
+from storage.db.models import FindingRow, FindingSightingRow
 
 #: Open findings of a page that the run has not reported, and has not counted as missing.
 _UNREPORTED: Final = """
@@ -34,17 +34,6 @@ _OUTCOME_TYPES: Final = column_types(FindingSightingRow, _OUTCOME)
 _WRITE_OUTCOMES: Final = f"""
 INSERT INTO finding_sightings ({", ".join(_OUTCOME)}) {{rows}}
 ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = excluded.outcome"""
-_SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
-#: A group is open until all its findings are fixed.
-_COUNT: Final = """
-WITH r (id, more) AS ({rows})
-UPDATE exports SET findings_fixed = COALESCE(findings_fixed, 0) + r.more, version = version + 1,
-    open_group = CASE WHEN COALESCE(findings_fixed, 0) + r.more >= findings_total THEN NULL ELSE open_group END
-FROM r WHERE exports.id = r.id"""
-_CLOSE: Final = (
-    "WITH r (id) AS ({rows}) UPDATE exports SET open_group = NULL, version = version + 1 FROM r WHERE exports.id = r.id"
-)
-_EXPORT_ID: Final = column_types(ExportRow, ("id",))
 
 
 class UnreportedFinding(NamedTuple):
@@ -90,18 +79,3 @@ def write(changed: Sequence[tuple[str, tuple[LifeCycle, RunOutcome | None]]], sc
     execute_over(_WRITE, _WRITE_TYPES, values)
     outcomes = [(finding_id, scan_run_id, at, outcome and outcome.value) for finding_id, (_, outcome) in changed]
     execute_over(_WRITE_OUTCOMES, _OUTCOME_TYPES, outcomes)
-
-
-def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
-    """Return those of the exports that exist, each with its siblings as JSON."""
-    return [(row[0], row[1]) for row in rows_over(_SIBLINGS, _EXPORT_ID, [(each,) for each in export_ids])]
-
-
-def count_fixed(more: Mapping[str, int]) -> None:
-    """Count fixed findings of locked exports, more or fewer; close the groups whose findings are all fixed."""
-    execute_over(_COUNT, (*_EXPORT_ID, "INTEGER"), list(more.items()))
-
-
-def close_groups(export_ids: Iterable[str]) -> None:
-    """Let no finding join some groups any more."""
-    execute_over(_CLOSE, _EXPORT_ID, [(each,) for each in export_ids])
