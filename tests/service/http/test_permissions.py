@@ -21,6 +21,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, Ability, TokenKind
+from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
@@ -48,6 +49,7 @@ from tests.support.factories import (
     make_target,
     plain_email,
     postback,
+    record_postback,
     storefront_diagnostics,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue

@@ -97,7 +97,7 @@ ALL_MIGRATIONS: Final = [
     "0016_trackers",
     "0017_report_uploads",
     "0018_finding_life_cycle",
-    "0020_audit_chain",
+    "0019_audit_chain",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
