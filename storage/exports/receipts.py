@@ -57,7 +57,7 @@ def _entries(found: Sequence[Row]) -> list[dict[str, Any]]:
 def _line(position: int, stored_hash: bytes, before: bytes | None, *columns: Any) -> dict[str, Any]:
     """Return an entry as stored; its hash may contradict it, which the verification finds."""
     previous = GENESIS if before is None else bytes(before).hex()
-    return {**line_of(ChainEntry._make(columns), position, previous), "hash": bytes(stored_hash).hex()}
+    return {**line_of(ChainEntry._make(columns), position, previous), "hash": bytes(stored_hash or b"").hex()}
 
 
 def _attempts(export_id: str) -> Any:

@@ -29,6 +29,7 @@ from schemas.base.timestamps import to_ms
 from service.app import create_app
 from service.console.layout import CONSOLE, CONTENT_SECURITY_POLICY
 from service.console.navigation import LiveCounts
+from service.console.pages.export import ExportReceipt
 from service.console.untrusted_text import pretty, visible
 from storage.db.columns import JsonField
 from storage.db.engine import close_database, connection, execute, open_database, rows
@@ -295,8 +296,8 @@ def pages_of(folder: Path) -> list[str]:
     shown = [path for path, methods in own.items() if "GET" in methods]
     found: list[str] = []
     for path in shown:
-        # What only the script fetches is no page.
-        if path.startswith(CONSOLE) and "/static/" not in path and path != LiveCounts.path:
+        # What only the script fetches is no page, nor is a download.
+        if path.startswith(CONSOLE) and "/static/" not in path and path not in {LiveCounts.path, ExportReceipt.path}:
             noun = re.search(r"\{([a-z]+)_id\}", path)
             table = TABLES.get(noun[1], f"{noun[1]}s") if noun else None
             # Only a prepared ticket is edited.
