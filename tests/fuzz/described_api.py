@@ -27,6 +27,7 @@ from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
 from storage.accounts import projects, sessions, tokens
+from storage.db.engine import rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
 from tests.support.factories import (
@@ -53,7 +54,7 @@ HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
-_ID: Final = re.compile("(blk|exp|hof|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_ID: Final = re.compile("(blk|exp|fnd|hof|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
 #: The prefix of each id that a path names.
 _KINDS: Final = {
     "export_id": "exp",
@@ -63,6 +64,7 @@ _KINDS: Final = {
     "rule_id": "rul",
     "session_id": "ses",
     "handoff_id": "hof",
+    "finding_id": "fnd",
 }
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
@@ -89,6 +91,7 @@ class DescribedApi:
             "rul": [make_rule(self.customer, _LABELLING).id for _ in range(40)],
             "ses": self._sessions(),
             "hof": [make_handoff(self.customer).id],
+            "fnd": [row[0] for row in rows("SELECT id FROM findings ORDER BY id")],
         }
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
         settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})

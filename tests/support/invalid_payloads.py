@@ -117,7 +117,7 @@ _TRACKERS: Final = [
     )
 ]
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
-_HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
+_HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}, "rules": ["img-alt", "csp*"]}
 #: What a message with an attachment is in the plain form.
 _ATTACHED: Final = [{"name": "a.png", "content_type": "image/png", "size_bytes": 8}]
 _ENCLOSED: Final = [{"Name": "b.png", "Data": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}]
@@ -382,7 +382,7 @@ class _Open:
 def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
     ids["rule_id"], ids["job_id"] = world.rule_id, world.job_id
-    ids["project_id"] = str(world.customer.project_id)
+    ids["project_id"], ids["finding_id"] = str(world.customer.project_id), world.finding_id
     return route.format(**ids, session_id=world.session_id, handoff_id=world.handoff_id, file="index.css")
 
 

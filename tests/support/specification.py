@@ -16,6 +16,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import Settings
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from storage.accounts import projects, tokens
+from storage.db.engine import rows
 from storage.exports import recoveries
 from tests.support.factories import (
     NOW,
@@ -66,6 +67,7 @@ class CloudInstallation:
     job_id: str
     session_id: str
     handoff_id: str
+    finding_id: str
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -127,6 +129,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         rule_id=make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id), RuleMatch(rule="none")).id,
         session_id=make_session(customer),
         handoff_id=make_handoff(customer).id,
+        finding_id=rows("SELECT MIN(id) FROM findings")[0][0],
     )
 
 
