@@ -16,7 +16,7 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
-from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, RECOVERY_ID, RULE_ID, TARGET_ID
+from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
 from service.openapi.targets import TARGET
 from service.operations.wiring import build_operations
 
@@ -50,6 +50,8 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "job_id": "",
     "rule_id": "",
     "handoff_id": "",
+    # A list names those of the installation.
+    "finding_id": FINDING_ID,
 }
 
 #: Every request, in the order of a run: its operation, and the name of the example that it sends.
@@ -92,6 +94,8 @@ _STEPS: Final = (
     ("listBulkJobs", ""),
     ("readBulkJob", ""),
     ("cancelBulkJob", "Nothing"),
+    ("listFindings", ""),
+    ("readFinding", ""),
     ("listProjects", ""),
     ("readProject", ""),
     ("changeProject", "One ticket for each finding"),
@@ -129,10 +133,11 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
-#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202.
+#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202; the example's finding is not there.
 _EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery", "readDeliveryReceipt"), (409,)),
     "decideTicketExports": (202,),
+    "readFinding": (404,),
 }
 
 #: The variable of each security scheme.
@@ -156,6 +161,7 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     RECOVERY_ID: "{{recovery_id}}",
     BULK_JOB_ID: "{{job_id}}",
     RULE_ID: "{{rule_id}}",
+    FINDING_ID: "{{finding_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }
