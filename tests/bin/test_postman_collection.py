@@ -163,8 +163,8 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
             [expected] = _EXPECTED.findall(script(item, "test"))
             assert str(response.status_code) in expected.split(", "), (item["name"], response.text)
     assert len(runner.statuses) == len(list(items(collection))), "names are unique"
-    # Only a delivered export has a receipt, only a failed one can be retried, only a group split, and the example of a finding
-    # is another one's.
+    # Only a delivered export has a receipt, only a failed one can be retried, only a group split, and the example's finding
+    # is not there.
     assert [name for name, status in runner.statuses.items() if status >= 300] == [
         "Get the delivery receipt of an export",
         "Retry a failed or blocked export",
