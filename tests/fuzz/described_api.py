@@ -26,7 +26,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
-from storage.accounts import projects, sessions, tokens
+from storage.accounts import audit_chain, projects, sessions, tokens
 from storage.db.engine import rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
@@ -48,6 +48,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import is_of_the_console
+from tests.support.receipts import deliver
 from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
 
 HOST: Final = "tracker.example.com"
@@ -80,8 +81,14 @@ class DescribedApi:
         # Every approval names this one: no request by a path pauses or deletes it.
         target = make_target(self.customer)
         self._target_id = target.id
-        # A retry needs an export that failed, a split one of several findings.
-        self._needed = {"retry": make_failed(self.customer, target.id, 40), "split": self._groups(40)}
+        delivered = deliver(self.customer, target_id=target.id)
+        audit_chain.extend_to_end()
+        # A retry needs an export that failed, a split one of several findings, a receipt a delivered one.
+        self._needed = {
+            "retry": make_failed(self.customer, target.id, 40),
+            "split": self._groups(40),
+            "receipt": [delivered],
+        }
         self._token = tokens.create(self.customer.email, TokenKind.API, utc_now(), ABILITIES[TokenKind.API])[1]
         self._ids = {
             "exp": make_exports(self.customer, 40),
