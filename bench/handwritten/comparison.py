@@ -39,6 +39,8 @@ _CHANGING: Final = (
 )
 #: What the beginnings of objects and arrays are.
 _JSON: Final = ("{", "[")
+#: Of a SHA-256; every text that is stored as bytes is longer.
+_DIGEST_BYTES: Final = 32
 #: Milliseconds since 1970, and the quotes of a day later; nothing else here is as large.
 _TIMES_FROM: Final = 10**12
 
@@ -56,7 +58,7 @@ def steady(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [steady(member) for member in value]
     if isinstance(value, bytes | memoryview):
-        return steady(bytes(value).decode())
+        return steady(bytes(value).hex() if len(value) == _DIGEST_BYTES else bytes(value).decode())
     if isinstance(value, str):
         # JSON may be spelled with blanks or without.
         return steady(json.loads(value)) if value.startswith(_JSON) else _steady_text(value)

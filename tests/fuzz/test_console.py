@@ -33,7 +33,8 @@ MARKUP: Final = [
     "//evil.example",
 ]
 ALIVE: Final = ("<script>alert", "<img src=x")
-SHOWN: Final = frozenset({200, 303, 404, 422})
+#: Of these, 409 is the receipt of what is not delivered.
+SHOWN: Final = frozenset({200, 303, 404, 409, 422})
 DECIDED: Final = frozenset({303, 403, 404, 409, 422})
 NAMES: Final = (
     *("status", "source", "target", "project", "severity", "topic", "subject", "since", "id", "cursor", "limit", "done"),

@@ -260,9 +260,12 @@ class Machine(RuleBasedStateMachine):
         known = {row[0] for row in rows("SELECT code FROM findings")}
         new = {f"code-{code}" for code in codes} - known
         body = postback(run + 1, [issue(f"code-{code}", location=f"#{code}") for code in codes])
+        # The life cycle of findings has a model of its own: here no run looks for what it does not report.
+        body["page"]["rules"] = [f"code-{code}" for code in codes]
         answer = self.post("/api/scanner/results", body, {"X-Scanner-Secret": self.scanner_secret}, keyed=keyed, death=death)
         assert answer.status_code == 202, answer.text
-        assert answer.json["findings"] == {"new": len(new), "seen": len(set(codes)) - len(new)}, answer.text
+        counts = {"new": len(new), "seen": len(set(codes)) - len(new), "fixed": 0, "reopened": 0}
+        assert answer.json["findings"] == counts, answer.text
         assert len(answer.json["ticket_exports"]) == len(new), answer.text
         for export_id in answer.json["ticket_exports"]:
             self.model.prepared(export_id)

@@ -30,6 +30,7 @@ FORMS: Final[dict[tuple[str, str], str]] = {
     ("approval_rules", "conditions"): '{"severity_at_least":"high"}',
     ("approval_rules", "stopped_reason"): "target_removed",
     ("approval_rules", "id"): f"rul_01J{'0' * 19}%",
+    ("attempts", "outcome"): "retryable",
     ("bulk_jobs", "action"): "dismiss",
     ("bulk_jobs", "errors"): "{}",
     ("bulk_jobs", "id"): f"blk_01J{'0' * 19}%",

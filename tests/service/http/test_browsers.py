@@ -46,6 +46,7 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
         "project_id": "1",
         "session_id": "ses_1",
         "handoff_id": "hof_1",
+        "finding_id": "fnd_1",
         "file": "page.js",
     }
     paths = [route.path.format(**ids) for route in inspect_routes(app) if not is_of_the_console(route.path)]
