@@ -21,7 +21,7 @@ from schemas.exports.attempt_record import Trace
 from schemas.exports.recoveries import RecoveryStatus
 
 #: The outcomes of an attempt.
-OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
+_OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
 
 
 class TicketExportEventExport(ResponseSchema):
@@ -70,8 +70,8 @@ class AttemptDurationsResponse(ResponseSchema):
     total_ms = number("The whole attempt.", nullable=True)
 
 
-class AttemptResponse(ResponseSchema):
-    """One signed POST of one export."""
+class AttemptResultResponse(ResponseSchema):
+    """When one attempt began, and its result."""
 
     id = identifier("att", "The attempt; the receiver got it as `X-Request-Id`.")
     number_ = fields.Integer(
@@ -82,9 +82,14 @@ class AttemptResponse(ResponseSchema):
         metadata={"description": "The number of the attempt, from 1."},
     )
     started_at = moment("When it began.")
-    outcome = one_of(OUTCOMES, "The outcome.")
+    outcome = one_of(_OUTCOMES, "The outcome.")
     response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
     error_code = text("The reason of the failure; null on success.", nullable=True)
+
+
+class AttemptResponse(AttemptResultResponse):
+    """One signed POST of one export."""
+
     retry_after_seconds = number("The receiver's `Retry-After`, in seconds.", nullable=True, attribute="retry_after_s")
     durations = part(AttemptDurationsResponse, "The duration of each phase.", attribute="timings")
 

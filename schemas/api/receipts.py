@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from marshmallow import fields, validate
+from marshmallow import fields
 
-from schemas.api.deliveries import OUTCOMES
+from schemas.api.deliveries import AttemptResultResponse
 from schemas.api.response_fields import (
     DIGEST,
     ResponseSchema,
@@ -12,7 +12,6 @@ from schemas.api.response_fields import (
     identifier,
     moment,
     number,
-    one_of,
     several,
     text,
 )
@@ -21,21 +20,10 @@ from schemas.exports import receipt
 SHA256: Final = "^[0-9a-f]{64}$"
 
 
-class ReceiptAttemptResponse(ResponseSchema):
+class ReceiptAttemptResponse(AttemptResultResponse):
     """One attempt as a receipt shows it; the audit log has its digest."""
 
-    id = identifier("att", "The attempt; the receiver got it as `X-Request-Id`.")
-    number_ = fields.Integer(
-        required=True,
-        data_key="number",
-        attribute="number",
-        validate=validate.Range(min=1),
-        metadata={"description": "The number of the attempt, from 1."},
-    )
     started_at = moment("When it began; in whole seconds, the timestamp that was signed.")
-    outcome = one_of(OUTCOMES, "The outcome.")
-    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
-    error_code = text("The reason of the failure; null on success.", nullable=True)
     address_class = text(
         "The class of the address that was dialed: `public`, or its kind, such as `address_private`.", nullable=True
     )
