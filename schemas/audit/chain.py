@@ -112,8 +112,8 @@ class ChainVerification:
         if self.count == 0 and position > 1:
             anchor = self._anchors.get(position - 1)
             if anchor is None:
-                remedy = f"If you deleted them, pass the anchor of position {position - 1}."
-                raise BrokenChain(f"The log begins at position {position}: the entries before it are missing. {remedy}")
+                next_step = f"If you deleted them, pass the anchor of position {position - 1}."
+                raise BrokenChain(f"The log begins at position {position}: the entries before it are missing. {next_step}")
             self.head = Anchor(position - 1, anchor)
         if position != self.head.position + 1:
             raise BrokenChain(f"Position {self.head.position + 1} is missing: position {position} follows.")

@@ -26,7 +26,7 @@ def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:
     handoff = handoffs.get(handoff_id, principal.user_id)
     if handoff.ability not in principal.abilities:
         raise Forbidden(f"This token lacks the ability {handoff.ability.value}.")
-    # The receiver's ticket is about the project, whoever uploaded it.
+    # A handoff names the ticket: a user who no longer manages the project must not see it.
     manageable(principal, handoff.project_id, handoff.report_id)
     return handoff
 
