@@ -1,0 +1,93 @@
+"""Events: what a target that received a ticket hears of it afterwards, and the bytes that it gets."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from schemas.base.strict_json import canonical
+from schemas.exports.ticket import BODY_VERSION, Source
+
+#: So many of the places that changed are listed; the counts are of all.
+MAX_PLACES: Final = 50
+
+
+class TicketEventType(StrEnum):
+    """What happened to a ticket, with the values of the API; the first that applies is sent."""
+
+    FIXED = "ticket.fixed"
+    REOPENED = "ticket.reopened"
+    UPDATED = "ticket.updated"
+    REDACT = "ticket.redact"
+
+
+class TicketEventStatus(StrEnum):
+    """The status of an event, with the values of the API; nothing leaves the last three."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPlace:
+    """A place that changed: `state` is `open` or `fixed`."""
+
+    url: str
+    location: str
+    state: str
+
+    def record(self) -> dict[str, str]:
+        """Return it as receivers get it."""
+        return {"url": self.url, "location": self.location, "state": self.state}
+
+
+@dataclass(frozen=True, slots=True)
+class TicketChange:
+    """What a scan run changed in a ticket; `places` are some of those that changed, `places_open` is the number of now."""
+
+    places_added: int = 0
+    places_fixed: int = 0
+    places_open: int = 0
+    places: tuple[ChangedPlace, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return it as receivers get it."""
+        return {
+            "places_added": self.places_added,
+            "places_fixed": self.places_fixed,
+            "places_open": self.places_open,
+            "places": [each.record() for each in self.places[:MAX_PLACES]],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EventTicket:
+    """The ticket of an event: `title` is None once it is redacted; the provider ticket is what the target created."""
+
+    export_id: str
+    target_id: str
+    source: Source
+    title: str | None
+    digest: str
+    provider_ticket_id: str | None = None
+    provider_ticket_url: str | None = None
+
+
+def event_body(
+    event_id: str, event_type: TicketEventType, ticket: EventTicket, change: TicketChange, created_at: str
+) -> bytes:
+    """Return the bytes a receiver gets: the same for every attempt. `created_at` is in RFC 3339, UTC."""
+    provider_id, provider_url = ticket.provider_ticket_id, ticket.provider_ticket_url
+    return canonical(
+        {
+            "id": event_id,
+            "type": event_type.value,
+            "version": BODY_VERSION,
+            "created_at": created_at,
+            "export": {"id": ticket.export_id, "target_id": ticket.target_id, "source": ticket.source.record()},
+            "ticket": {"title": ticket.title, "digest": ticket.digest},
+            "provider_ticket": None if provider_id is None else {"id": provider_id, "url": provider_url},
+            "change": change.record(),
+        }
+    )
