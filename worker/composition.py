@@ -31,6 +31,7 @@ from worker.background import (
     recoveries,
     report_uploads,
     retention,
+    ticket_events,
     validations,
 )
 from worker.background.account_tasks import AccountTask
@@ -103,6 +104,9 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     vault = Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
     validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
+    event_options = compose_event_options(settings, now)
+    forming = ticket_events.EventFormingTask(event_options)
+    events = compose_event_task(settings, ticket_events.EVENTS_AT_ONCE, event_options)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = recoveries.RecoveryTask(wake_ups, now)
@@ -120,6 +124,8 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
         ),
+        BackgroundTask("event-forming", forming.run_once, ticket_events.POLL_S),
+        AccountTask("ticket-events", events.claim, events.send, ticket_events.EVENTS_AT_ONCE, ticket_events.POLL_S),
         BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
@@ -137,6 +143,25 @@ def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> p
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
     trackers = TrackerRunner(client, vault, settings.public_base_url)
     return pings.PingTask(signed_post, worker_name(), now, trackers)
+
+
+def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_events.EventOptions:
+    """Return how events are formed and sent."""
+    return ticket_events.EventOptions(
+        Schedule(settings.retry_schedule_s, settings.max_age),
+        settings.event_settle_s,
+        settings.delivery_timeout_s + ticket_events.LEASE_MARGIN_S,
+        worker_name(),
+        now,
+    )
+
+
+def compose_event_task(settings: Settings, at_once: int, options: ticket_events.EventOptions) -> ticket_events.EventTask:
+    """Return the task that sends events, for `at_once` threads."""
+    client = compose_client(settings, at_once)
+    vault = Vault(settings.encryption_keys)
+    signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
+    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, settings.public_base_url), options)
 
 
 def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:

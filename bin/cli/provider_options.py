@@ -1,13 +1,17 @@
 """Options that become the settings of a target's provider."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from bin.cli.records import Command
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.targets.providers import provider, setting_from
 from schemas.targets.webhook_options import BodyFormat, Signature
+
+#: The value of `--event` that asks for none.
+NO_EVENTS: Final = "none"
 
 
 def settings_options(command: Command) -> Command:
@@ -26,7 +30,7 @@ def settings_options(command: Command) -> Command:
 
 
 def webhook_options(command: Command) -> Command:
-    """Add `--signature` and `--format`."""
+    """Add `--signature`, `--format` and `--event`."""
     signature = click.option(
         "--signature",
         type=click.Choice([each.value for each in Signature]),
@@ -38,12 +42,21 @@ def webhook_options(command: Command) -> Command:
         type=click.Choice([each.value for each in BodyFormat]),
         help="The form in which deliveries to a webhook carry the ticket.",
     )
-    return signature(body_format(command))
+    events = click.option(
+        "--event",
+        "events",
+        multiple=True,
+        type=click.Choice([*ALL_EVENTS, NO_EVENTS]),
+        help="An event that the target hears about its tickets; may be repeated. A new webhook hears none, a tracker all.",
+    )
+    return signature(body_format(events(command)))
 
 
-def webhook_members(signature: str | None, body_format: str | None) -> dict[str, str]:
+def webhook_members(signature: str | None, body_format: str | None, events: Sequence[str]) -> dict[str, Any]:
     """Return what these options name as members of a form."""
-    return {name: value for name, value in (("signature", signature), ("format", body_format)) if value is not None}
+    members: dict[str, Any] = {"events": [each for each in events if each != NO_EVENTS]} if events else {}
+    named = (("signature", signature), ("format", body_format))
+    return members | {name: value for name, value in named if value is not None}
 
 
 def settings_from(

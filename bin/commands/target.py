@@ -95,6 +95,7 @@ def add(
     labels: tuple[str, ...],
     signature: str | None,
     body_format: str | None,
+    events: tuple[str, ...],
     limit_members: dict[str, int | None],
     url: str | None,
     as_json: bool,
@@ -116,7 +117,7 @@ def add(
         "base_url": base_url,
         "name": name or place_of(base_url),
         **limit_members,
-        **webhook_members(signature, body_format),
+        **webhook_members(signature, body_format, events),
     }
     if given := settings_from(provider_key, settings, labels):
         members["provider_settings"] = given
@@ -156,6 +157,7 @@ def set_members(
     labels: tuple[str, ...],
     signature: str | None,
     body_format: str | None,
+    events: tuple[str, ...],
     limit_members: dict[str, int | None],
     as_json: bool,
 ) -> None:
@@ -168,7 +170,7 @@ def set_members(
     members: dict[str, Any] = {
         **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
         **limit_members,
-        **webhook_members(signature, body_format),
+        **webhook_members(signature, body_format, events),
     }
     if not (members or settings or labels):
         raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format or --max-per-minute.")

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from marshmallow import fields
+from marshmallow import fields, validate
 
 from schemas.api.response_fields import (
     FINGERPRINT,
@@ -20,6 +20,7 @@ from schemas.api.response_fields import (
     text,
     truth,
 )
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import FAILING_AFTER, Target, TargetStatus, as_shown
 from schemas.targets.webhook_options import BodyFormat, Signature
@@ -108,6 +109,9 @@ class TargetResponse(ResponseSchema):
     provider_settings = free("The settings of the tracker; empty for a webhook.")
     signature = one_of(Signature, "What signs deliveries to a webhook.")
     format = one_of(BodyFormat, "The form of a delivery's body.")
+    events = several(
+        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it hears about tickets it received."
+    )
     headers = several(fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.")
     standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")

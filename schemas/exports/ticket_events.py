@@ -4,20 +4,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from schemas.base.strict_json import canonical
+from schemas.base.strict_json import JsonValue, canonical
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.ticket import BODY_VERSION, Source
 
 #: So many of the places that changed are listed; the counts are of all.
 MAX_PLACES: Final = 50
-
-
-class TicketEventType(StrEnum):
-    """What happened to a ticket, with the values of the API; the first that applies is sent."""
-
-    FIXED = "ticket.fixed"
-    REOPENED = "ticket.reopened"
-    UPDATED = "ticket.updated"
-    REDACT = "ticket.redact"
 
 
 class TicketEventStatus(StrEnum):
@@ -27,6 +19,14 @@ class TicketEventStatus(StrEnum):
     DELIVERED = "delivered"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class PlaceChange(StrEnum):
+    """What a scan run changed in a finding of a ticket."""
+
+    ADDED = "added"
+    FIXED = "fixed"
+    REOPENED = "reopened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ def event_body(
     event_id: str, event_type: TicketEventType, ticket: EventTicket, change: TicketChange, created_at: str
 ) -> bytes:
     """Return the bytes a receiver gets: the same for every attempt. `created_at` is in RFC 3339, UTC."""
-    provider_id, provider_url = ticket.provider_ticket_id, ticket.provider_ticket_url
+    provider_ticket: JsonValue = {"id": ticket.provider_ticket_id, "url": ticket.provider_ticket_url}
+    if ticket.provider_ticket_id is None and ticket.provider_ticket_url is None:
+        provider_ticket = None
     return canonical(
         {
             "id": event_id,
@@ -87,7 +89,7 @@ def event_body(
             "created_at": created_at,
             "export": {"id": ticket.export_id, "target_id": ticket.target_id, "source": ticket.source.record()},
             "ticket": {"title": ticket.title, "digest": ticket.digest},
-            "provider_ticket": None if provider_id is None else {"id": provider_id, "url": provider_url},
+            "provider_ticket": provider_ticket,
             "change": change.record(),
         }
     )

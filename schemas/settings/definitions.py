@@ -325,6 +325,13 @@ SETTINGS: Final = (
         "completed scan runs in a row that looked at the page of a finding and did not report it, until it is fixed",
     ),
     Setting(
+        "EVENT_SETTLE_SECONDS",
+        "event_settle_s",
+        values.whole(0, 86_400),
+        "60",
+        "seconds without a postback of a scan run, until targets hear what it changed in their tickets",
+    ),
+    Setting(
         "MAX_FINDINGS_PER_ACCOUNT",
         "max_findings_per_account",
         values.whole(1),
@@ -471,6 +478,7 @@ class Settings:
     rate_limit_per_minute: int
     auth_failures_per_minute: int
     fixed_after_runs: int
+    event_settle_s: int
     max_findings_per_account: int
     max_waiting_exports_per_account: int
     max_targets_per_account: int

@@ -6,7 +6,19 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_URL, AnyObject, Form, MayName, NoMembers, Text, WholeNumber, optional, required
+from schemas.base.fields import (
+    MAX_URL,
+    AnyObject,
+    Form,
+    MayName,
+    NoMembers,
+    Several,
+    Text,
+    WholeNumber,
+    optional,
+    required,
+)
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
 from schemas.targets.webhook_options import BodyFormat, Signature
@@ -46,6 +58,15 @@ def _format_field(**options: Any) -> Text:
         "(`cloudevents-binary`), or a SARIF 2.1.0 log."
     )
     return Text(allowed=[each.value for each in BodyFormat], metadata={"description": description}, **options)
+
+
+def _events_field(**options: Any) -> Several:
+    description = (
+        "The events that the target hears about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`, "
+        "`ticket.redact`. A webhook hears of none unless they are named, a tracker of all."
+    )
+    entry = Text(allowed=ALL_EVENTS)
+    return Several(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)
 
 
 class _FormWithUrl(Form):
@@ -115,6 +136,7 @@ class TargetEditForm(_FormWithUrl):
     provider_settings = AnyObject(metadata={"description": f"{_SETTINGS} They replace all settings of the target."})
     signature = _signature_field()
     format = _format_field()
+    events = _events_field()
 
     @validates_schema(skip_on_field_errors=True)
     def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
@@ -132,15 +154,16 @@ def settings_form(provider_key: str) -> Form:
 
 
 def _forms_by_provider(trackers: Mapping[str, Tracker]) -> Iterator[tuple[str, Form]]:
-    options = {
+    options: dict[str, fields.Field[Any]] = {
         "signature": _signature_field(load_default=Signature.SERVICE.value),
         "format": _format_field(load_default=BodyFormat.TICKET.value),
+        "events": _events_field(load_default=()),
     }
     yield GENERIC_WEBHOOK, _form("WebhookTargetForm", (GENERIC_WEBHOOK,), _settings_field(NoMembers), **options)
     for key, tracker in trackers.items():
         limit = _limit_field(load_default=tracker.max_per_minute, allow_none=True)
-        settings = _settings_field(tracker.settings_form)
-        yield key, _form(f"{key.title()}TargetForm", (key,), settings, max_per_minute=limit)
+        settings, events = _settings_field(tracker.settings_form), _events_field(load_default=ALL_EVENTS)
+        yield key, _form(f"{key.title()}TargetForm", (key,), settings, max_per_minute=limit, events=events)
 
 
 def _settings_field(form: type[Form]) -> fields.Nested:

@@ -1,6 +1,6 @@
 """A ticket export target: where tickets are delivered. Its record shows a secret's fingerprint, never the secret."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -62,6 +62,7 @@ class TargetRequest:
     provider_settings: Mapping[str, Any] = field(default_factory=dict)
     signature: str = Signature.SERVICE.value
     format: str = BodyFormat.TICKET.value
+    events: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class TargetEdit:
     provider_settings: Mapping[str, Any] | None = None
     signature: str | None = None
     format: str | None = None
+    events: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Target:
     provider_settings: Mapping[str, Any] = field(default_factory=dict)
     signature: str = Signature.SERVICE.value
     format: str = BodyFormat.TICKET.value
+    events: Sequence[str] = ()
     headers: tuple[TargetHeader, ...] = ()
     standard_secret_fingerprint: str | None = None
 

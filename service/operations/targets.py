@@ -24,6 +24,7 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import transitions, worker_heartbeats
+from storage.exports.events import deliveries
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, targets, validations
@@ -131,6 +132,8 @@ class TargetOperations:
         default, account_id = self.default_secret, actor.account_id
         with engine.transaction():
             targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
+            if verb == "resume":
+                deliveries.resume(target_id, now)
             if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
                 transitions.requeue_blocked(target_id, now, actor.key)
 

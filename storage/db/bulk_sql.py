@@ -34,7 +34,7 @@ def insert_records(model: type[Model], records: Sequence[Mapping[str, Any]]) -> 
         execute_over(sql, types, [tuple(record.values()) for record in records])
 
 
-def lock_row(model: type[Model], row_id: str) -> None:
+def lock_row(model: type[Model], row_id: str | int) -> None:
     """On PostgreSQL, keep others from changing a row until the transaction ends; SQLite has one writer."""
     if not is_sqlite():
         rows(f"SELECT 1 FROM {model._meta.table_name} WHERE id = ? FOR UPDATE", (row_id,))  # noqa: S608 - our own name

@@ -19,9 +19,11 @@ from peewee import (
     TextField,
 )
 
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket_events import PlaceChange, TicketEventStatus
 from schemas.findings.life_cycle import RunOutcome
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError
@@ -106,6 +108,9 @@ class ScanRunRow(BaseModel):
     status = TextField()
     created_at = MomentField()
     updated_at = MomentField()
+    #: Whether `ticket_changes` has rows of it, and when they were last read.
+    has_changes = BooleanField(default=False)
+    changes_read_at = MomentField(null=True)
 
 
 class PageResultRow(BaseModel):
@@ -184,6 +189,8 @@ class TargetRow(BaseModel):
     #: How requests to a webhook are signed, and in which form they carry the ticket.
     signature = TextField(default="service")
     format = TextField(default="ticket")
+    #: The types of events that it asks for.
+    events = JsonField(default=list)
     #: The target's own headers as a JSON object, sealed, and each name with its fingerprint.
     headers_sealed = BlobField(null=True)
     header_fingerprints = JsonField(default=list)
@@ -293,6 +300,8 @@ class ExportRow(BaseModel):
     approved_by_rule_id = TextField(null=True)
     #: The ids of all exports of one ticket that was approved for several targets.
     siblings = JsonField(null=True)
+    #: The types of events that its approval covers: those that its target asked for then.
+    events = JsonField(null=True)
 
 
 class ExportTermRow(BaseModel):
@@ -351,6 +360,46 @@ class AttemptRow(BaseModel):
     body_sha256 = TextField(null=True)
     #: Of the part of the response that was read.
     response_sha256 = TextField(null=True)
+
+
+class TicketChangeRow(BaseModel):
+    """What a scan run changed in a finding of an approved export, until an event tells it."""
+
+    scan_run = ForeignKeyField(ScanRunRow, on_delete="CASCADE")
+    export = ForeignKeyField(ExportRow, on_delete="CASCADE")
+    finding_id = TextField()
+    change = EnumField(PlaceChange)
+    changed_at = MomentField()
+
+    class Meta:
+        primary_key = CompositeKey("scan_run", "export", "finding_id")
+
+
+class TicketEventRow(BaseModel):
+    """One event for the target of an exported ticket; those of one export are delivered in the order of their numbers."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(AccountRow)
+    export = ForeignKeyField(ExportRow, on_delete="CASCADE")
+    target = ForeignKeyField(TargetRow)
+    number = IntegerField()
+    type = EnumField(TicketEventType)
+    status = EnumField(TicketEventStatus)
+    #: The bytes every attempt sends; erased when the event has ended.
+    body = BlobField(null=True)
+    #: Attempts begun, and the record of each that ended.
+    attempts = IntegerField()
+    attempt_records = JsonField()
+    error_code = TextField(null=True)
+    #: What was done at a tracker.
+    result = TextField(null=True)
+    #: Whether an earlier attempt may have been applied although no response said so.
+    is_outcome_unknown = BooleanField()
+    #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
+    due_at = MomentField(null=True)
+    lease = TextField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
 
 
 class EvidenceCaptureRow(BaseModel):
@@ -728,6 +777,8 @@ ALL: tuple[type[BaseModel], ...] = (
     ExportTermRow,
     ExportSearchRow,
     AttemptRow,
+    TicketChangeRow,
+    TicketEventRow,
     EvidenceCaptureRow,
     DiagnosticRow,
     HandoffRow,

@@ -38,6 +38,8 @@ from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.exports import groups_sql
+from storage.exports.events import deliveries
+from storage.exports.events.redaction import redact_events
 from storage.exports.queries import get, recoverable
 from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
@@ -161,7 +163,7 @@ def approve_many(
             return export.target_id == target_id
 
         results, held = judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        approve_locked([(each, target_id) for each in held], now, approver_columns(actor))
+        approve_locked([(each, target_id) for each in held], now, actor)
         append_transitions(held, Transition.APPROVE, now, actor, reason)
         return results
 
@@ -305,6 +307,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     """
     found = _unredacted(export_ids)
     ids, stub = [export_id for export_id, _ in found], REDACTED_TICKET.record()
+    redact_events(ids, now)
     update(
         ids,
         version=ExportRow.version + 1,
@@ -320,6 +323,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         provider_ticket_id=None,
         provider_ticket_url=None,
         redacted_at=now,
+        events=None,
         # A manual export has a source id in its author's own words; other sources have identifiers of ours.
         source_id=Case(None, [(ExportRow.source_type == MANUAL, "redacted")], ExportRow.source_id),
     )
@@ -482,15 +486,6 @@ def redaction_error(export: LockedExport) -> Conflict | None:
     return Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
 
 
-def approver_columns(actor: str) -> dict[str, Any]:
-    """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
-    kind, _, actor_id = actor.partition(":")
-    return {
-        "approved_by_user_id": int(actor_id) if kind == "user" and actor_id.isdecimal() else None,
-        "approved_by_rule_id": actor_id if kind == "rule" else None,
-    }
-
-
 def append_transitions(
     exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None
 ) -> None:
@@ -623,6 +618,7 @@ def _unblock(
     if lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
         requeue_blocked(target_id, now, actor, export.id)
+        deliveries.resume(target_id, now)
 
 
 def transition_many(

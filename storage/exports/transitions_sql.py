@@ -1,5 +1,6 @@
 """The statements of approvals and rules, over many exports at once, and what approvals and retries read of targets."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -9,6 +10,7 @@ from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.exports.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
 from schemas.targets.target import TargetStatus
+from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
 from storage.db.engine import is_sqlite, rows
@@ -18,8 +20,11 @@ from storage.db.models import ExportRow, TargetRow
 _STAYS: Final = " FOR KEY SHARE OF t"
 _APPROVE: Final = """
 WITH r (id, target_id, body) AS ({{rows}})
-UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = version + 1
-FROM r WHERE exports.id = r.id"""
+UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = version + 1,
+    events = (SELECT t.events FROM targets t WHERE t.id = r.target_id)
+FROM r WHERE exports.id = r.id
+RETURNING exports.id, exports.events"""
+_NO_EVENTS: Final = "[]"
 _WRITE: Final = """
 WITH r ({names}) AS ({{rows}})
 UPDATE exports SET {changes}, version = version + 1
@@ -48,6 +53,8 @@ class LockedExport(NamedTuple):
     preview_problems: Any
     rule: str | None
     approved_at: datetime | None
+    #: The types of events that its approval covers.
+    events: Any
     redacted_at: datetime | None
 
 
@@ -72,8 +79,11 @@ WITH r (id) AS ({{rows}})
 SELECT t.id, {select_list(LockedTarget, {"t": TargetRow})} FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
 
 
-def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, approver: Mapping[str, Any]) -> None:
-    """Freeze the bytes of locked exports, each for a target, and make them due; `approver` has the columns that name it."""
+def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str) -> None:
+    """Freeze the bytes of locked exports, each for a target, and make them due.
+
+    The approval covers the events that the target asks for now; the audit log names them.
+    """
     at = to_ms(now)
     changes = {
         "status": TRANSITIONS[Transition.APPROVE].target.value,
@@ -82,11 +92,28 @@ def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, a
         "schedule_began_at": at,
         "snoozed_at": None,
         "snoozed_until": None,
-        **approver,
+        **approver_columns(actor),
     }
     sql = _APPROVE.format(changes=", ".join(f"{name} = ?" for name in changes))
     frozen = [(each.id, target_id, frozen_body(each, target_id, now)) for each, target_id in exports]
-    execute_over(sql, column_types(ExportRow, ("id", "target_id", "body")), frozen, tuple(changes.values()))
+    types = column_types(ExportRow, ("id", "target_id", "body"))
+    covered = rows_over(sql, types, frozen, tuple(changes.values()))
+    append_all(
+        [
+            AuditEntry(at, actor, "approve_events", export_id, reason=" ".join(json.loads(events)))
+            for export_id, events in covered
+            if events != _NO_EVENTS
+        ]
+    )
+
+
+def approver_columns(actor: str) -> dict[str, Any]:
+    """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
+    kind, _, actor_id = actor.partition(":")
+    return {
+        "approved_by_user_id": int(actor_id) if kind == "user" and actor_id.isdecimal() else None,
+        "approved_by_rule_id": actor_id if kind == "rule" else None,
+    }
 
 
 def has_rules(account_id: int) -> bool:

@@ -13,10 +13,12 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.exports.group_ticket import Group, Place, group_ticket, highest, new_group, with_findings
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source, Ticket
+from schemas.exports.ticket_events import PlaceChange
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
 from storage.exports import groups_sql
+from storage.exports.events.changes_sql import NotedChange, note
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare
 from storage.intake.findings_sql import PostedRun
@@ -120,6 +122,7 @@ class GroupedPostback:
         stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
         tickets = {rule: each.ticket for rule, each in {**prepared, **self.tickets(stale)}.items()}
         drafts, extensions, waiting, changed = [], [], [], []
+        noted: list[NotedChange] = []
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
@@ -130,6 +133,8 @@ class GroupedPostback:
                 changed.append(export_id)
             elif opened.group is None:
                 waiting.append((opened.row, len(each.marks)))
+                if opened.row.events not in {None, "[]"}:
+                    noted += [NotedChange(opened.row.id, finding_ids[mark], PlaceChange.ADDED) for mark in each.marks]
             elif each.marks or tickets[rule].text != opened.row.ticket:
                 extensions.append(Extension(opened.row, tickets[rule], len(each.marks)))
                 changed.append(opened.row.id)
@@ -137,6 +142,7 @@ class GroupedPostback:
         prepare(drafts, now, actor, limits, None)
         groups.extend(extensions, now, actor)
         groups.join_frozen(waiting, now, actor)
+        note(noted, self.postback.scan_run_id, now)
         return changed
 
     def _ticket(self, rule: str, joining: Joining) -> Ticket:

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket_events import PlaceChange
 from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report, is_checked, looks_at_page
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
 from storage.db.columns import JsonField
 from storage.exports import groups_sql, transitions
+from storage.exports.events.changes_sql import NotedChange, note, targets_hear
 from storage.exports.transitions_sql import LockedExport
 from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
@@ -66,13 +69,26 @@ def advance(
     if not fixed and not reported:
         return LifeCycleChanges()
     exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
+    # A target that asks for it hears that a delivered ticket is open again; for others a new ticket says so.
     delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
-    renewed = {each.fingerprint: each for each in reopened if each.export_id not in exports or each.export_id in delivered}
+    told = delivered & targets_hear(TicketEventType.REOPENED, exports.values()) if reopened else set()
+    renewed = {
+        each.fingerprint: each for each in reopened if each.export_id not in exports or each.export_id in delivered - told
+    }
     counts = Counter(each.export_id for each in fixed)
     counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
     more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
     groups_sql.count_fixed(more)
-    fewer = [exports[id_] for id_, count in more.items() if count < 0 and exports[id_].status not in _ENDED]
+    fewer = [exports[id_] for id_, count in more.items() if count < 0 and (exports[id_].status not in _ENDED or id_ in told)]
+    changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
+    changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
+    noted = [
+        NotedChange(id_, finding_id, change)
+        for export_id, finding_id, change in changed
+        for id_ in sets.get(export_id or "", ())
+        if id_ in exports and exports[id_].events
+    ]
+    note(noted, postback.scan_run_id, now)
     return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
 
 

@@ -14,6 +14,7 @@ from peewee import fn
 
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
+from schemas.base.ticket_event_types import ordered_events
 from schemas.base.timestamps import to_ms
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
@@ -23,7 +24,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
-from storage.db.models import ExportRow, RecoveryRow, TargetRow
+from storage.db.models import ExportRow, RecoveryRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
@@ -55,12 +56,12 @@ _SHOWN_BY_ATTEMPTS: Final = (
 
 
 class TargetInUse(Conflict):
-    """A target cannot be removed while exports wait for it; `details` has their number by status."""
+    """A target cannot be removed while exports wait for it; `details` has their number by status, and that of events."""
 
     def __init__(self, target_id: str, waiting: Mapping[str, int]) -> None:
         counted = ", ".join(f"{count} {status}" for status, count in waiting.items() if count)
         super().__init__(
-            f"Exports wait for target {target_id} ({counted}). Let them be delivered, or disable the target, which fails "
+            f"Deliveries wait for target {target_id} ({counted}). Let them be delivered, or disable the target, which fails "
             "them; then remove it."
         )
         self.details = waiting
@@ -95,9 +96,9 @@ def edit(
             # The result of a validation under way is that of the former settings.
             changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
             entries.append(("configure_target", None))
-        for member, value in _webhook_options(row, wanted, default).items():
+        for member, value in {**_webhook_options(row, wanted, default), **_events(row, wanted)}.items():
             changes[member] = value
-            entries.append((f"set_{member}", value))
+            entries.append((f"set_{member}", value if isinstance(value, str) else " ".join(value)))
         has_left = _server(base_url, settings) != _server(row.base_url, before)
         is_moved = base_url != row.base_url or (has_left and row.provider_key != GENERIC_WEBHOOK)
         if has_left:
@@ -175,6 +176,12 @@ def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret)
     return changed
 
 
+def _events(row: TargetRow, wanted: TargetEdit) -> dict[str, list[str]]:
+    """Return the events that the target asks for, if they change."""
+    events = None if wanted.events is None else ordered_events(wanted.events)
+    return {} if events in (None, row.events) else {"events": events}
+
+
 def _sent_as_it_is(row: TargetRow) -> tuple[dict[str, Any], str]:
     """Return the columns to erase before anything is sent to another server, and the audit log's word for it."""
     if row.provider_key == GENERIC_WEBHOOK:
@@ -203,4 +210,5 @@ def _count_waiting(target_id: str) -> dict[str, int]:
     part = waiting.limit(MOST_COUNTED).alias("part")
     found = ExportRow.select(part.c.status, fn.COUNT(part.c.status)).from_(part).group_by(part.c.status)
     counted: dict[str, int] = dict(tuples(found))
-    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING}
+    events = TicketEventRow.select().where(TicketEventRow.target == target_id, TicketEventRow.due_at.is_null(False))
+    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING} | {"events": int(events.count())}

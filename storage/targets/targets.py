@@ -7,6 +7,7 @@ from typing import Any, Final
 from peewee import Case
 
 from schemas.base.errors import Conflict, TargetNotFound
+from schemas.base.ticket_event_types import ordered_events
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetHeader, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
@@ -63,6 +64,7 @@ def create(
             "deployment_mode": request.deployment_mode or deployment_mode,
             "created_at": now,
             "provider_settings": json.dumps(request.provider_settings, ensure_ascii=False),
+            "events": ordered_events(request.events),
         }
         row = TargetRow(**values_of(TargetRow, request, **own))
         for column, value in first_state(request.provider_key, missing_secret(row, default), now).items():

@@ -17,12 +17,12 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
+from storage.db.models import TargetRow
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.transitions import (
     append_transitions,
     approval_errors,
-    approver_columns,
     digest_error,
     insert,
     judged,
@@ -73,7 +73,7 @@ def approve_for_all(
         fixed = None if export.findings is None else export.findings[1]
         update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
         exports = [held[0]._replace(id=each) for each in ids]
-        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, approver_columns(actor))
+        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor)
         append_transitions(exports, Transition.APPROVE, now, actor, None)
         return _in_order(ids)
 
@@ -107,6 +107,7 @@ def retry_elsewhere(
             actor,
             export.target_id,
             target=target_id,
+            events=TargetRow.select(TargetRow.events).where(TargetRow.id == target_id),
             body=frozen_body(held[0], target_id, approved_at),
             due_at=now,
             finished_at=None,

@@ -197,8 +197,7 @@ def _decisions(rules: Collection[ApprovalRule], exports: Sequence[_Prepared]) ->
 
 
 def _approve(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
-    approver = {"approved_by_user_id": None, "approved_by_rule_id": rule.id}
-    approve_locked([(each.locked, str(rule.action.target_id)) for each in exports], now, approver)
+    approve_locked([(each.locked, str(rule.action.target_id)) for each in exports], now, rule.actor)
     _append(rule, Transition.APPROVE.value, exports, TRANSITIONS[Transition.APPROVE].target, now)
 
 

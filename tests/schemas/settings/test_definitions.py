@@ -98,6 +98,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "rate_limit_per_minute": 600,
         "auth_failures_per_minute": 20,
         "fixed_after_runs": 2,
+        "event_settle_s": 60,
         "max_findings_per_account": 1_000_000,
         "max_waiting_exports_per_account": 500_000,
         "max_targets_per_account": 1000,

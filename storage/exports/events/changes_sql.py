@@ -1,0 +1,46 @@
+"""What scan runs changed in approved exports, hand-written because postbacks store it; `forming` makes events of it."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.base.timestamps import to_ms
+from schemas.exports.ticket_events import PlaceChange
+from storage.db.bulk_sql import execute_over, rows_over
+from storage.db.columns import column_types
+from storage.db.engine import execute
+from storage.db.models import TicketChangeRow
+from storage.exports.transitions_sql import LockedExport
+
+_NAMES: Final = ("scan_run_id", "export_id", "finding_id", "change", "changed_at")
+_ADD: Final = f"""
+INSERT INTO ticket_changes ({", ".join(_NAMES)}) {{rows}}
+ON CONFLICT (scan_run_id, export_id, finding_id) DO UPDATE SET change = excluded.change, changed_at = excluded.changed_at"""
+_HEARING: Final = """
+WITH r (id, target_id) AS ({rows})
+SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
+_MARK: Final = "UPDATE scan_runs SET has_changes = ? WHERE id = ? AND NOT has_changes"
+
+
+class NotedChange(NamedTuple):
+    """A finding that changed, and the export whose target may hear of it."""
+
+    export_id: str
+    finding_id: str
+    change: PlaceChange
+
+
+def targets_hear(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
+    """Return those of the exports whose approval covers an event for which their targets ask now."""
+    covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
+    return {row[0] for row in rows_over(_HEARING, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
+
+
+def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime) -> None:
+    """Store what a scan run changed. The caller holds the transaction, and the lock of the run."""
+    if not changes:
+        return
+    values = [(scan_run_id, each.export_id, each.finding_id, each.change.value, to_ms(now)) for each in changes]
+    execute_over(_ADD, column_types(TicketChangeRow, _NAMES), values)
+    execute(_MARK, (True, scan_run_id))

@@ -1,0 +1,194 @@
+"""Deliveries of events: claim, give back, record an attempt. Those of one export are delivered one after the other.
+
+An event waits until its ticket is delivered and its target accepts deliveries. Each write after the claim names its lease.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from peewee import SQL, Case, fn
+
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.base.timestamps import to_ms
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket_events import TicketEventStatus
+from schemas.targets.delivery_options import DeliveryOptions
+from schemas.targets.target import TargetStatus
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db.columns import columns
+from storage.db.engine import transaction
+from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.models import ExportRow, TargetRow, TicketEventRow
+from storage.db.queries import tuples
+from storage.targets.delivery_options import OPTION_FIELDS, options_from
+
+#: Events that cannot be sent now, put off in one transaction.
+PUT_OFF_AT_ONCE: Final = 500
+#: When such an event is looked at again: the longer it waits, the later, at most this much.
+_LONGEST_WAIT_S: Final = 600
+_SHORTEST_WAIT_S: Final = 5
+
+_JOBS: Final = LeasedJobs(TicketEventRow, due_at="due_at")
+_IS_OPEN: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & TargetRow.deleted_at.is_null()
+
+
+class DueEvent(NamedTuple):
+    """An event that is due, its ticket and its target."""
+
+    id: str
+    account_id: int
+    export_id: str
+    target_id: str
+    number: int
+    type: TicketEventType
+    body: bytes
+    attempts: int
+    attempt_records: list[dict[str, Any]]
+    is_outcome_unknown: bool
+    due_at: datetime
+    created_at: datetime
+    lease: str | None
+    provider_ticket_id: str | None
+    base_url: str
+    secret_sealed: bytes | None
+    max_per_minute: int | None
+    options: DeliveryOptions
+
+
+def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent | None:
+    """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
+    own = columns(
+        DueEvent,
+        TicketEventRow,
+        provider_ticket_id=ExportRow.provider_ticket_id,
+        base_url=TargetRow.base_url,
+        secret_sealed=TargetRow.secret_sealed,
+        max_per_minute=TargetRow.max_per_minute,
+        # Its first column, the others follow.
+        options=OPTION_FIELDS[0],
+    )
+    found = (
+        _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _is_first()).order_by(TicketEventRow.due_at).limit(1)
+    )
+    if excluded:
+        found = found.where(TicketEventRow.account.not_in(list(excluded)))
+    for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
+        values, options = row[: -len(OPTION_FIELDS)], row[-len(OPTION_FIELDS) :]
+        event = DueEvent._make([*values, options_from(options)])
+        sealed = None if event.secret_sealed is None else bytes(event.secret_sealed)
+        # Its last attempt ended with its lease, at an unknown moment.
+        is_unknown = event.is_outcome_unknown or event.lease is not None
+        return event._replace(body=bytes(event.body), secret_sealed=sealed, is_outcome_unknown=is_unknown)
+    return None
+
+
+def claim(event: DueEvent, now: datetime, lease_s: float) -> DueEvent | None:
+    """Claim an event for one attempt and return it with its lease; None if another worker was first."""
+    with transaction():
+        lease = _JOBS.claim(event.id, event.due_at, now, lease_s, attempts=TicketEventRow.attempts + 1)
+    return event._replace(lease=lease, attempts=event.attempts + 1) if lease else None
+
+
+def put_off(event: DueEvent, until: datetime) -> None:
+    """Let an event that is not claimed wait, without an attempt."""
+    with transaction():
+        compare_and_swap(TicketEventRow, event.id, TicketEventRow.due_at == event.due_at, due_at=until)
+
+
+def results_before(event: DueEvent) -> list[str]:
+    """Return what earlier events of the same ticket have done at its tracker, in order."""
+    earlier = TicketEventRow.select(TicketEventRow.result).where(
+        TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
+    )
+    return [row[0] for row in tuples(earlier.order_by(TicketEventRow.number))]
+
+
+def record_attempt(
+    event: DueEvent,
+    record: Mapping[str, Any],
+    status: TicketEventStatus,
+    next_at: datetime | None,
+    now: datetime,
+    actor: str,
+    *,
+    error_code: str | None = None,
+    result: str | None = None,
+    is_outcome_unknown: bool = False,
+) -> bool:
+    """Write an attempt of a claimed event and what follows; return whether its lease still held.
+
+    An event that has ended keeps the hash of its body, which its attempts have. The caller holds the transaction.
+    """
+    changes: dict[str, Any] = {
+        "status": status.value,
+        "attempt_records": [*event.attempt_records, dict(record)],
+        "error_code": error_code,
+        "result": result,
+        "is_outcome_unknown": is_outcome_unknown,
+    }
+    if status is not TicketEventStatus.PENDING:
+        changes |= {"body": None, "finished_at": now}
+    if not _JOBS.finish(event.id, str(event.lease), due_at=next_at, **changes):
+        return False
+    if status is not TicketEventStatus.PENDING:
+        action = f"{event.type.value}_{status.value}"
+        append_all([AuditEntry(to_ms(now), actor, action, event.export_id, None, None, event.id, record["body_sha256"])])
+    return True
+
+
+def put_off_unsendable(now: datetime, max_age: timedelta) -> int:
+    """Let due events wait that cannot be sent now, and end those that have waited too long or have no target any more.
+
+    Return how many, PUT_OFF_AT_ONCE at most.
+    """
+    with transaction():
+        unsendable = _due(now, TicketEventRow.id, TargetRow.status, TargetRow.deleted_at, TicketEventRow.created_at)
+        found = tuples(unsendable.where(~_may_be_sent(now)).limit(PUT_OFF_AT_ONCE))
+        is_gone = {id_: status == TargetStatus.DISABLED or deleted_at for id_, status, deleted_at, _ in found}
+        gone = [id_ for id_, gone in is_gone.items() if gone]
+        late = [id_ for id_, _, _, created_at in found if not is_gone[id_] and created_at <= now - max_age]
+        ended = {"status": TicketEventStatus.FAILED.value, "due_at": None, "lease": None, "body": None, "finished_at": now}
+        for ids, reason in ((gone, "target_disabled"), (late, "attempts_exhausted")):
+            if ids:
+                TicketEventRow.update(**ended, error_code=reason).where(TicketEventRow.id.in_(ids)).execute()
+        waiting = sorted(is_gone.keys() - {*gone, *late})
+        if waiting:
+            TicketEventRow.update(due_at=_later(to_ms(now))).where(TicketEventRow.id.in_(waiting)).execute()
+    return len(found)
+
+
+def resume(target_id: str, now: datetime) -> None:
+    """Make the events due that wait for a target, unless they are being sent. The caller holds the transaction."""
+    waiting = (TicketEventRow.target == target_id) & (TicketEventRow.due_at > now) & TicketEventRow.lease.is_null()
+    TicketEventRow.update(due_at=now).where(waiting).execute()
+
+
+def _due(now: datetime, *selected: Any) -> Any:
+    query = TicketEventRow.select(*selected).join(TargetRow).switch(TicketEventRow).join(ExportRow)
+    return query.where(TicketEventRow.due_at <= now)
+
+
+def _may_be_sent(now: datetime) -> Any:
+    """Return the condition that the ticket is delivered and its target accepts deliveries now."""
+    is_held = TargetRow.held_until.is_null(False) & (TargetRow.held_until > now)
+    return _IS_OPEN & ~is_held & (ExportRow.status == ExportStatus.EXPORTED.value)
+
+
+def _is_first() -> Any:
+    """Return the condition that no event of the same ticket comes first."""
+    other = TicketEventRow.alias("other")
+    return ~fn.EXISTS(
+        other.select(SQL("1")).where(
+            other.export == TicketEventRow.export,
+            other.number < TicketEventRow.number,
+            other.status == TicketEventStatus.PENDING.value,
+        )
+    )
+
+
+def _later(now_ms: int) -> Any:
+    """Return when a waiting event is looked at again; a quarter of the time that it has waited, within bounds."""
+    waited = now_ms - TicketEventRow.created_at
+    is_long = TicketEventRow.created_at <= now_ms - 4 * 1000 * _LONGEST_WAIT_S
+    return Case(None, [(is_long, now_ms + 1000 * _LONGEST_WAIT_S)], now_ms + 1000 * _SHORTEST_WAIT_S + waited / 4)

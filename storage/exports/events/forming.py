@@ -1,0 +1,195 @@
+"""Forms events from what scan runs changed: one for a ticket and run, once the run has been quiet, or a later one posts.
+
+What a run changes after that waits until it is quiet again. A run and its exports are locked meanwhile, as by a postback.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from peewee import SQL, fn
+
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.base.timestamps import rfc3339, to_ms
+from schemas.exports.ticket import Source
+from schemas.exports.ticket_events import (
+    MAX_PLACES,
+    ChangedPlace,
+    EventTicket,
+    PlaceChange,
+    TicketChange,
+    TicketEventStatus,
+    event_body,
+)
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db import identifiers
+from storage.db.bulk_sql import insert_records, lock_row
+from storage.db.columns import columns, read
+from storage.db.engine import transaction
+from storage.db.models import ExportRow, FindingRow, ScanRunRow, TargetRow, TicketChangeRow, TicketEventRow
+from storage.db.queries import for_update, tuples
+
+#: Tickets of a run in one transaction.
+BATCH: Final = 200
+#: The first of these that applies and that the target asks for is sent.
+_ORDER: Final = (TicketEventType.FIXED, TicketEventType.REOPENED, TicketEventType.UPDATED)
+_ACTOR: Final = "events"
+_EXPORT_ID: Final = TicketChangeRow.export
+
+
+class NewEvent(NamedTuple):
+    """An event of a ticket of an account."""
+
+    type: TicketEventType
+    ticket: EventTicket
+    change: TicketChange
+    account_id: int
+
+
+class _Ticket(NamedTuple):
+    """An approved export, and what its target asks for."""
+
+    id: str
+    account_id: int
+    target_id: str
+    source_type: str
+    source_id: str
+    scan_run_id: int | None
+    ticket: dict[str, object]
+    ticket_digest: str
+    provider_ticket_id: str | None
+    provider_ticket_url: str | None
+    findings_total: int | None
+    findings_fixed: int | None
+    approved_at: datetime | None
+    redacted_at: datetime | None
+    events: list[str] | None
+    wanted: list[str]
+
+
+class _Change(NamedTuple):
+    export_id: str
+    change: PlaceChange
+    changed_at: datetime
+    page_url: str
+    location: str
+    fixed_at: datetime | None
+
+    @property
+    def stands(self) -> bool:
+        """Return whether the finding is still as this change left it."""
+        return (self.fixed_at is not None) == (self.change is PlaceChange.FIXED)
+
+
+def next_run(now: datetime, settle_s: float) -> int | None:
+    """Return a scan run whose changes are to become events now; None if there is none."""
+    later = ScanRunRow.alias("later")
+    has_posted = (later.created_at > ScanRunRow.created_at) & (later.updated_at > ScanRunRow.updated_at)
+    is_followed = fn.EXISTS(later.select(SQL("1")).where(later.project == ScanRunRow.project, has_posted))
+    is_quiet = ScanRunRow.updated_at <= now - timedelta(seconds=settle_s)
+    is_ready = is_quiet | (ScanRunRow.changes_read_at.is_null() & is_followed)
+    found = tuples(ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.has_changes, is_ready).limit(1))
+    return found[0][0] if found else None
+
+
+def form(scan_run_id: int, now: datetime) -> int:
+    """Form the events of up to BATCH tickets that a scan run changed; return how many tickets these were, 0 at the end."""
+    with transaction():
+        # A postback of the run that is under way has stored what it changed once this has the lock.
+        lock_row(ScanRunRow, scan_run_id)
+        of_run = TicketChangeRow.scan_run == scan_run_id
+        ids = [
+            row[0]
+            for row in tuples(TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH))
+        ]
+        if not ids:
+            ScanRunRow.update(has_changes=False, changes_read_at=now).where(ScanRunRow.id == scan_run_id).execute()
+            return 0
+        changes: dict[str, list[_Change]] = defaultdict(list)
+        tickets = _locked_tickets(ids)
+        for each in _changes(of_run & TicketChangeRow.export.in_(ids)):
+            changes[each.export_id].append(each)
+        TicketChangeRow.delete().where(of_run, TicketChangeRow.export.in_(ids)).execute()
+        store([event for ticket in tickets if (event := _event_of(ticket, changes[ticket.id]))], now)
+        return len(ids)
+
+
+def store(events: Sequence[NewEvent], now: datetime) -> None:
+    """Store events that are due now. The caller holds the transaction and the locks of the exports."""
+    records, entries = [], []
+    of_exports = TicketEventRow.export.in_([each.ticket.export_id for each in events])
+    last = TicketEventRow.select(TicketEventRow.export, fn.MAX(TicketEventRow.number)).where(of_exports)
+    numbers: dict[str, int] = dict(tuples(last.group_by(TicketEventRow.export))) if events else {}
+    for each in events:
+        event_id = identifiers.new_id(identifiers.EVENT, now)
+        records.append(
+            {
+                "id": event_id,
+                "account_id": each.account_id,
+                "export_id": each.ticket.export_id,
+                "target_id": each.ticket.target_id,
+                "number": numbers.get(each.ticket.export_id, 0) + 1,
+                "type": each.type.value,
+                "status": TicketEventStatus.PENDING.value,
+                "body": event_body(event_id, each.type, each.ticket, each.change, rfc3339(now)),
+                "attempts": 0,
+                "attempt_records": "[]",
+                "is_outcome_unknown": False,
+                "due_at": to_ms(now),
+                "created_at": to_ms(now),
+            }
+        )
+        entries.append(AuditEntry(to_ms(now), _ACTOR, each.type.value, each.ticket.export_id, reason=event_id))
+    insert_records(TicketEventRow, records)
+    append_all(entries)
+
+
+def _event_of(ticket: _Ticket, changes: Sequence[_Change]) -> NewEvent | None:
+    """Return the event of one ticket, if its approval covers one that its target asks for now."""
+    approved_at = ticket.approved_at
+    # What changed before the approval is part of what was approved.
+    standing = [each for each in changes if each.stands and approved_at is not None and each.changed_at > approved_at]
+    if not standing or ticket.redacted_at is not None:
+        return None
+    places_open = max(0, (ticket.findings_total or 0) - (ticket.findings_fixed or 0))
+    applies = {
+        TicketEventType.FIXED: places_open == 0,
+        TicketEventType.REOPENED: any(each.change is PlaceChange.REOPENED for each in standing),
+        TicketEventType.UPDATED: True,
+    }
+    wanted = {*(ticket.events or ())} & {*ticket.wanted}
+    event_type = next((each for each in _ORDER if applies[each] and each.value in wanted), None)
+    if event_type is None:
+        return None
+    places = [
+        ChangedPlace(each.page_url, each.location, "fixed" if each.change is PlaceChange.FIXED else "open")
+        for each in standing[:MAX_PLACES]
+    ]
+    fixed = sum(each.change is PlaceChange.FIXED for each in standing)
+    change = TicketChange(len(standing) - fixed, fixed, places_open, tuple(places))
+    about = EventTicket(
+        ticket.id,
+        ticket.target_id,
+        Source(ticket.source_type, ticket.source_id, ticket.scan_run_id),
+        str(ticket.ticket["title"]),
+        ticket.ticket_digest,
+        ticket.provider_ticket_id,
+        ticket.provider_ticket_url,
+    )
+    return NewEvent(event_type, about, change, ticket.account_id)
+
+
+def _locked_tickets(export_ids: Sequence[str]) -> list[_Ticket]:
+    """Return exports whose targets are not removed, and keep others from changing them until the transaction ends."""
+    tuples(for_update(ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids)).order_by(ExportRow.id)))
+    wanted = ExportRow.select(*columns(_Ticket, ExportRow, wanted=TargetRow.events)).join(TargetRow)
+    return read(_Ticket, wanted.where(ExportRow.id.in_(export_ids), TargetRow.deleted_at.is_null()).order_by(ExportRow.id))
+
+
+def _changes(condition: Any) -> list[_Change]:
+    of_finding = FindingRow.id == TicketChangeRow.finding_id
+    found = columns(
+        _Change, TicketChangeRow, page_url=FindingRow.page_url, location=FindingRow.location, fixed_at=FindingRow.fixed_at
+    )
+    return read(_Change, TicketChangeRow.select(*found).join(FindingRow, on=of_finding).where(condition))

@@ -1,0 +1,396 @@
+"""Events of tickets: formed once a run is quiet, one for a ticket and run, delivered in order as exports are."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from schemas.base.ticket_event_types import ALL_EVENTS
+from schemas.exports.delivery import Outcome, Timings
+from schemas.exports.record import Approval
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
+from schemas.targets.target import TargetEdit
+from storage.accounts import projects
+from storage.db.engine import connection, database, execute, release, rows, transaction
+from storage.exports import queries, transitions
+from storage.exports.events import deliveries
+from storage.intake import findings
+from storage.secrets.default_secret import DefaultSecret
+from storage.secrets.vault import Vault
+from storage.targets import changes, targets
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    LOOPBACK_POLICY,
+    NOW,
+    WEBHOOK_SECRET,
+    Customer,
+    issue,
+    make_target,
+    postback,
+)
+from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
+from worker.delivery.outcomes import Schedule
+from worker.http.signed_request import SignedPost
+from worker.http.signing import SignatureVerdict, verify
+
+VAULT: Final = Vault([b"k" * 32])
+PAGE: Final = "https://shop.example/cart"
+OTHER: Final = "https://shop.example/home"
+TOOK: Final = Timings(total_ms=12)
+ACCEPTED: Final = Outcome(status=202, timings=TOOK)
+
+
+class Worker:
+    """Forms and sends events at `now`; each request gets the next of `outcomes`, or the last one again."""
+
+    def __init__(self, *outcomes: Outcome, settle_s: float = 60) -> None:
+        self.now = NOW + timedelta(hours=1)
+        self.outcomes = list(outcomes or [ACCEPTED])
+        self.sent: list[tuple[dict[str, str], dict[str, Any]]] = []
+        schedule = Schedule((5.0, 30.0), timedelta(hours=72))
+        options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, lambda: 0.0)
+        self.forming = EventFormingTask(options)
+        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), None, options)  # type: ignore[arg-type]
+
+    def post(
+        self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
+    ) -> Outcome:
+        assert database.is_closed()
+        verdict = verify(WEBHOOK_SECRET.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
+        assert verdict is SignatureVerdict.OK
+        self.sent.append((headers, json.loads(body)))
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    def run(self, after: timedelta = timedelta()) -> list[tuple[str, dict[str, int]]]:
+        """Do all that is due; return the type and the counts of each event that was sent."""
+        self.now += after
+        before = len(self.sent)
+        while self.forming.run_once():
+            pass
+        release()
+        while self.events.run_once():
+            pass
+        return [(body["type"], _counts(body["change"])) for _, body in self.sent[before:]]
+
+
+def _counts(change: Mapping[str, Any]) -> dict[str, int]:
+    return {name.removeprefix("places_"): value for name, value in change.items() if name != "places"}
+
+
+def counts(added: int = 0, fixed: int = 0, still_open: int = 0) -> dict[str, int]:
+    return {"added": added, "fixed": fixed, "open": still_open}
+
+
+def post(
+    customer: Customer, run: int, *codes: str, url: str = PAGE, minutes: float | None = None, **options: Any
+) -> list[str]:
+    at = NOW + timedelta(minutes=run if minutes is None else minutes)
+    body = postback(run, [issue(code) for code in codes], page={"url": url}, status="completed")
+    prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
+    return list(findings.record(prepared, customer.project_id, at, "scanner").ticket_exports)
+
+
+@pytest.fixture
+def grouped(customer: Customer) -> Customer:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    return customer
+
+
+def delivered(customer: Customer, export_id: str, *events: str) -> str:
+    """Approve an export for a new target that asks for `events`, deliver it, and return the target's id."""
+    target = make_target(customer, "http://127.0.0.1:9/hook")
+    changes.edit(target.id, TargetEdit(events=events), DEFAULT_SECRET, NOW, "user:1")
+    approval = Approval(target.id, None)
+    transitions.approve(export_id, customer.account_id, approval, NOW + timedelta(minutes=1), "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, provider_ticket_id = 'T-1' WHERE id = ?", (export_id,))
+    return target.id
+
+
+def stored() -> list[tuple[Any, ...]]:
+    return rows("SELECT type, status, error_code FROM ticket_events ORDER BY number")
+
+
+def test_one_story_of_a_ticket(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker()
+    assert worker.run() == []
+    post(grouped, 2, "csp")
+    post(grouped, 2, "csp", url=OTHER)
+    assert worker.run() == [("ticket.updated", counts(added=1, still_open=2))]
+    for run in (3, 4):
+        post(grouped, run, url=PAGE)
+        post(grouped, run, "csp", url=OTHER)
+    assert worker.run() == [("ticket.updated", counts(fixed=1, still_open=1))]
+    for run in (5, 6):
+        post(grouped, run, url=OTHER)
+    assert worker.run() == [("ticket.fixed", counts(fixed=1))]
+    post(grouped, 7, "csp", url=OTHER)
+    assert worker.run() == [("ticket.reopened", counts(added=1, still_open=1))]
+    assert len(rows("SELECT id FROM exports")) == 1
+    headers, body = worker.sent[-1]
+    assert headers["Idempotency-Key"] == body["id"]
+    assert body["export"]["id"] == export_id
+    assert body["export"]["target_id"] == target_id
+    assert body["provider_ticket"] == {"id": "T-1", "url": None}
+    assert body["ticket"] == {
+        "title": queries.get(export_id).ticket["title"],
+        "digest": queries.get(export_id).ticket_digest,
+    }
+    assert body["change"]["places"] == [{"url": OTHER, "location": issue("csp")["location"], "state": "open"}]
+    assert [status for _, status, _ in stored()] == ["delivered"] * 4
+
+
+def test_what_an_approval_covers_is_in_the_audit_log(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, "ticket.fixed", "ticket.redact")
+    entries = rows(
+        "SELECT actor, reason FROM audit_entries WHERE subject_id = ? AND action = 'approve_events'", (export_id,)
+    )
+    assert entries == [("user:1", "ticket.fixed ticket.redact")]
+
+
+@pytest.mark.parametrize("events", [(), ("ticket.redact",)])
+def test_a_target_that_asks_for_nothing_hears_nothing_and_gets_a_new_ticket(
+    grouped: Customer, events: tuple[str, ...]
+) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *events)
+    worker = Worker()
+    for run in (2, 3):
+        post(grouped, run)
+    [renewed] = post(grouped, 4, "csp")
+    assert renewed != export_id
+    assert worker.run() == []
+
+
+def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id)
+    changes.edit(target_id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
+    post(grouped, 2, "csp", url=OTHER)
+    assert Worker().run() == []
+
+
+def test_a_target_that_asks_no_more_hears_nothing(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    changes.edit(target_id, TargetEdit(events=()), DEFAULT_SECRET, NOW, "user:1")
+    post(grouped, 2, "csp", url=OTHER)
+    assert Worker().run() == []
+
+
+def test_without_fixed_a_target_hears_of_an_update(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, "ticket.updated")
+    for run in (2, 3):
+        post(grouped, run)
+    assert Worker().run() == [("ticket.updated", counts(fixed=1))]
+
+
+def test_a_run_is_told_once_it_is_quiet_and_one_event_covers_all_its_pages(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker()
+    worker.now = NOW + timedelta(minutes=2)
+    for page in range(30):
+        post(grouped, 2, "csp", url=f"https://shop.example/{page}", minutes=2)
+    assert worker.run(timedelta(seconds=59)) == []
+    assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=30, still_open=31))]
+    post(grouped, 2, "csp", url=OTHER, minutes=4)
+    worker.now = NOW + timedelta(minutes=4)
+    assert worker.run(timedelta(seconds=59)) == []
+    assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=1, still_open=32))]
+
+
+def test_a_later_run_ends_the_wait(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker()
+    worker.now = NOW + timedelta(minutes=2)
+    post(grouped, 2, "csp", url=OTHER, minutes=2)
+    assert worker.run() == []
+    post(grouped, 3, "csp", url=OTHER, minutes=2.1)
+    assert worker.run(timedelta(seconds=10)) == [("ticket.updated", counts(added=1, still_open=2))]
+
+
+def test_what_a_run_takes_back_is_not_told(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp", "img-alt")[:1]
+    delivered(grouped, export_id, *ALL_EVENTS)
+    for run in (2, 3):
+        post(grouped, run)
+    post(grouped, 3, "csp", "img-alt")
+    assert Worker().run() == []
+
+
+def test_changes_before_the_approval_are_part_of_it(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    post(grouped, 2, "csp", url=OTHER, minutes=0.5)
+    delivered(grouped, export_id, *ALL_EVENTS)
+    assert Worker().run() == []
+
+
+def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    execute("UPDATE exports SET status = 'retry_scheduled', due_at = 0 WHERE id = ?", (export_id,))
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    assert worker.run() == []
+    assert stored() == [("ticket.updated", "pending", None)]
+    execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE id = ?", (export_id,))
+    assert worker.run(timedelta(seconds=30)) == [("ticket.updated", counts(added=1, still_open=2))]
+
+
+def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_event_waits(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker(Outcome(status=503, timings=TOOK), ACCEPTED)
+    post(grouped, 2, "csp", url=OTHER)
+    assert worker.run() == [("ticket.updated", counts(added=1, still_open=2))]
+    post(grouped, 3, "csp", url="https://shop.example/third")
+    assert worker.run() == []
+    assert [each for each, _ in worker.run(timedelta(seconds=90))] == ["ticket.updated"] * 2
+    assert [body["change"]["places_open"] for _, body in worker.sent] == [2, 2, 3]
+    first, again, _ = worker.sent
+    assert first[1] == again[1]
+    assert first[0]["Idempotency-Key"] == again[0]["Idempotency-Key"]
+    assert first[0]["X-Service-Nonce"] != again[0]["X-Service-Nonce"]
+    [attempts] = rows("SELECT attempt_records FROM ticket_events ORDER BY number LIMIT 1")[0]
+    assert [(each["number"], each["response_status"]) for each in json.loads(attempts)] == [(1, 503), (2, 202)]
+
+
+def test_a_refused_event_fails_alone_and_the_next_one_is_sent(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker(Outcome(status=422, timings=TOOK), ACCEPTED)
+    post(grouped, 2, "csp", url=OTHER)
+    post(grouped, 3, "csp", url="https://shop.example/third")
+    worker.run()
+    assert [status for _, status, _ in stored()] == ["failed", "delivered"]
+    assert queries.get(export_id).status == "exported"
+    assert rows("SELECT body FROM ticket_events WHERE body IS NOT NULL") == []
+
+
+def test_a_receiver_that_limits_the_rate_holds_its_target(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    worker = Worker(Outcome(status=429, retry_after="120", timings=TOOK), ACCEPTED)
+    post(grouped, 2, "csp", url=OTHER)
+    worker.run()
+    assert targets.get(target_id, None).held_until == worker.now + timedelta(seconds=120)
+    assert worker.run(timedelta(seconds=119)) == []
+    assert worker.run(timedelta(seconds=60)) != []
+
+
+def test_the_rate_limit_of_a_target_counts_events(grouped: Customer) -> None:
+    ids = [post(grouped, 1, code)[0] for code in ("csp", "img-alt", "label")]
+    for export_id in ids:
+        target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    execute("UPDATE exports SET target_id = ?", (target_id,))
+    changes.edit(target_id, TargetEdit(sets_limit=True, max_per_minute=60), DEFAULT_SECRET, NOW, "user:1")
+    for code in ("csp", "img-alt", "label"):
+        post(grouped, 2, code, url=OTHER + code)
+    worker = Worker()
+    assert len(worker.run()) == 1
+    assert len(worker.run(timedelta(seconds=1.1))) == 1
+    assert len(worker.run(timedelta(seconds=1.1))) == 1
+
+
+@pytest.mark.parametrize(("verb", "is_sent"), [("resume", True), ("disable", False)])
+def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(grouped: Customer, verb: str, is_sent: bool) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    targets.change_status(target_id, "pause", NOW, "user:1")
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    assert worker.run() == []
+    assert worker.run(timedelta(hours=1)) == []
+    with pytest.raises(changes.TargetInUse) as refused:
+        changes.remove(target_id, NOW, "user:1")
+    assert refused.value.details["events"] == 1
+    targets.change_status(target_id, verb, worker.now, "user:1", default=DEFAULT_SECRET)
+    with transaction():
+        deliveries.resume(target_id, worker.now)
+    assert bool(worker.run()) is is_sent
+    assert stored() == [("ticket.updated", "delivered" if is_sent else "failed", None if is_sent else "target_disabled")]
+
+
+def test_an_event_of_days_ago_ends(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    targets.change_status(target_id, "pause", NOW, "user:1")
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    worker.run()
+    worker.run(timedelta(hours=73))
+    assert stored() == [("ticket.updated", "failed", "attempts_exhausted")]
+
+
+def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    worker.forming.run_once()
+    lost = worker.events.claim()
+    assert lost is not None
+    assert not lost.is_outcome_unknown
+    assert worker.run(timedelta(seconds=29)) == []
+    worker.now += timedelta(seconds=1)
+    again = worker.events.claim()
+    assert again is not None
+    assert again.is_outcome_unknown
+    worker.events.send(again)
+    worker.events.send(lost)  # too late: its lease is gone
+    assert stored() == [("ticket.updated", "delivered", None)]
+    [(attempts, records)] = rows("SELECT attempts, attempt_records FROM ticket_events")
+    assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
+
+
+def test_a_redaction_ends_what_waits_and_is_told(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    with connection():
+        worker.forming.run_once()
+    post(grouped, 3, "csp", url="https://shop.example/third")
+    with transaction():
+        transitions.redact([export_id], worker.now, "compliance")
+    assert worker.run() == [("ticket.redact", counts())]
+    [(_, body)] = worker.sent
+    assert body["ticket"]["title"] is None
+    assert body["export"]["target_id"] == target_id
+    assert body["provider_ticket"] == {"id": "T-1", "url": None}
+    assert [(each, status) for each, status, _ in stored()] == [
+        ("ticket.updated", "cancelled"),
+        ("ticket.redact", "delivered"),
+    ]
+    assert rows("SELECT * FROM ticket_changes") == []
+
+
+def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = Worker()
+    worker.forming.run_once()
+    assert worker.events.claim([grouped.account_id]) is None
+    assert worker.events.claim() is not None
+
+
+def test_single_findings_have_events_too(customer: Customer) -> None:
+    [export_id] = post(customer, 1, "csp")
+    delivered(customer, export_id, *ALL_EVENTS)
+    worker = Worker()
+    for run in (2, 3):
+        post(customer, run)
+    assert worker.run() == [("ticket.fixed", counts(fixed=1))]
+    assert post(customer, 4, "csp") == []
+    assert worker.run() == [("ticket.reopened", counts(added=1, still_open=1))]
+    assert len(rows("SELECT id FROM exports")) == 1
+    assert rows("SELECT findings_total, findings_fixed FROM exports") == [(1, 0)]

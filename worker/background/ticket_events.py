@@ -1,0 +1,198 @@
+"""Forms events of tickets from what scan runs changed, and delivers them as exports are: signed, retried, throttled.
+
+Events of one ticket are sent one after the other. An event affects its target as an export does, but no event affects its
+export. No database connection is held during the request.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from runtime.account_shares import AccountId
+from schemas.base.timestamps import rfc3339
+from schemas.exports.delivery import Outcome, Verdict
+from schemas.exports.state_machine import Transition
+from schemas.exports.ticket_events import TicketEventStatus
+from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.url_policy.addresses import address_class
+from storage.db import identifiers
+from storage.db.engine import connection, transaction
+from storage.exports.events import deliveries, forming
+from storage.exports.events.deliveries import DueEvent
+from storage.targets import throttle_state_sql
+from worker.delivery import throttle
+from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.throttle_writer import log_events, sent_to, write_effects
+from worker.http.signed_request import Message, SignedPost, new_nonce
+from worker.trackers.runner import TrackerRunner, TrackerTarget
+
+#: Concurrent events of one account alone, in one worker; beside it, other accounts have threads of their own.
+EVENTS_AT_ONCE: Final = 4
+#: Events wait for a minute before they are formed: a second more is not noticed.
+POLL_S: Final = 1.0
+#: How much longer than its deadline an attempt is leased: to write the result, to wait for another writer.
+LEASE_MARGIN_S: Final = 15.0
+#: When an event is tried again whose target was refused by the address policy: as soon as the target is resumed.
+_BLOCKED_WAIT: Final = timedelta(minutes=1)
+#: Claims tried in a row, while other workers claim the same events or rate limits are used up.
+_TRIES: Final = 8
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EventOptions:
+    """How events are formed and sent; an attempt is leased for `lease_s` seconds."""
+
+    schedule: Schedule
+    settle_s: float
+    lease_s: float
+    worker: str
+    now: Callable[[], datetime]
+    jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
+
+
+class EventFormingTask:
+    """Forms events, and lets those wait that cannot be sent now."""
+
+    def __init__(self, options: EventOptions) -> None:
+        self._options = options
+
+    def run_once(self) -> bool:
+        """Form the events of a batch of tickets; return whether there may be more to do."""
+        now = self._options.now()
+        with connection():
+            run = forming.next_run(now, self._options.settle_s)
+            if run is not None:
+                forming.form(run, now)
+                return True
+            return deliveries.put_off_unsendable(now, self._options.schedule.max_age) == deliveries.PUT_OFF_AT_ONCE
+
+
+class EventTask:
+    """Claims and sends events; those for trackers need `trackers`."""
+
+    def __init__(self, signed_post: SignedPost, trackers: TrackerRunner, options: EventOptions) -> None:
+        self._signed_post = signed_post
+        self._trackers = trackers
+        self._options = options
+
+    def run_once(self) -> bool:
+        """Send the event that has been due longest; return whether there was one."""
+        event = self.claim()
+        if event is not None:
+            self.send(event)
+        return event is not None
+
+    def claim(self, excluded: Collection[AccountId] = ()) -> DueEvent | None:
+        """Claim the event that has been due longest, of any account but those `excluded`."""
+        with connection():
+            for _ in range(_TRIES):
+                now = self._options.now()
+                due = deliveries.next_due(now, excluded)
+                if due is None:
+                    return None
+                claimed = self._claim(due, now)
+                if claimed is not None:
+                    return claimed
+        return None
+
+    def send(self, event: DueEvent) -> None:
+        """Send an event that was claimed, and store the result with its effect on the target."""
+        started_at, attempt_id, nonce = self._options.now(), "", new_nonce()
+        attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
+        outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
+        now = self._options.now()
+        status, next_at = _status_after(verdict, now)
+        with connection(), transaction():
+            is_recorded = deliveries.record_attempt(
+                event,
+                _record(event, attempt_id, nonce, started_at, outcome, verdict),
+                status,
+                next_at,
+                now,
+                self._options.worker,
+                error_code=verdict.error_code,
+                result=result,
+                is_outcome_unknown=verdict.is_outcome_unknown,
+            )
+            effects = {event.target_id: [sent_to(event.base_url, verdict.effect)]} if is_recorded else {}
+            written = write_effects(effects, now, self._options.worker)
+        log_events(written.events)
+        fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
+        _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
+
+    def _claim(self, due: DueEvent, now: datetime) -> DueEvent | None:
+        """Claim an event if its target's rate limit allows an attempt; None if it must wait, or another worker has it."""
+        if due.max_per_minute is None:
+            return deliveries.claim(due, now, self._options.lease_s)
+        with transaction():
+            state = throttle_state_sql.read([due.target_id], locked=True)[due.target_id]
+            if not throttle.rate_allowance(state, now):
+                deliveries.put_off(due, throttle.rate_allows_from(state) or now + timedelta(seconds=POLL_S))
+                return None
+            claimed = deliveries.claim(due, now, self._options.lease_s)
+            if claimed is not None:
+                throttle_state_sql.write([throttle.use_rate_allowance(state, 1, now)])
+            return claimed
+
+    def _attempt(self, event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
+        """Return the outcome, what follows, and what was done at a tracker."""
+        schedule, jitter = self._options.schedule, self._options.jitter()
+        is_lost = event.attempts > len(schedule.delays_s) + 1
+        if event.options.provider_key == GENERIC_WEBHOOK:
+            outcome = (
+                Outcome(error="worker_lost") if is_lost else self._signed_post.send(_message(event, attempt_id, nonce, at))
+            )
+            verdict = decide_outcome(outcome, event.attempts, event.created_at, self._options.now(), jitter, schedule)
+            return outcome, verdict, None
+        target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
+        raise NotImplementedError(target)
+
+
+def _message(event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> Message:
+    return Message(
+        attempt_id,
+        event.id,
+        event.target_id,
+        event.base_url,
+        event.secret_sealed,
+        event.body,
+        at,
+        nonce,
+        event.account_id,
+        event.options,
+    )
+
+
+def _status_after(verdict: Verdict, now: datetime) -> tuple[TicketEventStatus, datetime | None]:
+    """Return the status of an event after an attempt, and when the next one is due."""
+    if verdict.transition is Transition.DELIVER:
+        return TicketEventStatus.DELIVERED, None
+    if verdict.transition is Transition.FAIL:
+        return TicketEventStatus.FAILED, None
+    return TicketEventStatus.PENDING, verdict.next_attempt_at or now + _BLOCKED_WAIT
+
+
+def _record(
+    event: DueEvent, attempt_id: str, nonce: str, started_at: datetime, outcome: Outcome, verdict: Verdict
+) -> dict[str, Any]:
+    """Return an attempt as its event keeps it: what a receipt shows of the attempt of an export."""
+    return {
+        "id": attempt_id,
+        "number": event.attempts,
+        "started_at": rfc3339(started_at),
+        "outcome": verdict.outcome,
+        "response_status": outcome.status,
+        "error_code": verdict.error_code,
+        "retry_after_seconds": verdict.retry_after_s,
+        "duration_ms": outcome.timings.total_ms,
+        "nonce": nonce,
+        "signature": outcome.signature,
+        "address_class": None if outcome.address is None else address_class(outcome.address),
+        "body_sha256": outcome.body_sha256,
+        "response_sha256": outcome.response_sha256,
+    }
