@@ -1,6 +1,7 @@
 """Forms of a delivery's body besides the approved one: CloudEvents and SARIF.
 
-Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms.
+Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms. Events
+of tickets have those of CloudEvents alone: a change of a ticket is not a result of a scan, which is what SARIF has.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from urllib.parse import quote
 
 from schemas.base.strict_json import canonical
 from schemas.exports.group_ticket import is_group
+from schemas.exports.ticket_events import TicketEventType
 from schemas.targets.webhook_options import BodyFormat
 
 #: Event types are reverse domain names by convention; ours is followed by the `type` of the body.
@@ -28,6 +30,8 @@ _LEVELS: Final[Mapping[str, str]] = {
 #: Scores by which consumers tell critical from high, within the ranges that they share.
 _SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
 
+_TICKET_EVENTS: Final = frozenset(TicketEventType)
+
 #: What a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.
 _URI_CHARACTERS: Final = "%:/?#@!$&'()*+,;=~"
 _BARE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -41,7 +45,7 @@ class FormattedBody(NamedTuple):
 
 
 def formatted(body: bytes, wanted: BodyFormat) -> FormattedBody:
-    """Return the body of an export or a ping in a form."""
+    """Return the body of an export, an event or a ping in a form; an event stays JSON where SARIF is wanted."""
     return _FORMS[wanted](body)
 
 
@@ -75,6 +79,8 @@ def _attributes(event: Mapping[str, Any]) -> dict[str, str]:
 
 def _sarif(body: bytes) -> FormattedBody:
     event = json.loads(body)
+    if event["type"] in _TICKET_EVENTS:
+        return _as_it_is(body)
     ticket = event.pop("ticket", None)
     driver: dict[str, Any] = {"name": "RiskRelay"}
     run: dict[str, Any] = {

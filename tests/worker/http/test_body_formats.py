@@ -8,6 +8,7 @@ from jsonschema_rs import Draft7Validator
 
 from schemas.base.strict_json import canonical
 from schemas.exports.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
+from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, TicketEventType, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.factories import NOW
@@ -51,7 +52,18 @@ def body_of(ticket: Ticket) -> bytes:
 
 
 PING: Final = ping_body(PingOrder("png_1", NOW, "tgt_1", 1, "Größe\N{ZERO WIDTH SPACE}", "https://a.example", None))
-BODIES: Final = {**{name: body_of(ticket) for name, ticket in TICKETS.items()}, "a ping": PING}
+REPORTS: Final = {**{name: body_of(ticket) for name, ticket in TICKETS.items()}, "a ping": PING}
+
+
+def event_of(kind: TicketEventType) -> bytes:
+    title = None if kind is TicketEventType.REDACT else GROUP.title
+    ticket = EventTicket("exp_1", "tgt_1", Source("finding", "fnd_1", 42), title, "sha256:0", "T-1")
+    change = TicketChange(0, 1, 41, (ChangedPlace(PLACES[0]["url"], PLACES[0]["location"], "fixed"),))
+    return event_body("evt_1", kind, ticket, change, CREATED_AT)
+
+
+EVENTS: Final = {kind.value: event_of(kind) for kind in TicketEventType}
+BODIES: Final = {**REPORTS, **EVENTS}
 
 
 def sarif(body: bytes) -> dict[str, Any]:
@@ -101,7 +113,7 @@ def test_a_binary_event_is_the_approved_bytes_with_headers(body: bytes) -> None:
     assert all(value.isascii() and value.isprintable() for value in event.headers.values())
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
+@pytest.mark.parametrize("body", REPORTS.values(), ids=list(REPORTS))
 def test_a_sarif_log_is_valid_by_its_schema(body: bytes) -> None:
     log = sarif(body)
     SARIF.validate(log)
@@ -152,3 +164,16 @@ def test_a_ping_is_a_sarif_log_without_results() -> None:
     [run] = sarif(PING)["runs"]
     assert (run["results"], "rules" in run["tool"]["driver"]) == ([], False)
     assert run["properties"]["riskrelay"]["type"] == "target.ping"
+
+
+@pytest.mark.parametrize("kind", list(TicketEventType))
+def test_an_event_of_a_ticket_is_a_cloud_event_of_its_type(kind: TicketEventType) -> None:
+    event = json.loads(formatted(EVENTS[kind], BodyFormat.CLOUDEVENTS).body)
+    assert (event["id"], event["type"], event["subject"]) == ("evt_1", f"io.riskrelay.{kind}", "exp_1")
+    binary = formatted(EVENTS[kind], BodyFormat.CLOUDEVENTS_BINARY)
+    assert (binary.headers["ce-type"], binary.body) == (f"io.riskrelay.{kind}", EVENTS[kind])
+
+
+@pytest.mark.parametrize("body", EVENTS.values(), ids=list(EVENTS))
+def test_an_event_of_a_ticket_stays_json_where_sarif_is_wanted(body: bytes) -> None:
+    assert formatted(body, BodyFormat.SARIF) == (body, {"Content-Type": "application/json"})
