@@ -43,7 +43,10 @@ _EXPLANATIONS = {
 }
 
 #: Explains a 422 to a correctly signed request.
-_EXPECTED = ": expected a ticket.export with a ticket.title, or a target.ping, as JSON, CloudEvents or SARIF"
+_EXPECTED = (
+    ": expected a ticket.export with a ticket.title, a ticket.updated, fixed, reopened or redact with export.id and change, "
+    "or a target.ping, as JSON, CloudEvents or SARIF"
+)
 
 
 @click.command(
@@ -91,7 +94,8 @@ def listen(
 
     The secret is WEBHOOK_SECRET unless --secret-stdin is given. With --json, standard output contains only the requests;
     the line with the address is written to standard error. --save writes the raw body and the headers, including the
-    signature but no secret; `trigger --replay` sends a saved request again.
+    signature but no secret; `trigger --replay` sends a saved request again. Events change the tickets that it got:
+    the response names the effect, or `ignored`. A ticket.redact erases the ticket from memory; delete saved files yourself.
     """
     secret, others = _secrets(secret_stdin)
     failures = tuple(status for status in fail for _ in range(times))
@@ -180,6 +184,7 @@ def _line(received: Received, diagnosis: str | None, saved: Path | None) -> str:
             "export_id": received.export_id,
             "type": received.kind,
             "title": received.title,
+            "change": received.change,
             "signature": received.verdict,
             "suspect": diagnosis,
             "repeat": received.repeat,
@@ -198,6 +203,8 @@ def _block(received: Received, diagnosis: str | None, saved: Path | None) -> str
         "request": _plain(received.request_id),
         "export": _plain(received.export_id or received.idempotency_key),
         "title": _plain(received.title),
+        "places": received.change
+        and ", ".join(f"{n} {name.removeprefix('places_')}" for name, n in received.change.items()),
         "signature": _verification(received.verdict),
         "diagnosis": diagnosis and click.style(printable(diagnosis), fg="yellow"),
         "saved": saved and printable(str(saved)),
@@ -205,6 +212,10 @@ def _block(received: Received, diagnosis: str | None, saved: Path | None) -> str
     }
     head = f"{click.style(rfc3339(received.at), dim=True)}  {click.style(_plain(received.kind), bold=True)}{repeat}"
     return "\n".join([head, *(f"  {name:10} {text}" for name, text in lines.items() if text), ""])
+
+
+def _places(change: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name.removeprefix('places_')}" for name, count in change.items())
 
 
 def _verification(verdict: SignatureVerdict) -> str:

@@ -2,8 +2,10 @@
 
 It does what the receiver of a ticket export has to do: verify signature,
 timestamp and nonce over the raw body, create one ticket per Idempotency-Key, and
-respond 2xx only after that. It responds 422 to everything except tickets with a
-title and test events, in any format of a target. On request it fails or delays responses.
+respond 2xx only after that. It applies events of the tickets that it got; a
+ticket.redact erases what it keeps of the ticket. It responds 422 to everything
+except tickets with a title, events and test events, in any format of a target. On
+request it fails or delays responses.
 
 It is not meant for public networks: it keeps everything in memory and rejects
 bodies of more than a few MiB.
@@ -14,15 +16,16 @@ import socket
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from schemas.exports.ticket_events import TicketEventType
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import SignatureVerdict, verify
 
@@ -41,9 +44,18 @@ MAX_STORED_REQUESTS = 10_000
 # An idle connection releases its thread after this time.
 IDLE_TIMEOUT_S = 60
 
-# The event types: a ticket, and a test event.
+# The types of bodies besides events: a ticket, and a test event.
 TICKET = "ticket.export"
 PING = "target.ping"
+
+# What an event does to its ticket, in the response to it.
+_EFFECTS: Final[Mapping[str, str]] = {
+    TicketEventType.UPDATED: "noted",
+    TicketEventType.FIXED: "closed",
+    TicketEventType.REOPENED: "open",
+    TicketEventType.REDACT: "erased",
+}
+_COUNTS: Final = ("places_added", "places_fixed", "places_open")
 
 # The statuses that carry a Retry-After.
 _RETRY_AFTER_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -68,9 +80,10 @@ class ReceiverResponse:
 class Received:
     """One request as received, the result of its verification, and the response.
 
-    `at` is aware. `export_id`, `kind` (`ticket.export`, `target.ping`) and `title` are read from the body even if the
-    signature is wrong; None if absent. `repeat`: the Idempotency-Key was accepted before. `is_dropped`: the response
-    was not sent.
+    `at` is aware. `export_id`, `kind` (`ticket.export`, `ticket.fixed`, `target.ping`, …), `title` and `change`, the counts
+    of an event, are read from the body even if the signature is wrong; None if absent. `is_known`: it is a ticket with a
+    title, an event of a ticket, or a test event. `repeat`: the Idempotency-Key was accepted before. `is_dropped`: the
+    response was not sent. After a ticket.redact, the earlier requests about its ticket have neither body nor title.
     """
 
     at: datetime
@@ -83,14 +96,11 @@ class Received:
     export_id: str | None
     kind: str | None
     title: str | None
+    change: Mapping[str, int] | None
+    is_known: bool
     repeat: bool
     response: ReceiverResponse
     is_dropped: bool = False
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is a ticket with a title, or a test event."""
-        return _is_known(self.kind, self.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,7 @@ class LocalReceiver:
         self._due_drops = faults.drops
         self._nonces = _KeyNumbers()
         self._tickets = _KeyNumbers()
+        self._events = _KeyNumbers()
         self._stopping = threading.Event()
         self._server = _ReceiverServer(host, port, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -196,10 +207,11 @@ class LocalReceiver:
         verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._nonces.seen)
         event = _event_in(_read_object(body))
         key = headers.get("Idempotency-Key")
-        repeat = key is not None and key in self._tickets
+        repeat = key is not None and (key in self._tickets or key in self._events)
         failure = self._planned_failure()
         kind, title = _text(event, "type"), _text(event, "ticket", "title")
-        response = failure or _rejection(verdict, kind, title) or self._accept(key, kind)
+        export_id, change, is_known = _text(event, "export", "id"), _counts(event), _is_known(event)
+        response = failure or _rejection(verdict, is_known=is_known) or self._accept(key, kind, export_id)
         return Received(
             at=at,
             path=path,
@@ -208,9 +220,11 @@ class LocalReceiver:
             verdict=verdict,
             request_id=headers.get("X-Request-Id"),
             idempotency_key=key,
-            export_id=_text(event, "export", "id") or _text(event, "id"),
+            export_id=export_id or _text(event, "id"),
             kind=kind,
             title=title,
+            change=change,
+            is_known=is_known,
             repeat=repeat,
             response=response,
             is_dropped=failure is None and self._drops_this(),
@@ -228,12 +242,25 @@ class LocalReceiver:
         self._due_drops -= 1
         return self._due_drops >= 0
 
-    def _accept(self, key: str | None, kind: str | None) -> ReceiverResponse:
-        """Create a ticket, or return the ticket with the same key; a test event creates none."""
+    def _accept(self, key: str | None, kind: str | None, export_id: str | None) -> ReceiverResponse:
+        """Create a ticket, or return the ticket with the same key; events and test events create none."""
         if kind == PING:
             return ReceiverResponse(HTTPStatus.OK, {"status": "pong"})
+        if kind is not None and kind in _EFFECTS:
+            return ReceiverResponse(HTTPStatus.OK, {"status": self._apply(key, kind, export_id)})
         number = self._tickets.number(key) if key is not None else self._tickets.next_number()
         return ReceiverResponse(HTTPStatus.OK, {"ticket_id": f"DEV-{number}", "url": f"{self.url}tickets/DEV-{number}"})
+
+    def _apply(self, key: str | None, kind: str, export_id: str | None) -> str:
+        """Apply an event to its ticket and return the effect; a ticket that never arrived is ignored."""
+        if export_id is None or export_id not in self._tickets:
+            return "ignored"
+        if key is not None:
+            self._events.number(key)
+        if kind == TicketEventType.REDACT:
+            kept = (replace(each, body=b"", title=None) if each.export_id == export_id else each for each in self._received)
+            self._received = deque(kept, maxlen=MAX_STORED_REQUESTS)
+        return _EFFECTS[kind]
 
 
 class _KeyNumbers:
@@ -357,17 +384,27 @@ def _unread_body(status: HTTPStatus) -> ReceiverResponse:
     return ReceiverResponse(status, {"code": VALIDATION_FAILED}, headers=(("Connection", "close"),))
 
 
-def _rejection(verdict: SignatureVerdict, kind: str | None, title: str | None) -> ReceiverResponse | None:
+def _rejection(verdict: SignatureVerdict, *, is_known: bool) -> ReceiverResponse | None:
     if not verdict.ok:
         return ReceiverResponse(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
-    if not _is_known(kind, title):
+    if not is_known:
         return ReceiverResponse(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
     return None
 
 
-def _is_known(kind: str | None, title: str | None) -> bool:
+def _is_known(event: dict[str, Any] | None) -> bool:
     # A 2xx for anything else would confirm an event that was not processed.
-    return kind == PING or (kind == TICKET and title is not None)
+    kind = _text(event, "type")
+    if kind in _EFFECTS:
+        return _text(event, "export", "id") is not None and _counts(event) is not None
+    return kind == PING or (kind == TICKET and _text(event, "ticket", "title") is not None)
+
+
+def _counts(event: dict[str, Any] | None) -> dict[str, int] | None:
+    change = None if event is None else event.get("change")
+    if not isinstance(change, dict):
+        return None
+    return {name: change[name] for name in _COUNTS if isinstance(change.get(name), int)}
 
 
 def _code_of(status: int) -> str:

@@ -7,14 +7,15 @@ changes only with the contract. `make docs` writes it; a test fails if it differ
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import rfc3339
-from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.ticket import Source, Ticket, delivery_body, digest
+from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, TicketEventType, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import (
@@ -34,14 +35,18 @@ UNICODE_SECRET: Final = "Schlüssel-鍵-🔑"  # noqa: S105 - the same
 _EXPORT: Final = "exp_01HF7YAT00VECTRS0000000001"
 _TARGET: Final = "tgt_01HF7YAT00VECTRS0000000002"
 _PING: Final = "png_01HF7YAT00VECTRS0000000003"
+_EVENT: Final = "evt_01HF7YAT00VECTRS0000000004"
 
 _ABOUT: Final = (
     "Requests to a receiver, each with the expected response. Configure the receiver with `secrets`, the clock at "
     "`now` (Unix seconds), the nonces in `seen` as already used, and, unless `rate_per_minute` is 0, with a rate "
-    "limit on correctly signed requests; requests at the times in `earlier` were accepted. Send `headers` and the "
-    "bytes of `body_base64`. Expect `status` (200 means any 2xx; 400 is allowed instead of 422), `code` in the "
-    "response's body, and a new ticket only if `ticket` is true; a 429 has a Retry-After header. `body` is the body "
-    "as text, null if it is not UTF-8."
+    "limit on correctly signed requests; requests at the times in `earlier` were accepted. It has the `tickets`, by "
+    "the id of their export: `status` is open or closed, `texts` the number of texts stored with it (its title and a "
+    "note for each event); events with the keys `processed` were applied. Send `headers` and the bytes of "
+    "`body_base64`. Expect `status` (200 means any 2xx; 400 is allowed instead of 422), `code` in the response's "
+    "body, and a new ticket only if `ticket` is true; a 429 has a Retry-After header. `after` are the tickets "
+    "afterwards; one whose content was erased has 0 texts. `body` is the body as text, null if it is not UTF-8. "
+    "Vectors whose name begins with `event` matter to targets that ask for events; other receivers may skip them."
 )
 
 
@@ -54,6 +59,16 @@ class Expected:
     ticket: bool = False
 
 
+class StoredTicket(NamedTuple):
+    """A ticket as a receiver stores it: status, and the number of texts."""
+
+    status: str
+    texts: int
+
+
+#: The tickets of a receiver, by the id of their export.
+StoredTickets = Mapping[str, StoredTicket]
+
 ACCEPTED: Final = Expected(200, ticket=True)
 ACKNOWLEDGED: Final = Expected(200)
 UNSIGNED: Final = Expected(401, SIGNATURE_INVALID)
@@ -63,7 +78,10 @@ LIMITED: Final = Expected(429, WEBHOOK_RATE_LIMITED)
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One request, the state of the receiver, and the expected response; times in Unix seconds."""
+    """One request, the state of the receiver, and the expected response; times in Unix seconds.
+
+    `after` are the tickets afterwards; by default those before, and a new one if the response says so.
+    """
 
     name: str
     why: str
@@ -74,9 +92,14 @@ class Vector:
     seen: tuple[str, ...] = ()
     rate_per_minute: int = 0
     earlier: tuple[int, ...] = ()
+    tickets: StoredTickets = field(default_factory=dict)
+    processed: tuple[str, ...] = ()
+    after: StoredTickets | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the vector as in the file."""
+        created = {_EXPORT: StoredTicket("open", 1)} if self.expected.ticket else {}
+        after = {**self.tickets, **created} if self.after is None else self.after
         return {
             "name": self.name,
             "why": self.why,
@@ -85,10 +108,13 @@ class Vector:
             "seen": list(self.seen),
             "rate_per_minute": self.rate_per_minute,
             "earlier": list(self.earlier),
+            "tickets": _stored(self.tickets),
+            "processed": list(self.processed),
             "headers": [list(header) for header in self.headers],
             "body": _text(self.body),
             "body_base64": base64.b64encode(self.body).decode(),
             "expect": {"status": self.expected.status, "code": self.expected.code, "ticket": self.expected.ticket},
+            "after": _stored(after),
         }
 
 
@@ -100,8 +126,8 @@ def document() -> str:
 
 def all_vectors() -> list[Vector]:
     """Return every vector; names and nonces are unique."""
-    kinds = (_good, _age, _tampering, _replays, _secrets, _bytes, _missing, _signatures, _moved_dots, _contents, _limits)
-    return [vector for kind in kinds for vector in kind()]
+    signatures = (_good, _age, _tampering, _replays, _secrets, _bytes, _missing, _signatures, _moved_dots)
+    return [vector for kind in (*signatures, _contents, _limits, _events) for vector in kind()]
 
 
 def _good() -> Iterator[Vector]:
@@ -252,6 +278,39 @@ def _limits() -> Iterator[Vector]:
     yield Vector(name, why, headers, _delivery(), UNSIGNED, rate_per_minute=2, earlier=just_now)
 
 
+def _events() -> Iterator[Vector]:
+    def applied(
+        name: str, kind: TicketEventType, why: str, before: StoredTicket, after: StoredTicket, **state: Any
+    ) -> Vector:
+        state = {"tickets": {_EXPORT: before}, "after": {_EXPORT: after}, "key": _EVENT, **state}
+        return _vector(f"event: {name}", why, ACKNOWLEDGED, _event(kind), **state)
+
+    new, noted, closed = StoredTicket("open", 1), StoredTicket("open", 2), StoredTicket("closed", 2)
+    yield applied("updated", TicketEventType.UPDATED, "A note on the ticket, which stays open.", new, noted)
+    yield applied("fixed", TicketEventType.FIXED, "The ticket is closed.", new, closed)
+    yield applied("reopened", TicketEventType.REOPENED, "The ticket is open again.", closed, StoredTicket("open", 3))
+    why = "Title and notes are erased before the 2xx, which is the proof; id and status stay."
+    yield applied("redact", TicketEventType.REDACT, why, closed, StoredTicket("closed", 0))
+    why = "The response was lost; the ticket was reopened since. A known key gets a 2xx again and changes nothing."
+    reopened = StoredTicket("open", 3)
+    yield applied("repeated", TicketEventType.FIXED, why, reopened, reopened, processed=(_EVENT,))
+    fixed = _event(TicketEventType.FIXED)
+    why = "A ticket that never arrived here: a 2xx, because no retry would change that, and no new ticket."
+    yield _vector("event: unknown ticket", why, ACKNOWLEDGED, fixed, key=_EVENT)
+
+    state: dict[str, Any] = {"tickets": {_EXPORT: new}, "key": _EVENT}
+    event = json.loads(fixed)
+    why = "An event of a known type that does not say what changed."
+    unchanged = canonical({name: value for name, value in event.items() if name != "change"})
+    yield _vector("event: no change", why, INVALID, unchanged, **state)
+    why = "An event of a known type that does not name the export of its ticket."
+    unnamed = canonical({**event, "export": {"target_id": _TARGET}})
+    yield _vector("event: no export", why, INVALID, unnamed, **state)
+    why = "The signature is verified first: nobody else closes or erases a ticket."
+    forged = _event(TicketEventType.REDACT)
+    yield _vector("event: forged redact", why, UNSIGNED, forged, secret=NEW_SECRET, **state)
+
+
 def _vector(
     name: str,
     why: str,
@@ -325,10 +384,24 @@ def _ping() -> bytes:
     return ping_body(PingOrder(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, 1, "Vectors", "", None))
 
 
+def _event(kind: TicketEventType) -> bytes:
+    is_redact, is_open = kind is TicketEventType.REDACT, kind is not TicketEventType.FIXED
+    place = ChangedPlace("https://shop.example/", "main > img.hero", "open" if is_open else "fixed")
+    change = TicketChange() if is_redact else TicketChange(int(is_open), int(not is_open), int(is_open), (place,))
+    sample = _ticket()
+    title = None if is_redact else sample.title
+    ticket = EventTicket(_EXPORT, _TARGET, Source("manual", "vectors"), title, digest(sample.record()), "T-1")
+    return event_body(_EVENT, kind, ticket, change, rfc3339(datetime.fromtimestamp(NOW, UTC)))
+
+
 def _reversed_fields(body: bytes) -> bytes:
     """Return the same object with its fields in reverse order."""
     members = reversed(json.loads(body).items())
     return b"{" + b",".join(canonical(name) + b":" + canonical(value) for name, value in members) + b"}"
+
+
+def _stored(tickets: StoredTickets) -> dict[str, dict[str, Any]]:
+    return {export_id: ticket._asdict() for export_id, ticket in tickets.items()}
 
 
 def _lines(record: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 //
 //     WEBHOOK_SECRET=... PORT=9000 java Receiver.java
 //     java Receiver.java --vectors vectors.json      # run the test vectors
@@ -19,6 +19,7 @@ import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -37,6 +38,10 @@ public class Receiver {
     static final int MAX_REMEMBERED = 100_000; // memory limit: beyond it the oldest entries are dropped
     static final int MAX_BODY_BYTES = 4 * 1024 * 1024;
     static final String IDLE_TIMEOUT_S = "30";
+
+    // Events of a ticket, and its status afterwards; an empty one leaves it. A target gets those that it asks for.
+    static final Map<String, String> EVENTS =
+            Map.of("ticket.updated", "", "ticket.fixed", "closed", "ticket.reopened", "open", "ticket.redact", "");
 
     /**
      * Return whether a request is authentic, recent and not a replay. secrets has several entries during a rotation; headers
@@ -76,12 +81,16 @@ public class Receiver {
         }
     }
 
+    /** A ticket; texts are its title and a note for each event, none after erasedBy, the key of a ticket.redact. */
+    record Ticket(String id, String status, List<String> texts, String erasedBy) {}
+
     // This state is in memory; a production receiver keeps it in its database.
     final List<String> secrets;
     final int ratePerMinute; // 0 is no limit
     final Map<String, Long> nonces = new Memory<>(); // nonce to time of receipt
     final List<Long> letThrough = new ArrayList<>(); // times of accepted requests in the last minute
-    final Map<String, String> tickets = new Memory<>(); // by Idempotency-Key; in a database, use a unique column
+    final Map<String, Ticket> tickets = new Memory<>(); // by Idempotency-Key, the export's id: in a database, unique
+    final Map<String, Long> events = new Memory<>(); // Idempotency-Key of an event to time of receipt
     int lastNumber = 0;
 
     Receiver(List<String> secrets, int ratePerMinute) {
@@ -102,11 +111,19 @@ public class Receiver {
         // A test event: create no ticket.
         if ("target.ping".equals(event.get("type"))) return new Response(200, Map.of(), Map.of());
         String key = headers.getOrDefault("Idempotency-Key", "");
-        boolean hasTitle = event.get("ticket") instanceof Map<?, ?> ticket && ticket.get("title") instanceof String;
-        if (!"ticket.export".equals(event.get("type")) || !hasTitle || key.isEmpty()) {
+        Object exportId = event.get("export") instanceof Map<?, ?> export ? export.get("id") : null;
+        if (event.get("type") instanceof String type && EVENTS.containsKey(type) && exportId instanceof String
+                && event.get("change") instanceof Map<?, ?> change && !key.isEmpty()) {
+            if (tickets.containsKey(exportId) && events.putIfAbsent(key, now) == null) {
+                tickets.compute((String) exportId, (unused, ticket) -> applied(ticket, key, type, change));
+            }
+            return new Response(200, Map.of(), Map.of());
+        }
+        Object title = event.get("ticket") instanceof Map<?, ?> ticket ? ticket.get("title") : null;
+        if (!"ticket.export".equals(event.get("type")) || !(title instanceof String) || key.isEmpty()) {
             return Response.refusal(422, "WEBHOOK_VALIDATION_FAILED");
         }
-        String id = ticketFor(key);
+        String id = ticketFor(key, (String) title);
         return new Response(200, Map.of("id", id, "url", "https://tracker.example/" + id), Map.of());
     }
 
@@ -124,8 +141,19 @@ public class Receiver {
     }
 
     /** Create a ticket once per key: a delivery is repeated if its response was lost. */
-    String ticketFor(String key) {
-        return tickets.computeIfAbsent(key, unused -> "T-" + ++lastNumber); // pass the ticket to your tracker here
+    String ticketFor(String key, String title) {
+        // Pass the ticket to your tracker here.
+        return tickets.computeIfAbsent(key, unused -> new Ticket("T-" + ++lastNumber, "open", List.of(title), "")).id;
+    }
+
+    /** Apply an event to its ticket. The caller ignores one whose ticket never arrived, which no retry would change. */
+    static Ticket applied(Ticket ticket, String key, String type, Map<?, ?> change) {
+        // Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+        if (type.equals("ticket.redact")) return new Ticket(ticket.id, ticket.status, List.of(), key);
+        String note = "%s places added, %s fixed, %s open"
+                .formatted(change.get("places_added"), change.get("places_fixed"), change.get("places_open"));
+        String status = EVENTS.get(type).isEmpty() ? ticket.status : EVENTS.get(type);
+        return new Ticket(ticket.id, status, Stream.concat(ticket.texts.stream(), Stream.of(note)).toList(), ticket.erasedBy);
     }
 
     @SuppressWarnings("serial")
@@ -177,15 +205,25 @@ public class Receiver {
         Receiver receiver = new Receiver(strings(vector.get("secrets")), (int) number(vector.get("rate_per_minute")));
         strings(vector.get("seen")).forEach(nonce -> receiver.nonces.put(nonce, now));
         ((List<?>) vector.get("earlier")).forEach(at -> receiver.letThrough.add(number(at)));
+        strings(vector.get("processed")).forEach(key -> receiver.events.put(key, now));
+        ((Map<?, ?>) vector.get("tickets")).forEach((key, value) -> {
+            Map<?, ?> stored = (Map<?, ?>) value;
+            List<String> texts = Collections.nCopies((int) number(stored.get("texts")), "");
+            receiver.tickets.put((String) key, new Ticket("T-0", (String) stored.get("status"), texts, ""));
+        });
         Map<String, String> headers = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         for (Object header : (List<?>) vector.get("headers")) {
             headers.merge(strings(header).get(0), strings(header).get(1), (one, other) -> one + ", " + other);
         }
         Response actual = receiver.receive(headers, Base64.getDecoder().decode((String) vector.get("body_base64")), now);
         Map<?, ?> expect = (Map<?, ?>) vector.get("expect");
+        Map<String, Object> after = new LinkedHashMap<>();
+        receiver.tickets.forEach(
+                (key, each) -> after.put(key, Map.of("status", each.status, "texts", (double) each.texts.size())));
         return actual.status == number(expect.get("status"))
                 && Objects.equals(actual.body.get("code"), expect.get("code"))
                 && expect.get("ticket").equals(actual.body.containsKey("id"))
+                && after.equals(vector.get("after"))
                 && actual.headers.containsKey("Retry-After") == (actual.status == 429);
     }
 

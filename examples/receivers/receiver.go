@@ -1,4 +1,4 @@
-// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 //
 //	WEBHOOK_SECRET=... PORT=9000 go run receiver.go
 //	go run receiver.go --vectors vectors.json      # run the test vectors
@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ const (
 var (
 	timestampForm = regexp.MustCompile(`^[0-9]{1,15}$`)
 	nonceForm     = regexp.MustCompile(`^[0-9A-Fa-f]{32}$`)
+	// Events of a ticket, and its status afterwards; an empty one leaves it. A target gets those that it asks for.
+	statusAfter = map[string]string{"ticket.updated": "", "ticket.fixed": "closed", "ticket.reopened": "open", "ticket.redact": ""}
 )
 
 // verify returns whether a request is authentic, recent and not a replay. secrets has several entries during a rotation;
@@ -69,6 +72,16 @@ type event struct {
 	Ticket *struct {
 		Title *string `json:"title"`
 	} `json:"ticket"`
+	Export struct {
+		ID *string `json:"id"`
+	} `json:"export"`
+	Change map[string]any `json:"change"`
+}
+
+// ticket has as texts its title and a note for each event; none after its content was erased by an event.
+type ticket struct {
+	id, status, erasedBy string
+	texts                []string
 }
 
 type response struct {
@@ -82,9 +95,10 @@ type receiver struct {
 	secrets       []string
 	ratePerMinute int // 0 is no limit
 	mutex         sync.Mutex
-	nonces        memory[int64]  // nonce to time of receipt
-	letThrough    []int64        // times of accepted requests in the last minute
-	tickets       memory[string] // by Idempotency-Key; in a database, use a unique column next to the ticket
+	nonces        memory[int64]   // nonce to time of receipt
+	letThrough    []int64         // times of accepted requests in the last minute
+	tickets       memory[*ticket] // by Idempotency-Key, the export's id; in a database, use a unique column
+	events        memory[int64]   // Idempotency-Key of an event to time of receipt
 	lastNumber    int
 }
 
@@ -107,10 +121,15 @@ func (r *receiver) receive(header func(string) string, body []byte, now int64) r
 		return response{status: http.StatusOK, body: map[string]string{}} // a test event: create no ticket
 	}
 	key := header("Idempotency-Key")
+	_, isEvent := statusAfter[received.Type]
+	if isReadable && isEvent && received.Export.ID != nil && received.Change != nil && key != "" {
+		r.apply(key, received, now)
+		return response{status: http.StatusOK, body: map[string]string{}}
+	}
 	if !isReadable || received.Type != "ticket.export" || received.Ticket == nil || received.Ticket.Title == nil || key == "" {
 		return refusal(http.StatusUnprocessableEntity, "WEBHOOK_VALIDATION_FAILED")
 	}
-	id := r.ticketFor(key)
+	id := r.ticketFor(key, *received.Ticket.Title)
 	return response{status: http.StatusOK, body: map[string]string{"id": id, "url": "https://tracker.example/" + id}}
 }
 
@@ -144,12 +163,32 @@ func (r *receiver) wait(now int64) int64 {
 }
 
 // ticketFor creates a ticket once per key: a delivery is repeated if its response was lost.
-func (r *receiver) ticketFor(key string) string {
+func (r *receiver) ticketFor(key, title string) string {
 	if _, isKnown := r.tickets.values[key]; !isKnown {
 		r.lastNumber++
-		r.tickets.remember(key, fmt.Sprintf("T-%d", r.lastNumber)) // pass the ticket to your tracker here
+		stored := &ticket{id: fmt.Sprintf("T-%d", r.lastNumber), status: "open", texts: []string{title}}
+		r.tickets.remember(key, stored) // pass the ticket to your tracker here
 	}
-	return r.tickets.values[key]
+	return r.tickets.values[key].id
+}
+
+// apply applies an event to its ticket once; it ignores one whose ticket never arrived, which no retry would change.
+func (r *receiver) apply(key string, received event, now int64) {
+	found, change := r.tickets.values[*received.Export.ID], received.Change
+	if _, isKnown := r.events.values[key]; isKnown || found == nil {
+		return
+	}
+	if received.Type == "ticket.redact" {
+		// Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+		found.texts, found.erasedBy = nil, key
+	} else {
+		if status := statusAfter[received.Type]; status != "" {
+			found.status = status
+		}
+		counts := []any{change["places_added"], change["places_fixed"], change["places_open"]}
+		found.texts = append(found.texts, fmt.Sprintf("%v places added, %v fixed, %v open", counts...))
+	}
+	r.events.remember(key, now)
 }
 
 // memory is a map that keeps insertion order.
@@ -201,15 +240,23 @@ func write(w http.ResponseWriter, result response) {
 	json.NewEncoder(w).Encode(result.body)
 }
 
+type counted struct {
+	Status string `json:"status"`
+	Texts  int    `json:"texts"`
+}
+
 type vector struct {
-	Name          string      `json:"name"`
-	Secrets       []string    `json:"secrets"`
-	Now           int64       `json:"now"`
-	Seen          []string    `json:"seen"`
-	RatePerMinute int         `json:"rate_per_minute"`
-	Earlier       []int64     `json:"earlier"`
-	Headers       [][2]string `json:"headers"`
-	Body          []byte      `json:"body_base64"` // encoding/json reads base64 into bytes
+	Name          string             `json:"name"`
+	Secrets       []string           `json:"secrets"`
+	Now           int64              `json:"now"`
+	Seen          []string           `json:"seen"`
+	RatePerMinute int                `json:"rate_per_minute"`
+	Earlier       []int64            `json:"earlier"`
+	Tickets       map[string]counted `json:"tickets"`
+	Processed     []string           `json:"processed"`
+	After         map[string]counted `json:"after"`
+	Headers       [][2]string        `json:"headers"`
+	Body          []byte             `json:"body_base64"` // encoding/json reads base64 into bytes
 	Expect        struct {
 		Status int    `json:"status"`
 		Code   string `json:"code"`
@@ -223,6 +270,12 @@ func (v vector) passes() bool {
 	for _, nonce := range v.Seen {
 		r.nonces.remember(nonce, v.Now)
 	}
+	for _, key := range v.Processed {
+		r.events.remember(key, v.Now)
+	}
+	for key, each := range v.Tickets {
+		r.tickets.remember(key, &ticket{status: each.Status, texts: make([]string, each.Texts)})
+	}
 	headers := http.Header{}
 	for _, header := range v.Headers {
 		headers.Add(header[0], header[1])
@@ -230,8 +283,12 @@ func (v vector) passes() bool {
 	header := func(name string) string { return strings.Join(headers.Values(name), ", ") }
 	result := r.receive(header, v.Body, v.Now)
 	_, hasTicket := result.body["id"]
+	after := map[string]counted{}
+	for key, each := range r.tickets.values {
+		after[key] = counted{each.status, len(each.texts)}
+	}
 	isRight := result.status == v.Expect.Status && result.body["code"] == v.Expect.Code && hasTicket == v.Expect.Ticket
-	return isRight && (result.waitSeconds > 0) == (result.status == http.StatusTooManyRequests)
+	return isRight && reflect.DeepEqual(after, v.After) && (result.waitSeconds > 0) == (result.status == http.StatusTooManyRequests)
 }
 
 func runVectors(path string) int {

@@ -1,4 +1,4 @@
-// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 //
 //     WEBHOOK_SECRET=... PORT=9000 node receiver.mjs
 //     node receiver.mjs --vectors vectors.json      # run the test vectors
@@ -14,6 +14,14 @@ const TOLERANCE_S = 300; // allowed difference from the sender's clock
 const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long as its timestamp is accepted
 const MAX_REMEMBERED = 100_000; // memory limit: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+// Events of a ticket, and its status afterwards; null leaves it. A target gets those that it asks for.
+const EVENTS = new Map([
+  ["ticket.updated", null],
+  ["ticket.fixed", "closed"],
+  ["ticket.reopened", "open"],
+  ["ticket.redact", null],
+]);
 
 // Return whether a request is authentic, recent and not a replay. `secrets` has several entries during a rotation;
 // `headers` has lower-case names, as in Node.js; `body` is a Buffer of the raw bytes, read before any parsing; `now` is in
@@ -41,7 +49,8 @@ export class Receiver {
     this.ratePerMinute = ratePerMinute; // 0 is no limit
     this.nonces = new Map(); // nonce to time of receipt
     this.letThrough = []; // times of accepted requests in the last minute
-    this.tickets = new Map(); // by Idempotency-Key; in a database, use a unique column next to the ticket
+    this.tickets = new Map(); // by Idempotency-Key, the export's id; in a database, a unique column next to the ticket
+    this.events = new Map(); // Idempotency-Key of an event to time of receipt
     this.lastNumber = 0;
   }
 
@@ -55,6 +64,10 @@ export class Receiver {
     const event = readEvent(body);
     const key = headers["idempotency-key"];
     if (event?.type === "target.ping") return { status: 200, body: {} }; // a test event: create no ticket
+    if (isTicketEvent(event) && key) {
+      this.apply(key, event, now);
+      return { status: 200, body: {} };
+    }
     if (event?.type !== "ticket.export" || typeof event.ticket?.title !== "string" || !key) {
       return { status: 422, body: { code: "WEBHOOK_VALIDATION_FAILED" } };
     }
@@ -81,8 +94,25 @@ export class Receiver {
 
   // Create a ticket once per key: a delivery is repeated if its response was lost.
   ticketFor(key, ticket) {
-    if (!this.tickets.has(key)) remember(this.tickets, key, `T-${++this.lastNumber}`); // pass `ticket` to your tracker here
-    return this.tickets.get(key);
+    if (!this.tickets.has(key)) {
+      const stored = { id: `T-${++this.lastNumber}`, status: "open", texts: [ticket.title] };
+      remember(this.tickets, key, stored); // pass `ticket` to your tracker here
+    }
+    return this.tickets.get(key).id;
+  }
+
+  // Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+  apply(key, { type, export: { id }, change }, now) {
+    const ticket = this.tickets.get(id);
+    if (!ticket || this.events.has(key)) return;
+    if (type === "ticket.redact") {
+      // Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+      Object.assign(ticket, { texts: [], erasedBy: key });
+    } else {
+      ticket.status = EVENTS.get(type) ?? ticket.status;
+      ticket.texts.push(`${change.places_added} places added, ${change.places_fixed} fixed, ${change.places_open} open`);
+    }
+    remember(this.events, key, now);
   }
 }
 
@@ -97,6 +127,11 @@ function readEvent(body) {
   } catch {
     return null;
   }
+}
+
+function isTicketEvent(event) {
+  const isChange = typeof event?.change === "object" && event.change !== null && !Array.isArray(event.change);
+  return EVENTS.has(event?.type) && typeof event.export?.id === "string" && isChange;
 }
 
 function serve(receiver, port) {
@@ -128,6 +163,10 @@ function passes(vector) {
   const receiver = new Receiver(vector.secrets, vector.rate_per_minute);
   receiver.nonces = new Map(vector.seen.map((nonce) => [nonce, vector.now]));
   receiver.letThrough = vector.earlier;
+  receiver.events = new Map(vector.processed.map((key) => [key, vector.now]));
+  for (const [key, { status, texts }] of Object.entries(vector.tickets)) {
+    receiver.tickets.set(key, { id: "T-0", status, texts: Array(texts).fill("") });
+  }
   const headers = {};
   for (const [name, value] of vector.headers) {
     const before = headers[name.toLowerCase()];
@@ -135,8 +174,10 @@ function passes(vector) {
   }
   const response = receiver.receive(headers, Buffer.from(vector.body_base64, "base64"), vector.now);
   const { status, code, ticket } = vector.expect;
+  const after = [...receiver.tickets].map(([key, each]) => [key, { status: each.status, texts: each.texts.length }]);
   const right = response.status === status && (response.body.code ?? null) === code && "id" in response.body === ticket;
-  return right && (response.headers?.["Retry-After"] !== undefined) === (status === 429);
+  const isStored = JSON.stringify(Object.fromEntries(after)) === JSON.stringify(vector.after);
+  return right && isStored && (response.headers?.["Retry-After"] !== undefined) === (status === 429);
 }
 
 function runVectors(path) {

@@ -1,5 +1,5 @@
 <?php
-// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 //
 //     WEBHOOK_SECRET=... php -S 127.0.0.1:9000 receiver.php
 //     php receiver.php --vectors vectors.json      # run the test vectors
@@ -12,6 +12,9 @@ const TOLERANCE_S = 300; // allowed difference from the sender's clock
 const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long as its timestamp is accepted
 const MAX_REMEMBERED = 10_000; // limits the state file: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+// Events of a ticket, and its status afterwards; null leaves it. A target gets those that it asks for.
+const EVENTS = ['ticket.updated' => null, 'ticket.fixed' => 'closed', 'ticket.reopened' => 'open', 'ticket.redact' => null];
 
 // Return whether a request is authentic, recent and not a replay. $secrets has several entries during a rotation; $headers
 // has lower-case names; $body is the raw bytes of php://input; $now is in unix seconds. $isReplay($nonce) stores a nonce and
@@ -57,6 +60,10 @@ function receive(array &$state, array $secrets, int $ratePerMinute, array $heade
     $key = $headers['idempotency-key'] ?? '';
     // A key with other bytes, which RiskRelay never sends, cannot be stored as JSON.
     $isKey = preg_match('/\A[!-~]+\z/', $key) === 1;
+    if (isTicketEvent($event) && $isKey) {
+        apply($state, $key, $event, $now);
+        return [200, [], []];
+    }
     if ($type !== 'ticket.export' || !is_string($event['ticket']['title'] ?? null) || !$isKey) {
         return [422, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []];
     }
@@ -91,12 +98,39 @@ function waitS(array &$letThrough, int $ratePerMinute, int $now): int
 function ticketFor(array &$state, string $key, array $ticket): string
 {
     if (!isset($state['tickets'][$key])) {
-        remember($state['tickets'], $key, 'T-' . ++$state['last_number']); // pass $ticket to your tracker here
+        $stored = ['id' => 'T-' . ++$state['last_number'], 'status' => 'open', 'texts' => [$ticket['title']]];
+        remember($state['tickets'], $key, $stored); // pass $ticket to your tracker here
     }
-    return $state['tickets'][$key];
+    return $state['tickets'][$key]['id'];
 }
 
-function remember(array &$memory, string $name, int|string $value): void
+function isTicketEvent(mixed $event): bool
+{
+    $type = is_array($event) ? $event['type'] ?? null : null;
+    return is_string($type) && array_key_exists($type, EVENTS)
+        && is_string($event['export']['id'] ?? null) && is_array($event['change'] ?? null);
+}
+
+// Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+function apply(array &$state, string $key, array $event, int $now): void
+{
+    $ticket = $state['tickets'][$event['export']['id']] ?? null;
+    if ($ticket === null || isset($state['events'][$key])) {
+        return;
+    }
+    if ($event['type'] === 'ticket.redact') {
+        // Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+        $ticket = ['texts' => [], 'erased_by' => $key] + $ticket;
+    } else {
+        $counts = array_map(fn (string $each) => $event['change']["places_$each"] ?? 0, ['added', 'fixed', 'open']);
+        $ticket['status'] = EVENTS[$event['type']] ?? $ticket['status'];
+        $ticket['texts'][] = vsprintf('%d places added, %d fixed, %d open', $counts);
+    }
+    $state['tickets'][$event['export']['id']] = $ticket;
+    remember($state['events'], $key, $now);
+}
+
+function remember(array &$memory, string $name, int|array $value): void
 {
     $memory[$name] = $value;
     if (count($memory) > MAX_REMEMBERED) {
@@ -106,7 +140,7 @@ function remember(array &$memory, string $name, int|string $value): void
 
 function newState(): array
 {
-    return ['nonces' => [], 'let_through' => [], 'tickets' => [], 'last_number' => 0];
+    return ['nonces' => [], 'let_through' => [], 'tickets' => [], 'events' => [], 'last_number' => 0];
 }
 
 // Respond to the request that PHP runs this file for. PHP keeps no memory between two requests, so a locked file replaces
@@ -124,6 +158,7 @@ function serve(): void
         respond(413, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []);
     } else {
         $path = getenv('STATE_FILE') ?: sys_get_temp_dir() . "/receiver-{$_SERVER['SERVER_PORT']}.json";
+        umask(0077); // the file has the titles of tickets
         $file = fopen($path, 'c+');
         flock($file, LOCK_EX);
         $state = json_decode((string) stream_get_contents($file), true) ?? newState();
@@ -155,6 +190,9 @@ function passes(array $vector): bool
     $state = newState();
     $state['nonces'] = array_fill_keys($vector['seen'], $vector['now']);
     $state['let_through'] = $vector['earlier'];
+    $state['events'] = array_fill_keys($vector['processed'], $vector['now']);
+    $stored = fn (array $each): array => ['id' => 'T-0', 'texts' => array_fill(0, $each['texts'], '')] + $each;
+    $state['tickets'] = array_map($stored, $vector['tickets']);
     $headers = [];
     foreach ($vector['headers'] as [$name, $value]) {
         $name = strtolower($name);
@@ -164,7 +202,9 @@ function passes(array $vector): bool
     [$status, $reply, $further] =
         receive($state, $vector['secrets'], $vector['rate_per_minute'], $headers, $body, $vector['now']);
     $actual = ['status' => $status, 'code' => $reply['code'] ?? null, 'ticket' => isset($reply['id'])];
-    return $actual === $vector['expect'] && isset($further['Retry-After']) === ($status === 429);
+    $counted = fn (array $each): array => ['status' => $each['status'], 'texts' => count($each['texts'])];
+    $isRight = $actual === $vector['expect'] && array_map($counted, $state['tickets']) === $vector['after'];
+    return $isRight && isset($further['Retry-After']) === ($status === 429);
 }
 
 function runVectors(string $path): int

@@ -1,4 +1,4 @@
-"""Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+"""Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 
     WEBHOOK_SECRET=... PORT=9000 python3 receiver.py
     python3 receiver.py --vectors vectors.json      # run the test vectors
@@ -24,6 +24,9 @@ REMEMBERED_S = 2 * TOLERANCE_S  # a request can be replayed for as long as its t
 MAX_REMEMBERED = 100_000  # memory limit: beyond it the oldest entries are dropped
 MAX_BODY_BYTES = 4 * 1024 * 1024
 IDLE_TIMEOUT_S = 30
+
+# Events of a ticket, and its status afterwards; None leaves it. A target gets those that it asks for.
+EVENTS = {"ticket.updated": None, "ticket.fixed": "closed", "ticket.reopened": "open", "ticket.redact": None}
 
 Response = tuple[int, dict[str, str], dict[str, str]]  # status, body, headers
 
@@ -58,7 +61,8 @@ class WebhookReceiver:
         self.rate_per_minute = rate_per_minute  # 0 is no limit
         self.nonces: dict[str, int] = {}  # nonce to time of receipt
         self.let_through: list[int] = []  # times of accepted requests in the last minute
-        self.tickets: dict[str, str] = {}  # by Idempotency-Key; in a database, use a unique column next to the ticket
+        self.tickets: dict[str, dict[str, Any]] = {}  # by Idempotency-Key, the export's id; in a database, a unique column
+        self.events: dict[str, int] = {}  # Idempotency-Key of an event to time of receipt
         self.last_number = 0
         self.lock = threading.Lock()
 
@@ -73,6 +77,9 @@ class WebhookReceiver:
             event, key = read_event(body), headers.get("idempotency-key")
             if event.get("type") == "target.ping":
                 return 200, {}, {}  # a test event: create no ticket
+            if is_ticket_event(event) and key:
+                self.apply(key, event, now)
+                return 200, {}, {}
             if event.get("type") != "ticket.export" or not has_title(event.get("ticket")) or not key:
                 return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}, {}
             ticket_id = self.ticket_for(key, event["ticket"])
@@ -97,8 +104,24 @@ class WebhookReceiver:
         """Create a ticket once per key: a delivery is repeated if its response was lost."""
         if key not in self.tickets:
             self.last_number += 1
-            remember(self.tickets, key, f"T-{self.last_number}")  # pass `ticket` to your tracker here
-        return self.tickets[key]
+            stored = {"id": f"T-{self.last_number}", "status": "open", "texts": [ticket["title"]]}
+            remember(self.tickets, key, stored)  # pass `ticket` to your tracker here
+        ticket_id: str = self.tickets[key]["id"]
+        return ticket_id
+
+    def apply(self, key: str, event: dict[str, Any], now: int) -> None:
+        """Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change."""
+        ticket = self.tickets.get(event["export"]["id"])
+        if ticket is None or key in self.events:
+            return
+        if event["type"] == "ticket.redact":
+            # Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+            ticket["texts"], ticket["erased_by"] = [], key
+        else:
+            ticket["status"] = EVENTS[event["type"]] or ticket["status"]
+            added, fixed, still = (event["change"].get(f"places_{each}") for each in ("added", "fixed", "open"))
+            ticket["texts"].append(f"{added} places added, {fixed} fixed, {still} open")
+        remember(self.events, key, now)
 
 
 def remember(memory: dict[str, Any], name: str, value: object) -> None:
@@ -117,6 +140,12 @@ def read_event(body: bytes) -> dict[str, Any]:
 
 def has_title(ticket: object) -> bool:
     return isinstance(ticket, dict) and isinstance(ticket.get("title"), str)
+
+
+def is_ticket_event(event: dict[str, Any]) -> bool:
+    export, kind = event.get("export"), event.get("type")
+    has_export = isinstance(export, dict) and isinstance(export.get("id"), str)
+    return isinstance(kind, str) and kind in EVENTS and has_export and isinstance(event.get("change"), dict)
 
 
 def handler_for(receiver: WebhookReceiver) -> type[BaseHTTPRequestHandler]:
@@ -159,13 +188,18 @@ def passes(vector: dict[str, Any]) -> bool:
     receiver = WebhookReceiver([secret.encode() for secret in vector["secrets"]], vector["rate_per_minute"])
     receiver.nonces = dict.fromkeys(vector["seen"], vector["now"])
     receiver.let_through = vector["earlier"]
+    receiver.events = dict.fromkeys(vector["processed"], vector["now"])
+    for key, ticket in vector["tickets"].items():
+        receiver.tickets[key] = {"id": "T-0", "status": ticket["status"], "texts": [""] * ticket["texts"]}
     headers: dict[str, str] = {}
     for name, value in vector["headers"]:
         before = headers.get(name.lower())
         headers[name.lower()] = value if before is None else f"{before}, {value}"
     status, body, further = receiver.receive(headers, base64.b64decode(vector["body_base64"]), vector["now"])
     actual = {"status": status, "code": body.get("code"), "ticket": "id" in body}
-    return actual == vector["expect"] and ("Retry-After" in further) == (status == 429)
+    after = {key: {"status": each["status"], "texts": len(each["texts"])} for key, each in receiver.tickets.items()}
+    is_right = actual == vector["expect"] and after == vector["after"]
+    return is_right and ("Retry-After" in further) == (status == 429)
 
 
 def run_vectors(path: str) -> int:

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
+# Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and applies its events.
 #
 #     WEBHOOK_SECRET=... PORT=9000 ruby receiver.rb
 #     ruby receiver.rb --vectors vectors.json      # run the test vectors
@@ -20,6 +20,8 @@ MAX_HEADERS = 100
 IDLE_TIMEOUT_S = 30
 REASONS = { 200 => "OK", 401 => "Unauthorized", 405 => "Method Not Allowed", 411 => "Length Required",
             413 => "Content Too Large", 422 => "Unprocessable Content", 429 => "Too Many Requests" }.freeze
+# Events of a ticket, and its status afterwards; nil leaves it. A target gets those that it asks for.
+EVENTS = { "ticket.updated" => nil, "ticket.fixed" => "closed", "ticket.reopened" => "open", "ticket.redact" => nil }.freeze
 
 # Return whether a request is authentic, recent and not a replay. `secrets` has several entries during a rotation; `headers`
 # has lower-case names; `body` is the raw bytes (in Rails: request.raw_post), read before any parsing; `now` is in unix
@@ -42,14 +44,16 @@ end
 
 # Handles requests. Keeps its state in memory; a production receiver keeps it in its database.
 class Receiver
-  attr_writer :nonces, :let_through
+  attr_writer :nonces, :let_through, :events
+  attr_reader :tickets
 
   def initialize(secrets, rate_per_minute = 0)
     @secrets = secrets
     @rate_per_minute = rate_per_minute # 0 is no limit
     @nonces = {} # nonce to time of receipt
     @let_through = [] # times of accepted requests in the last minute
-    @tickets = {} # by Idempotency-Key; in a database, use a unique column next to the ticket
+    @tickets = {} # by Idempotency-Key, the export's id; in a database, use a unique column next to the ticket
+    @events = {} # Idempotency-Key of an event to time of receipt
     @last_number = 0
     @lock = Mutex.new
   end
@@ -67,6 +71,11 @@ class Receiver
       return [200, {}, {}] if event["type"] == "target.ping" # a test event: create no ticket
 
       key = headers.fetch("idempotency-key", "")
+      if ticket_event?(event) && !key.empty?
+        apply(key, event, now)
+        return [200, {}, {}]
+      end
+
       ticket = event["ticket"]
       is_ticket = event["type"] == "ticket.export" && ticket.is_a?(Hash) && ticket["title"].is_a?(String)
       return [422, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] unless is_ticket && !key.empty?
@@ -96,9 +105,34 @@ class Receiver
   end
 
   # Create a ticket once per key: a delivery is repeated if its response was lost.
-  def ticket_for(key, _ticket)
-    remember(@tickets, key, "T-#{@last_number += 1}") unless @tickets.key?(key) # pass the ticket to your tracker here
-    @tickets[key]
+  def ticket_for(key, ticket)
+    unless @tickets.key?(key)
+      stored = { id: "T-#{@last_number += 1}", status: "open", texts: [ticket["title"]] }
+      remember(@tickets, key, stored) # pass the ticket to your tracker here
+    end
+    @tickets[key][:id]
+  end
+
+  def ticket_event?(event)
+    export = event["export"]
+    has_export = export.is_a?(Hash) && export["id"].is_a?(String)
+    EVENTS.key?(event["type"]) && has_export && event["change"].is_a?(Hash)
+  end
+
+  # Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+  def apply(key, event, now)
+    ticket = @tickets[event["export"]["id"]]
+    return if ticket.nil? || @events.key?(key)
+
+    if event["type"] == "ticket.redact"
+      # Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
+      ticket.update(texts: [], erased_by: key)
+    else
+      added, fixed, open = event["change"].values_at("places_added", "places_fixed", "places_open")
+      ticket[:status] = EVENTS[event["type"]] || ticket[:status]
+      ticket[:texts] << "#{added} places added, #{fixed} fixed, #{open} open"
+    end
+    remember(@events, key, now)
   end
 
   def remember(memory, name, value)
@@ -181,11 +215,14 @@ def passes?(vector)
   receiver = Receiver.new(vector["secrets"], vector["rate_per_minute"])
   receiver.nonces = vector["seen"].to_h { |nonce| [nonce, vector["now"]] }
   receiver.let_through = vector["earlier"]
+  receiver.events = vector["processed"].to_h { |key| [key, vector["now"]] }
+  vector["tickets"].each { |key, each| receiver.tickets[key] = { status: each["status"], texts: [""] * each["texts"] } }
   headers = {}
   vector["headers"].each { |name, value| headers[name.downcase] = [headers[name.downcase], value].compact.join(", ") }
   status, body, further = receiver.receive(headers, vector["body_base64"].unpack1("m0"), vector["now"])
   actual = { "status" => status, "code" => body[:code], "ticket" => body.key?(:id) }
-  actual == vector["expect"] && further.key?("Retry-After") == (status == 429)
+  after = receiver.tickets.transform_values { |each| { "status" => each[:status], "texts" => each[:texts].size } }
+  actual == vector["expect"] && after == vector["after"] && further.key?("Retry-After") == (status == 429)
 end
 
 def run_vectors(path)

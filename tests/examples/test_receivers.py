@@ -103,6 +103,19 @@ def test_a_vector_with_another_response_is_reported(language: Language, programs
     assert (done.returncode, done.stdout) == (1, "failed: good\n3 passed, 1 failed\n")
 
 
+@pytest.mark.parametrize("after", [{"status": "open", "texts": 2}, {"status": "closed", "texts": 1}, None])
+def test_a_vector_with_other_tickets_afterwards_is_reported(
+    language: Language, programs: Programs, tmp_path: Path, after: dict[str, Any] | None
+) -> None:
+    """The vectors detect a receiver that accepts an event and does not apply it."""
+    [fixed] = [each for each in json.loads(VECTORS.read_bytes())["vectors"] if each["name"] == "event: fixed"]
+    [export_id] = fixed["after"]
+    path = tmp_path / "vectors.json"
+    path.write_text(json.dumps({"vectors": [fixed, {**fixed, "after": {export_id: after} if after else {}}]}))
+    done = run([*programs.of(language), "--vectors", str(path)])
+    assert (done.returncode, done.stdout) == (1, "failed: event: fixed\n1 passed, 1 failed\n")
+
+
 def test_a_receiver_without_a_secret_exits_with_2(language: Language, programs: Programs) -> None:
     done = run(programs.of(language))
     assert done.returncode == 2
@@ -379,6 +392,41 @@ def test_a_title_may_be_any_text(receiver: ReceiverProcess, title: str) -> None:
     for is_ascii in (True, False):
         body = json.dumps({"ticket": {"title": title}, "type": "ticket.export"}, ensure_ascii=is_ascii).encode()
         assert status_of(exchange(receiver, head(body), body)) == 200
+
+
+def ticket_event(name: str, export_id: str) -> bytes:
+    change = {"places_added": 0, "places_fixed": 2, "places_open": 0, "places": []}
+    ticket = {"title": None if name == "redact" else "By hand", "digest": "sha256:0"}
+    return json.dumps({"type": f"ticket.{name}", "export": {"id": export_id}, "ticket": ticket, "change": change}).encode()
+
+
+def send(receiver: ReceiverProcess, body: bytes, key: str) -> tuple[int, dict[str, str]]:
+    response = exchange(receiver, head(body).replace(b"exp_by_hand", key.encode()), body)
+    content = response.partition(b"\r\n\r\n")[2]
+    found: dict[str, str] = json.loads(content[content.index(b"{") : content.rindex(b"}") + 1])
+    return status_of(response), found
+
+
+def test_a_ticket_keeps_its_id_through_its_events(receiver: ReceiverProcess) -> None:
+    key = f"exp_{next(_numbers)}"
+    status, created = send(receiver, event(), key)
+    assert status == 200
+    for number, name in enumerate(("updated", "fixed", "fixed", "reopened", "redact")):
+        assert send(receiver, ticket_event(name, key), f"evt_{key}_{number % 4}") == (200, {})
+    assert send(receiver, event(), key) == (200, created)  # a late repeat creates no ticket
+    assert send(receiver, ticket_event("fixed", "exp_unknown"), f"evt_{key}_9") == (200, {})
+
+
+def test_php_erases_the_content_of_a_redacted_ticket_from_its_file(receivers: dict[str, ReceiverProcess]) -> None:
+    """The other languages keep their tickets in memory."""
+    runtime("php")
+    receiver, key, state = receivers["php"], f"exp_{next(_numbers)}", receivers["php"].log.with_suffix(".json")
+    send(receiver, event("About Anna"), key)
+    assert "About Anna" in state.read_text()
+    assert state.stat().st_mode & 0o077 == 0
+    assert send(receiver, ticket_event("redact", key), f"evt_{key}") == (200, {})
+    assert "About Anna" not in state.read_text()
+    assert json.loads(state.read_text())["tickets"][key]["erased_by"] == f"evt_{key}"
 
 
 def test_a_huge_body_is_rejected(receiver: ReceiverProcess) -> None:

@@ -15,9 +15,12 @@ import pytest
 
 from bin.receiver_kit.receiver import LocalReceiver
 from bin.receiver_kit.vectors import all_vectors
+from schemas.exports.ticket_events import TicketEventType
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final[list[dict[str, Any]]] = json.loads((ROOT / "examples" / "vectors.json").read_bytes())["vectors"]
+
+EVENTS: Final = ("ticket.updated", "ticket.fixed", "ticket.reopened", "ticket.redact")
 
 
 def headers_of(vector: dict[str, Any], name: str) -> list[str]:
@@ -51,7 +54,8 @@ def expected_response(vector: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         event = None
     kind = event["type"] if isinstance(event, dict) else None
-    if kind != "target.ping" and not (kind == "ticket.export" and "title" in event["ticket"]):
+    is_event = kind in EVENTS and "change" in event and "id" in event["export"]
+    if kind != "target.ping" and not is_event and not (kind == "ticket.export" and "title" in event["ticket"]):
         return error_response(422, "WEBHOOK_VALIDATION_FAILED")
     return {"status": 200, "code": None, "ticket": kind == "ticket.export"}
 
@@ -72,6 +76,8 @@ def test_listen_responds_as_a_vector_expects(vector: dict[str, Any]) -> None:
     with LocalReceiver([secret.encode() for secret in vector["secrets"]], lambda: at) as receiver:
         for nonce in vector["seen"]:
             receiver._nonces.seen(nonce)
+        for export_id in vector["tickets"]:
+            receiver._tickets.number(export_id)
         message = Message()
         for name, value in vector["headers"]:
             message[name] = value
@@ -80,6 +86,33 @@ def test_listen_responds_as_a_vector_expects(vector: dict[str, Any]) -> None:
     actual = {"status": answer.status, "code": answer.body.get("code"), "ticket": "ticket_id" in answer.body}
     is_limited = vector["expect"]["status"] == 429
     assert actual == ({"status": 200, "code": None, "ticket": True} if is_limited else vector["expect"])
+
+
+def tickets_after(vector: dict[str, Any]) -> dict[str, Any]:
+    """Return the tickets after a vector, computed from what the documentation says of events."""
+    tickets = {export_id: dict(ticket) for export_id, ticket in vector["tickets"].items()}
+    expected, [key] = vector["expect"], headers_of(vector, "Idempotency-Key") or [""]
+    if expected["status"] != 200:
+        return tickets
+    event = json.loads(body_of(vector))
+    ticket = tickets.get(event.get("export", {}).get("id"))
+    if event["type"] == "ticket.export":
+        tickets[key] = {"status": "open", "texts": 1}
+    elif ticket is not None and key not in vector["processed"]:
+        ticket["status"] = {"ticket.fixed": "closed", "ticket.reopened": "open"}.get(event["type"], ticket["status"])
+        ticket["texts"] = 0 if event["type"] == "ticket.redact" else ticket["texts"] + 1
+    return tickets
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_vector_leaves_the_tickets_that_the_documentation_says(vector: dict[str, Any]) -> None:
+    assert tickets_after(vector) == vector["after"]
+
+
+def test_the_events_of_the_vectors_are_those_that_targets_get() -> None:
+    assert {*EVENTS} == {*TicketEventType}
+    sent = {json.loads(body_of(each))["type"] for each in VECTORS if each["name"].startswith("event")}
+    assert sent == {*EVENTS}
 
 
 def test_names_and_nonces_of_vectors_are_unique() -> None:

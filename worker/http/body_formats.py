@@ -1,7 +1,7 @@
 """Forms of a delivery's body besides the approved one: CloudEvents and SARIF.
 
-Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms. Events
-of tickets have those of CloudEvents alone: a change of a ticket is not a result of a scan, which is what SARIF has.
+Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms.
+Events of tickets have those of CloudEvents alone: SARIF has results of scans, and no form for a change of a ticket.
 """
 
 import hashlib

@@ -21,9 +21,11 @@ import requests
 from click.testing import CliRunner
 
 from bin.commands.listen import listen
+from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
 from schemas.base.timestamps import rfc3339
 from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.ticket_events import EventTicket, TicketChange, TicketEventType, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.terminals import Terminal
@@ -266,6 +268,50 @@ def test_a_test_event_is_accepted_and_creates_no_ticket(start: Callable[..., Loc
     assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
 
 
+def event_of(kind: TicketEventType, export_id: str = "exp_1") -> bytes:
+    title = None if kind is TicketEventType.REDACT else "Image without alt text"
+    ticket = EventTicket(export_id, "tgt_1", Source("finding", "fnd_1"), title, "sha256:0", "DEV-1")
+    return event_body("evt_1", kind, ticket, TicketChange(1, 2, 3), rfc3339(NOW))
+
+
+@pytest.mark.parametrize("body_format", list(BodyFormat))
+def test_an_event_has_an_effect_on_a_ticket_that_arrived(
+    start: Callable[..., LocalReceiver], body_format: BodyFormat
+) -> None:
+    receiver = start()
+    body = formatted(event_of(TicketEventType.FIXED), body_format).body
+    assert deliver(receiver.url, body, Idempotency_Key="evt_1").json() == {"status": "ignored"}
+    deliver(receiver.url)
+    answers = [deliver(receiver.url, body, Idempotency_Key="evt_1") for _ in range(2)]
+    assert [(each.status_code, each.json()) for each in answers] == [(200, {"status": "closed"})] * 2
+    assert [each.repeat for each in receiver.received] == [False, False, False, True]
+    last = receiver.received[-1]
+    assert (last.kind, last.export_id, last.title) == ("ticket.fixed", "exp_1", "Image without alt text")
+    assert last.change == {"places_added": 1, "places_fixed": 2, "places_open": 3}
+    assert deliver(receiver.url, Idempotency_Key="exp_2").json()["ticket_id"] == "DEV-2"
+
+
+def test_a_redact_erases_what_is_kept_of_its_ticket_alone(start: Callable[..., LocalReceiver]) -> None:
+    receiver = start()
+    deliver(receiver.url)
+    deliver(receiver.url, body_of("Another", "exp_2"), Idempotency_Key="exp_2")
+    deliver(receiver.url, event_of(TicketEventType.UPDATED), Idempotency_Key="evt_0")
+    redact = event_of(TicketEventType.REDACT)
+    assert deliver(receiver.url, redact, secret=b"other").status_code == 401
+    assert receiver.received[0].title == "Image without alt text"
+    assert deliver(receiver.url, redact, Idempotency_Key="evt_1").json() == {"status": "erased"}
+    assert [each.title for each in receiver.received] == [None, "Another", None, None, None]
+    assert [each.body for each in receiver.received] == [b"", body_of("Another", "exp_2"), b"", b"", redact]
+    assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
+
+
+@pytest.mark.parametrize("left_out", ["change", "export"])
+def test_an_event_without_a_change_or_an_export_is_unprocessable(start: Callable[..., LocalReceiver], left_out: str) -> None:
+    event = {name: value for name, value in json.loads(event_of(TicketEventType.FIXED)).items() if name != left_out}
+    answer = deliver(start().url, json.dumps(event).encode())
+    assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
+
+
 @pytest.mark.parametrize("body_format", list(BodyFormat))
 def test_tickets_and_test_events_are_read_in_every_format(
     start: Callable[..., LocalReceiver], body_format: BodyFormat
@@ -487,6 +533,19 @@ def test_it_prints_what_it_expects_after_an_unknown_event(run: Callable[..., Lis
     _, out, _ = listening.finish(signal.SIGINT)
     assert out.count("expected a ticket.export") == 1
     assert "  response   422 WEBHOOK_VALIDATION_FAILED: expected a ticket.export" in out
+
+
+def test_it_prints_and_saves_events(run: Callable[..., Listening], tmp_path: Path) -> None:
+    listening = run("--port", "0", "--save", "kept")
+    url = listening.url()
+    deliver(url, at=now())
+    deliver(url, event_of(TicketEventType.REOPENED), at=now(), Idempotency_Key="evt_1")
+    _, out, _ = listening.finish(signal.SIGINT)
+    assert "ticket.reopened" in out
+    assert "  places     1 added, 2 fixed, 3 open\n" in out
+    assert "  response   200 open\n" in out
+    saved = [saved_requests.read(path) for path in sorted((tmp_path / "kept").iterdir())]
+    assert [each.body for each in saved] == [body_of(), event_of(TicketEventType.REOPENED)]
 
 
 def test_it_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None:
