@@ -1,8 +1,8 @@
 """`trigger`: send a signed sample ticket to a receiver like a delivery, and print what a worker would do next.
 
 For authors of receivers: it needs no database and no running installation, only the shared secret. On loopback every port is
-allowed; elsewhere the target policy of deliveries applies. `--case` and `--all` also send invalid and repeated requests;
-`--replay` sends a request that `listen --save` saved.
+allowed; elsewhere the target policy of deliveries applies. `--event` sends an event of a ticket. `--case`, `--all` and
+`--events` also send invalid and repeated requests; `--replay` sends a request that `listen --save` saved.
 """
 
 import json
@@ -23,6 +23,8 @@ from bin.cli.terminal import may_colour, secret_line
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.cases import (
     CASES,
+    EVENT_CASES,
+    EVENT_NAMES,
     NAMES,
     CaseRequest,
     CaseResponse,
@@ -30,6 +32,7 @@ from bin.receiver_kit.cases import (
     ConformanceCase,
     SampleRequests,
     run_case,
+    sample_event,
 )
 from bin.receiver_kit.receiver import DEFAULT_PORT
 from bin.receiver_kit.saved_requests import InvalidSavedRequest, SavedRequest
@@ -41,6 +44,7 @@ from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import kept_answer
 from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.ticket_events import TicketEventType
 from schemas.settings.definitions import Settings
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
@@ -53,6 +57,8 @@ from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 _MAX_SHOWN_CHARS: Final = 200
+
+_EVENTS: Final = {kind.removeprefix("ticket."): kind for kind in TicketEventType}
 
 _SAMPLE: Final = Ticket(
     title="Image without alternative text on /",
@@ -69,13 +75,14 @@ _SAMPLE: Final = Ticket(
 Example:
   riskrelay trigger --to http://127.0.0.1:9000/ --override ticket.title:Hello
   printf %s "$SECRET" | riskrelay trigger --secret-stdin --override 'ticket.labels:["a", "b"]'
-  riskrelay trigger --all
+  riskrelay trigger --event fixed --ticket exp_01JAM5T4Q7Y6N0V3B9C2D8E1F4
+  riskrelay trigger --all --events
   riskrelay trigger --replay requests/20260131T120000.000000Z-exp_1.http
 
 \b
 Exit codes:
-  0  the receiver accepted the ticket; with --case or --all: every case passed
-  1  rejected or not delivered; with --case or --all: a case failed
+  0  the receiver accepted the ticket or event; with cases: every case passed
+  1  rejected or not delivered; with cases: a case failed
   2  wrong usage or configuration"""
 )
 @click.option("--to", "url", default=f"http://127.0.0.1:{DEFAULT_PORT}/", show_default=True, help="The receiver's URL.")
@@ -86,8 +93,22 @@ Exit codes:
     metavar="PATH:VALUE",
     help="Set a field of the body: a dotted path, and JSON or plain text; may be repeated.",
 )
-@click.option("--case", "names", multiple=True, type=click.Choice(NAMES), help="Run one case; may be repeated.")
-@click.option("--all", "is_all", is_flag=True, help="Run all cases.")
+@click.option("--event", type=click.Choice(tuple(_EVENTS)), help="Send an event of a ticket instead of a ticket.")
+@click.option(
+    "--ticket",
+    metavar="EXPORT_ID",
+    help="The event's ticket: the idempotency_key of an earlier `trigger`. By default one that the receiver never got.",
+)
+@click.option(
+    "--case", "names", multiple=True, type=click.Choice((*NAMES, *EVENT_NAMES)), help="Run one case; may be repeated."
+)
+@click.option("--all", "is_all", is_flag=True, help="Run all cases except those for events.")
+@click.option(
+    "--events",
+    "has_events",
+    is_flag=True,
+    help="Run the cases for events, alone or with --all. Only receivers whose target asks for events have to pass them.",
+)
 @click.option(
     "--replay",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -99,30 +120,40 @@ Exit codes:
 def trigger(
     url: str,
     overrides: tuple[str, ...],
+    event: str | None,
+    ticket: str | None,
     names: tuple[str, ...],
     is_all: bool,
+    has_events: bool,
     replay: Path | None,
     resign: bool,
     secret_stdin: bool,
     as_json: bool,
 ) -> None:
-    """Send a signed sample ticket to a receiver and explain its response.
+    """Send a signed sample ticket, or an event of a ticket, to a receiver and explain its response.
 
-    --all and --case send valid, invalid and repeated requests, and report which responses are correct. They need no
-    running installation; the receiver creates a few sample tickets.
+    --all, --events and --case send valid, invalid and repeated requests, and report which responses are correct. They need
+    no running installation; the receiver creates a few sample tickets.
     """
-    chosen = CASES if is_all else tuple(case for case in CASES if case.name in names)
-    if sum(map(bool, (overrides, chosen, replay))) > 1 or (resign and not replay):
-        raise click.UsageError("Use only one of --override, --case or --all, and --replay. --resign requires --replay.")
+    chosen = (
+        *(case for case in CASES if is_all or case.name in names),
+        *(case for case in EVENT_CASES if has_events or case.name in names),
+    )
+    if sum(map(bool, (overrides or event, chosen, replay))) > 1 or (resign and not replay) or (ticket and not event):
+        raise click.UsageError(
+            "Use only one of --override and --event, the cases (--case, --all, --events), and --replay. --resign requires "
+            "--replay, --ticket requires --event."
+        )
     settings = checked_settings()
     client = _ReceiverClient(settings, url)
     if chosen:
-        sample = SampleRequests(lambda: _message(url, ()), _secret(settings, secret_stdin))
+        sample = SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))
         has_passed = _run_cases(client, chosen, sample, as_json)
     elif replay:
         has_passed = _replay(client, replay, _secret(settings, secret_stdin) if resign else None, as_json)
     else:
-        has_passed = _deliver(client, _message(url, overrides), _secret(settings, secret_stdin), as_json)
+        message = _message(url) if event is None else sample_event(_message(url), _EVENTS[event], ticket)
+        has_passed = _deliver(client, _changed(message, overrides), _secret(settings, secret_stdin), as_json)
     if not has_passed:
         raise SystemExit(1)
 
@@ -164,7 +195,7 @@ def _secret(settings: Settings, from_stdin: bool) -> str:
 
 
 def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bool) -> bool:
-    """Send one sample ticket; return whether it was accepted."""
+    """Send one sample; return whether it was accepted."""
     sent = SignedPost(client.http.post, Vault(()), DefaultSecret(secret)).send(message)
     verdict = client.verdict(sent, message.at)
     print_record(_record(message.url, message.key, message.at, sent, verdict), as_json)
@@ -251,15 +282,20 @@ def _plain(text: str) -> str:
     return printable(text[:_MAX_SHOWN_CHARS])
 
 
-def _message(url: str, overrides: Sequence[str]) -> Message:
+def _message(url: str) -> Message:
     now = utc_now()
     export_id, target_id = identifiers.new_id(identifiers.EXPORT, now), identifiers.new_id(identifiers.TARGET, now)
     source = Source("finding", identifiers.new_id(identifiers.FINDING, now), 1)
-    body: dict[str, Any] = json.loads(delivery_body(export_id, target_id, source, _SAMPLE.record(), rfc3339(now)))
+    body = delivery_body(export_id, target_id, source, _SAMPLE.record(), rfc3339(now))
+    attempt_id = identifiers.new_id(identifiers.ATTEMPT, now)
+    return Message(attempt_id, export_id, target_id, url, None, body, now, new_nonce())
+
+
+def _changed(message: Message, overrides: Sequence[str]) -> Message:
+    body: dict[str, Any] = json.loads(message.body)
     for override in overrides:
         _apply(override, body)
-    attempt_id = identifiers.new_id(identifiers.ATTEMPT, now)
-    return Message(attempt_id, export_id, target_id, url, None, canonical(body), now, new_nonce())
+    return message._replace(body=canonical(body))
 
 
 def _apply(override: str, body: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Test cases for receivers, sent by `trigger --case` and `--all`: requests, and the responses of a correct receiver.
+"""Test cases for receivers, sent by `trigger`: requests, and the responses of a correct receiver.
 
 A response is judged as a worker judges it, so "right" means that a delivery would end with the correct status. Each case
 has its own tickets and nonces, so cases can run alone, in any order, and repeatedly.
@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from schemas.base.strict_json import canonical
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
+from schemas.exports.ticket import Source, digest
+from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, TicketEventType, event_body
 from storage.db import identifiers
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers
@@ -21,6 +23,17 @@ OUTSIDE_TOLERANCE_S: Final = DEFAULT_TOLERANCE_S + 100
 ACCEPTED: Final = "2xx"
 NO_SIGNATURE: Final = f"401 {SIGNATURE_INVALID}"
 NO_TICKET: Final = f"422 {VALIDATION_FAILED}"
+
+
+_URL: Final = "https://shop.example/"
+_FIXED: Final = ChangedPlace(_URL, "main > img.hero", "fixed")
+_OPEN: Final = ChangedPlace(_URL, "main > img.new", "open")
+_CHANGES: Final = {
+    TicketEventType.UPDATED: TicketChange(1, 1, 1, (_OPEN, _FIXED)),
+    TicketEventType.FIXED: TicketChange(0, 1, 0, (_FIXED,)),
+    TicketEventType.REOPENED: TicketChange(1, 0, 1, (_OPEN,)),
+    TicketEventType.REDACT: TicketChange(),
+}
 
 
 class CaseRequest(NamedTuple):
@@ -87,6 +100,18 @@ class CaseResult(NamedTuple):
     case: ConformanceCase
     responses: Sequence[CaseResponse]
     problem: str | None
+
+
+def sample_event(ticket: Message, kind: TicketEventType, export_id: str | None = None) -> Message:
+    """Return an event of a sample ticket, or of the ticket with that export id, with a key of its own."""
+    sent = json.loads(ticket.body)
+    title = None if kind is TicketEventType.REDACT else sent["ticket"]["title"]
+    source = Source(**sent["export"]["source"])
+    about = EventTicket(export_id or ticket.key, ticket.target_id, source, title, digest(sent["ticket"]))
+    key = identifiers.new_id(identifiers.EVENT, ticket.at)
+    body = event_body(key, kind, about, _CHANGES[kind], sent["created_at"])
+    attempt_id = identifiers.new_id(identifiers.ATTEMPT, ticket.at)
+    return ticket._replace(id=attempt_id, key=key, nonce=new_nonce(), body=body)
 
 
 def run_case(case: ConformanceCase, sample: SampleRequests, send: Callable[[CaseRequest], CaseResponse]) -> CaseResult:
@@ -195,6 +220,50 @@ def _unknown_type(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(message._replace(body=canonical(event)), NO_TICKET)
 
 
+def _events(*kinds: TicketEventType) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
+        ticket = sample.message()
+        yield sample.signed(ticket)
+        for kind in kinds:
+            yield sample.signed(sample_event(ticket, kind))
+
+    return requests
+
+
+def _repeated_event(sample: SampleRequests) -> Iterator[CaseRequest]:
+    ticket = sample.message()
+    yield sample.signed(ticket)
+    event = sample_event(ticket, TicketEventType.FIXED)
+    yield sample.signed(event)
+    yield sample.signed(event._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, event.at)))
+
+
+def _late_ticket(sample: SampleRequests) -> Iterator[CaseRequest]:
+    ticket = sample.message()
+    yield sample.signed(ticket)
+    yield sample.signed(sample_event(ticket, TicketEventType.REDACT))
+    yield sample.signed(ticket._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, ticket.at)))
+
+
+def _forged_event(sample: SampleRequests) -> Iterator[CaseRequest]:
+    ticket = sample.message()
+    yield sample.signed(ticket)
+    yield sample.signed(sample_event(ticket, TicketEventType.REDACT), NO_SIGNATURE, secret="not " + sample.secret)
+
+
+def _event_of_no_ticket(sample: SampleRequests) -> Iterator[CaseRequest]:
+    yield sample.signed(sample_event(sample.message(), TicketEventType.FIXED))
+
+
+def _incomplete_events(sample: SampleRequests) -> Iterator[CaseRequest]:
+    ticket = sample.message()
+    yield sample.signed(ticket)
+    for left_out in ("change", "export"):
+        event = sample_event(ticket, TicketEventType.FIXED)
+        rest = {name: value for name, value in json.loads(event.body).items() if name != left_out}
+        yield sample.signed(event._replace(body=canonical(rest)), NO_TICKET)
+
+
 def _creates_no_ticket(responses: Sequence[CaseResponse]) -> str | None:
     [response] = responses
     ticket_id = response.verdict.provider_ticket_id
@@ -205,6 +274,13 @@ def _creates_no_ticket(responses: Sequence[CaseResponse]) -> str | None:
 def _is_one_ticket(responses: Sequence[CaseResponse]) -> str | None:
     first, second = (response.verdict.provider_ticket_id for response in responses)
     return None if first == second else f"two tickets, {first} and {second}"
+
+
+def _is_no_other_ticket(responses: Sequence[CaseResponse]) -> str | None:
+    """Check that no response after the first names another ticket; a receiver may name none in response to an event."""
+    first, *others = (response.verdict.provider_ticket_id for response in responses)
+    allowed = {None, first, *(response.request.headers["Idempotency-Key"] for response in responses)}
+    return next((f"another ticket, {each}" for each in others if each not in allowed), None)
 
 
 def _are_two_tickets(responses: Sequence[CaseResponse]) -> str | None:
@@ -314,3 +390,62 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ),
 )
 NAMES: Final = tuple(case.name for case in CASES)
+
+#: For receivers of targets that ask for events; others may respond to an event as to any unknown type.
+EVENT_CASES: Final[tuple[ConformanceCase, ...]] = (
+    ConformanceCase(
+        "event-updated",
+        "a ticket, then ticket.updated",
+        _events(TicketEventType.UPDATED),
+        "add a note to the ticket, and create no other",
+        _is_no_other_ticket,
+    ),
+    ConformanceCase(
+        "event-fixed",
+        "a ticket, then ticket.fixed",
+        _events(TicketEventType.FIXED),
+        "close the ticket, and create no other",
+        _is_no_other_ticket,
+    ),
+    ConformanceCase(
+        "event-reopened",
+        "a ticket, then ticket.fixed and ticket.reopened",
+        _events(TicketEventType.FIXED, TicketEventType.REOPENED),
+        "open the ticket again, and create no other",
+        _is_no_other_ticket,
+    ),
+    ConformanceCase(
+        "event-redact",
+        "a ticket, then ticket.redact, then the ticket again",
+        _late_ticket,
+        "erase the content before the 2xx, accept the null title, and keep the Idempotency-Key with the ticket's id",
+        lambda responses: _is_one_ticket((responses[0], responses[-1])),
+    ),
+    ConformanceCase(
+        "event-repeat",
+        "an event again, with the same Idempotency-Key",
+        _repeated_event,
+        "look up the Idempotency-Key of events, too, and respond 2xx to a known one",
+        _is_no_other_ticket,
+    ),
+    ConformanceCase(
+        "event-unknown-ticket",
+        "an event of a ticket that the receiver never got",
+        _event_of_no_ticket,
+        "ignore it with a 2xx, since no retry changes that, and create no ticket",
+        _creates_no_ticket,
+    ),
+    ConformanceCase(
+        "event-forged",
+        "a ticket, then ticket.redact signed with another secret",
+        _forged_event,
+        f"verify before reading the type: respond {NO_SIGNATURE}",
+    ),
+    ConformanceCase(
+        "event-incomplete",
+        "a ticket, then events without a change or an export",
+        _incomplete_events,
+        f"respond {NO_TICKET} to an event that does not say what changed in which ticket",
+    ),
+)
+EVENT_NAMES: Final = tuple(case.name for case in EVENT_CASES)

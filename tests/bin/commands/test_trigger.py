@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from bin.__main__ import riskrelay
 from bin.receiver_kit import saved_requests
-from bin.receiver_kit.cases import NAMES
+from bin.receiver_kit.cases import EVENT_NAMES, NAMES
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
 from schemas.base.strict_json import canonical
@@ -161,6 +161,34 @@ def test_a_secret_typed_on_a_terminal_is_not_echoed(start: Callable[..., Any], t
     assert got[0].verdict is SignatureVerdict.OK
 
 
+@pytest.mark.parametrize(
+    ("event", "effect"), [("updated", "noted"), ("fixed", "closed"), ("reopened", "open"), ("redact", "erased")]
+)
+def test_an_event_changes_a_ticket_that_was_sent_before(
+    start: Callable[..., Any], trigger: Callable[..., Result], event: str, effect: str
+) -> None:
+    receiver, got = start()
+    export_id = output(trigger("--to", receiver.url, "--json"))["idempotency_key"]
+    result = trigger("--to", receiver.url, "--event", event, "--ticket", export_id, "--json")
+    record = output(result)
+    assert (result.exit_code, record["outcome"], record["answer"]) == (0, "delivered", f'{{"status": "{effect}"}}')
+    sent = json.loads(got[1].body)
+    assert (sent["type"], sent["export"]["id"], sent["version"]) == (f"ticket.{event}", export_id, 1)
+    assert (got[1].verdict, got[1].idempotency_key) == (SignatureVerdict.OK, sent["id"])
+    assert sent["id"].startswith("evt_")
+    assert (sent["ticket"]["title"] is None) is (event == "redact")
+    assert {place["state"] for place in sent["change"]["places"]} <= {"open", "fixed"}
+
+
+def test_an_event_of_an_unknown_ticket_is_ignored_and_may_be_changed(
+    start: Callable[..., Any], trigger: Callable[..., Result]
+) -> None:
+    receiver, got = start()
+    result = trigger("--to", receiver.url, "--event", "fixed", "--override", "change.places_fixed:42", "--json")
+    assert (result.exit_code, output(result)["answer"]) == (0, '{"status": "ignored"}')
+    assert got[0].change == {"places_added": 0, "places_fixed": 42, "places_open": 0}
+
+
 # ── cases ──────────────────────────────────────────────────────────────────
 
 
@@ -261,12 +289,66 @@ def test_each_mistake_is_detected_by_its_cases_only(
     assert all((case["problem"] is None) is case["is_right"] is (case["remedy"] is None) for case in record["cases"])
 
 
-def test_the_receiver_of_listen_passes_every_case(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
+class EventReceiver(IncorrectReceiver):
+    """A receiver of tickets and events that is correct except for one mistake with events."""
+
+    def _answer(self, request: ReceivedRequest) -> tuple[int, dict[str, str]]:
+        mistake, event = self._mistake, _event(request.body) or {}
+        name, key = str(event.get("type")).removeprefix("ticket."), request.headers["idempotency-key"]
+        if name not in ("updated", "fixed", "reopened", "redact"):
+            return super()._answer(request)
+        if not self._is_genuine(request) and not (mistake == "trusts redact" and name == "redact"):
+            return 401, {"code": "WEBHOOK_SIGNATURE_INVALID"}
+        if mistake == "knows no events" or (mistake == "needs a title" and event["ticket"]["title"] is None):
+            return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}
+        if mistake != "takes incomplete events" and not ("change" in event and "export" in event):
+            return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}
+        if mistake == "tickets of events":
+            return 200, {"id": self._tickets[key]}
+        if mistake == "rejects repeats" and self._seen(key):
+            return 409, {}
+        export_id = event.get("export", {}).get("id")
+        if export_id not in self._tickets and mistake == "retries unknown tickets":
+            return 404, {}
+        if name == "redact" and mistake == "forgets erased tickets":
+            self._tickets[f"erased {export_id}"] = self._tickets.pop(export_id)
+        return 200, {"id": self._tickets[export_id]} if export_id in self._tickets else {}
+
+
+EVENT_MISTAKES: Final = [
+    ("none", set()),
+    ("knows no events", {*EVENT_NAMES} - {"event-forged", "event-incomplete"}),
+    ("tickets of events", {*EVENT_NAMES} - {"event-redact", "event-forged", "event-incomplete"}),
+    ("needs a title", {"event-redact"}),
+    ("forgets erased tickets", {"event-redact"}),
+    ("rejects repeats", {"event-repeat"}),
+    ("retries unknown tickets", {"event-unknown-ticket"}),
+    ("trusts redact", {"event-forged"}),
+    ("takes incomplete events", {"event-incomplete"}),
+]
+
+
+@pytest.mark.parametrize(("mistake", "found_by"), EVENT_MISTAKES, ids=[mistake for mistake, _ in EVENT_MISTAKES])
+def test_each_mistake_with_events_is_detected_by_its_cases_only(
+    trigger: Callable[..., Result], mistake: str, found_by: set[str]
+) -> None:
+    with LoopbackServer(EventReceiver(mistake).behave) as server:
+        record = output(trigger("--all", "--events", "--to", server.url(), "--json"))
+    assert [case["case"] for case in record["cases"]] == [*NAMES, *EVENT_NAMES]
+    assert {case["case"] for case in record["cases"] if not case["is_right"]} == found_by
+
+
+@pytest.mark.parametrize(
+    ("options", "names"), [(("--all",), NAMES), (("--events",), EVENT_NAMES), (("--all", "--events"), NAMES + EVENT_NAMES)]
+)
+def test_the_receiver_of_listen_passes_every_case(
+    start: Callable[..., Any], trigger: Callable[..., Result], options: tuple[str, ...], names: tuple[str, ...]
+) -> None:
     receiver, _ = start()
-    result = trigger("--all", "--to", receiver.url)
+    result = trigger(*options, "--to", receiver.url)
     assert result.exit_code == 0, result.output
-    assert [line.split()[:2] for line in result.stdout.splitlines()[:-1]] == [["passed", name] for name in NAMES]
-    assert result.stdout.splitlines()[-1] == f"{len(NAMES)} of {len(NAMES)} passed at {receiver.url}"
+    assert [line.split()[:2] for line in result.stdout.splitlines()[:-1]] == [["passed", name] for name in names]
+    assert result.stdout.splitlines()[-1] == f"{len(names)} of {len(names)} passed at {receiver.url}"
 
 
 def test_a_failed_case_prints_the_expected_response_and_the_fix(trigger: Callable[..., Result]) -> None:
@@ -362,6 +444,10 @@ def test_a_file_without_a_request_is_reported_in_one_line(
         ("--all", "--replay", "x"),
         ("--case", "stale", "--override", "version:7"),
         ("--resign",),
+        ("--all", "--event", "fixed"),
+        ("--events", "--override", "version:7"),
+        ("--ticket", "exp_1"),
+        ("--event", "export"),
         ("--case", "none"),
     ],
 )
