@@ -1,9 +1,10 @@
-"""Reads the ticket that a tracker gets from the bytes that were approved."""
+"""Reads the ticket, and the events of one, that a tracker gets from the bytes that were made for a receiver."""
 
 import json
 from typing import Any
 
 from schemas.exports.group_ticket import GROUP_NAMES, is_group, without_places
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 
 
@@ -28,5 +29,38 @@ def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
         places=tuple(places),
         places_total=evidence["findings"] if places else 0,
         evidence={name: value for name, value in evidence.items() if not places or name not in GROUP_NAMES},
-        console_url=None if public_base_url is None else f"{public_base_url}/console/exports/{export_id}",
+        console_url=_console_url(public_base_url, export_id),
     )
+
+
+def event_of(
+    body: bytes,
+    public_base_url: str | None,
+    *,
+    has_closed: bool = False,
+    is_left_alone: bool = False,
+    is_outcome_unknown: bool = False,
+) -> TrackerEvent:
+    """Return the event of its body (`schemas.exports.ticket_events.event_body`); the other arguments are its members."""
+    event = json.loads(body)
+    export_id, change = event["export"]["id"], event["change"]
+    return TrackerEvent(
+        event_id=event["id"],
+        type=TrackerEventType(event["type"]),
+        issue_id=(event["provider_ticket"] or {"id": ""})["id"],
+        export_id=export_id,
+        places_added=change["places_added"],
+        places_fixed=change["places_fixed"],
+        places_open=change["places_open"],
+        places=tuple(
+            TrackerEventPlace(each["url"], each["location"], is_fixed=each["state"] == "fixed") for each in change["places"]
+        ),
+        console_url=_console_url(public_base_url, export_id),
+        has_closed=has_closed,
+        is_left_alone=is_left_alone,
+        is_outcome_unknown=is_outcome_unknown,
+    )
+
+
+def _console_url(public_base_url: str | None, export_id: str) -> str | None:
+    return None if public_base_url is None else f"{public_base_url}/console/exports/{export_id}"

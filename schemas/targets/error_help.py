@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 from schemas.trackers.failures import (
     ARCHIVED,
     FORBIDDEN,
+    ISSUE_LOCKED,
+    ISSUE_MOVED,
+    ISSUE_NOT_FOUND,
     ISSUES_DISABLED,
     MOVED,
     NOT_FOUND,
@@ -155,6 +158,16 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     UNKNOWN_OUTCOME: ErrorHelp(
         "The tracker's response does not say whether it created the issue.",
         "Nothing to do: RiskRelay looks for the issue before it creates another one.",
+    ),
+    ISSUE_NOT_FOUND: ErrorHelp(
+        "The issue of the ticket does not exist any more, or the token cannot see it.",
+        "Nothing to do if somebody deleted it: no later event reaches it.",
+    ),
+    ISSUE_MOVED: ErrorHelp(
+        "The issue of the ticket was moved to another project.", "Tell the people there: no later event reaches it."
+    ),
+    ISSUE_LOCKED: ErrorHelp(
+        "The issue of the ticket is locked and takes no comments.", "Unlock it at the tracker for the next event."
     ),
     "no_standard_secret": ErrorHelp(
         "The target signs by Standard Webhooks and has no secret for it.",

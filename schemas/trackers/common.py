@@ -91,8 +91,15 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
 
 def post_json(url: str, headers: Mapping[str, str], content: Any, *, creates: bool = False) -> TrackerRequest:
     """Return a POST request with JSON."""
+    return json_request("POST", url, headers, content, creates=creates)
+
+
+def json_request(
+    method: str, url: str, headers: Mapping[str, str], content: Any, *, creates: bool = False
+) -> TrackerRequest:
+    """Return a request with JSON."""
     return TrackerRequest(
-        "POST", url, {**headers, "Content-Type": "application/json"}, json.dumps(content).encode(), creates
+        method, url, {**headers, "Content-Type": "application/json"}, json.dumps(content).encode(), creates
     )
 
 
@@ -111,12 +118,12 @@ def tidy_labels(labels: Iterable[str], max_chars: int) -> list[str]:
     return [label for label in tidied.values() if label]
 
 
-def earliest_creation(ticket: TrackerTicket) -> str | None:
-    """Return a moment before which the ticket's issue cannot have been created: an hour before its export was.
+def earliest_creation(own_id: str) -> str | None:
+    """Return a moment before which nothing with the id of an export or event can have been created: an hour before it was.
 
-    The form is `2026-01-31T12:00:00Z`. None if the export's id does not say when.
+    The form is `2026-01-31T12:00:00Z`. None if the id does not say when.
     """
-    match = _ULID.fullmatch(ticket.export_id)
+    match = _ULID.fullmatch(own_id)
     if match is None:
         return None
     ms = 0

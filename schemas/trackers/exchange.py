@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from schemas.base.fields import Form
+from schemas.trackers.events import TrackerEvent
 
 #: What is read of an ordinary response; a longer one is cut. That to a create repeats the issue's text, escaped.
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
@@ -24,7 +25,8 @@ Result = TypeVar("Result")
 class TrackerRequest(NamedTuple):
     """One request: `headers` include the authentication.
 
-    `creates` says that the request may create the issue: without a response that names it, the outcome is unknown.
+    `creates` says that the request may create the issue, or the comment of an event: without a response that names it, the
+    outcome is unknown.
     """
 
     method: str
@@ -163,6 +165,26 @@ class Tracker(Protocol):
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token, its rights and the settings, and change nothing; returns what is missing, or None."""
+        ...
+
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Comment an event on its issue, with the event's id in the text; returns None where the comment exists now."""
+        ...
+
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Return whether an earlier attempt made the comment of an event."""
+        ...
+
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Return whether the issue of an event is open."""
+        ...
+
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+        """Reopen or close the issue of an event; returns False where its workflow does not allow that."""
+        ...
+
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Overwrite title and description of the issue of an event; returns None once they are."""
         ...
 
     def held_until_s(self, response: TrackerResponse) -> float | None:

@@ -19,6 +19,10 @@ RATE_LIMITED: Final = "tracker_rate_limited"
 UNAVAILABLE: Final = "tracker_unavailable"
 #: The response neither names the issue nor refuses it.
 UNKNOWN_OUTCOME: Final = "tracker_outcome_unknown"
+#: Of an event: its issue was deleted, was moved elsewhere, or takes no comments; the target is well.
+ISSUE_NOT_FOUND: Final = "issue_not_found"
+ISSUE_MOVED: Final = "issue_moved"
+ISSUE_LOCKED: Final = "issue_locked"
 
 #: Codes that block the target and the export; `resume` brings both back.
 CONFIGURATION_CODES: Final = frozenset({TOKEN_REJECTED, FORBIDDEN, NOT_FOUND, ISSUES_DISABLED, ARCHIVED, MOVED})

@@ -7,14 +7,16 @@ to the repository; Gitea drops them otherwise, and assignees too.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
 from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
+    earliest_creation,
     is_number,
+    json_request,
     labels_of,
     oldest_with_marker,
     post_json,
@@ -22,6 +24,7 @@ from schemas.trackers.common import (
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -34,6 +37,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of
+from schemas.trackers.issue_events import IssueEvents
 from schemas.trackers.text import markdown, titles
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
@@ -65,7 +69,7 @@ class GiteaSettingsForm(TrackerSettingsForm):
     )
 
 
-class GiteaTracker:
+class GiteaTracker(IssueEvents):
     """Issues in a repository of Gitea or Forgejo."""
 
     key = "gitea"
@@ -80,6 +84,8 @@ class GiteaTracker:
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
     max_per_minute: int | None = None
+    _max_comment = MAX_BODY_CHARS
+    _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {True: {"state": "open"}, False: {"state": "closed"}}
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not a repository's page; None if it is one. A path before its owner is allowed."""
@@ -144,6 +150,27 @@ class GiteaTracker:
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return None: Gitea has no limit of requests."""
         return None
+
+    def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
+        # This list has no pages.
+        since = earliest_creation(event.event_id)
+        return [{} if since is None else {"since": since}]
+
+    def _request(
+        self,
+        access: TrackerAccess,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        creates: bool = False,
+    ) -> TrackerRequest:
+        if content is None:
+            return _get(access, path)
+        return json_request(method, _api(access) + path, _headers(access), content, creates=creates)
+
+    def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
+        return failure_of(response)
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | TrackerFailure]:

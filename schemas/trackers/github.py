@@ -8,7 +8,7 @@ whole issue, which is then created without them.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
@@ -17,6 +17,7 @@ from schemas.trackers.common import (
     api_base_of,
     earliest_creation,
     issue_of,
+    json_request,
     labels_of,
     oldest_with_marker,
     post_json,
@@ -25,6 +26,7 @@ from schemas.trackers.common import (
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -46,6 +48,7 @@ from schemas.trackers.failures import (
     rate_limited,
     reset_of,
 )
+from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
 from schemas.version import USER_AGENT
 
@@ -91,7 +94,7 @@ class GitHubSettingsForm(TrackerSettingsForm):
     )
 
 
-class GitHubTracker:
+class GitHubTracker(IssueEvents):
     """Issues in a repository of GitHub or GitHub Enterprise Server."""
 
     key = "github"
@@ -107,6 +110,11 @@ class GitHubTracker:
     lookup_delay_s = 60
     #: GitHub creates at most 80 a minute.
     max_per_minute: int | None = 60
+    _max_comment = MAX_BODY
+    _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {
+        True: {"state": "open", "state_reason": "reopened"},
+        False: {"state": "closed", "state_reason": "completed"},
+    }
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not a repository's page; None if it is one."""
@@ -140,7 +148,7 @@ class GitHubTracker:
             return creator
         if creator is not None:
             query["creator"] = creator
-        since = earliest_creation(ticket)
+        since = earliest_creation(ticket.export_id)
         if since is not None:
             query["since"] = since
         for page in range(1, MAX_PAGES + 1):
@@ -181,6 +189,28 @@ class GitHubTracker:
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
         return reset_of(response)
+
+    def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
+        since = earliest_creation(event.event_id)
+        query = {"per_page": COMMENTS_PER_PAGE} | ({} if since is None else {"since": since})
+        return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
+
+    def _request(
+        self,
+        access: TrackerAccess,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        creates: bool = False,
+    ) -> TrackerRequest:
+        path = _repository(access) + path
+        if content is None:
+            return _get(access, path)
+        return json_request(method, _api_base(access) + path, _headers(access), content, creates=creates)
+
+    def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
+        return _failure_of(response)
 
 
 def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:

@@ -8,7 +8,7 @@ the returned descriptions count.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
@@ -17,6 +17,7 @@ from schemas.trackers.common import (
     api_base_of,
     is_number,
     issue_of,
+    json_request,
     labels_of,
     oldest_with_marker,
     post_json,
@@ -25,6 +26,7 @@ from schemas.trackers.common import (
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -47,6 +49,7 @@ from schemas.trackers.failures import (
     rate_limited,
     reset_of,
 )
+from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
 from schemas.version import USER_AGENT
 
@@ -85,7 +88,7 @@ class GitLabSettingsForm(TrackerSettingsForm):
     )
 
 
-class GitLabTracker:
+class GitLabTracker(IssueEvents):
     """Issues in a project of GitLab."""
 
     key = "gitlab"
@@ -100,6 +103,11 @@ class GitLabTracker:
     #: A create that we gave up may be at work for as long as GitLab lets a request take: a minute.
     lookup_delay_s = 60
     max_per_minute: int | None = None
+    _comments = "notes"
+    _description = "description"
+    _update_method = "PUT"
+    _max_comment = MAX_DESCRIPTION
+    _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {True: {"state_event": "reopen"}, False: {"state_event": "close"}}
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not a project's page; None if it is one."""
@@ -171,6 +179,28 @@ class GitLabTracker:
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
         return reset_of(response, _REMAINING, _RESET)
+
+    def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
+        query = {"order_by": "created_at", "sort": "desc", "per_page": COMMENTS_PER_PAGE}
+        return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
+
+    def _request(
+        self,
+        access: TrackerAccess,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        creates: bool = False,
+    ) -> TrackerRequest:
+        path = _path(access) + path
+        if content is None:
+            return _get(access, path)
+        url = _api_base(access.base_url, access.settings) + path
+        return json_request(method, url, _headers(access), content, creates=creates)
+
+    def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
+        return _failure_of(response)
 
 
 def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:

@@ -4,6 +4,7 @@ Both have the same resources; the callers of `_is_data_center` are what differs.
 lags: each issue gets a label made of the export's id, and a lookup waits `lookup_delay_s` before it trusts an empty result.
 """
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from schemas.trackers.common import (
     PriorityBySeverityForm,
     TrackerSettingsForm,
     api_base_of,
+    json_request,
     labels_of,
     post_json,
     require_key,
@@ -27,6 +29,7 @@ from schemas.trackers.common import (
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -40,6 +43,7 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited
 from schemas.trackers.text import adf, titles, wiki
+from schemas.trackers.text.event_text import erased_title
 
 MAX_SUMMARY: Final = 255
 MAX_DESCRIPTION: Final = 32_767
@@ -50,6 +54,10 @@ _PAGE: Final = 200
 _MOST_PAGES: Final = 5
 #: One export makes one issue; more only if a lookup came before Jira's index knew it.
 _MOST_FOUND: Final = 10
+#: Comments that are newer than a lost one.
+_MOST_COMMENTS: Final = 100
+#: The key of the category of statuses that people call done.
+_DONE: Final = "done"
 
 _ISSUE_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}-[0-9]{1,18}")
 #: First parts of paths of Jira's pages: a URL with one is a page's, not the site's.
@@ -108,8 +116,9 @@ class JiraTracker:
     name = "Jira"
     base_url_example = "https://acme.atlassian.net"
     credential_help = (
-        "Jira Cloud: `email:token`, an API token of a user with the permissions Browse projects and "
-        "Create issues in the project. Data Center: a personal access token of such a user, or `user:password`."
+        "Jira Cloud: `email:token`, an API token of a user with the permissions Browse projects, Create issues and "
+        "Add comments in the project; Transition issues to close them, Edit issues to erase them. "
+        "Data Center: a personal access token of such a user, or `user:password`."
     )
     credential_url: str | None = "https://id.atlassian.com/manage-profile/security/api-tokens"
     settings_form: type[Form] = JiraSettingsForm
@@ -163,6 +172,58 @@ class JiraTracker:
         if refusal is None:
             refusal = yield from _issue_type_failure(access)
         return refusal
+
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Comment an event."""
+        text = wiki if _is_data_center(access.settings) else adf
+        body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
+        response = yield _post(access, f"/issue/{event.issue_id}/comment", body, creates=True)
+        return _refusal_of(response) or (None if text_at(response.json(), "id") else unreadable())
+
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the event's id in the newest comments."""
+        query = f"orderBy=-created&maxResults={_MOST_COMMENTS}"
+        response = yield _get(access, f"/issue/{event.issue_id}/comment?{query}")
+        failure = _login_failure(response) or _refusal_of(response)
+        if failure is not None:
+            return failure
+        comments = value_at(response.json(), "comments")
+        if not isinstance(comments, list):
+            return unreadable()
+        return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
+
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Read the category of the issue's status."""
+        response = yield _get(access, f"/issue/{event.issue_id}?fields=status")
+        failure = _login_failure(response) or _refusal_of(response)
+        if failure is not None:
+            return failure
+        category = text_at(response.json(), "fields", "status", "statusCategory", "key")
+        return unreadable() if category is None else category != _DONE
+
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+        """Make the first transition of the workflow that leads to a status which is done, or is not; False without one."""
+        path = f"/issue/{event.issue_id}/transitions"
+        response = yield _get(access, path)
+        failure = _login_failure(response) or _refusal_of(response)
+        if failure is not None:
+            return failure
+        transitions = value_at(response.json(), "transitions")
+        if not isinstance(transitions, list):
+            return unreadable()
+        for each in transitions:
+            transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
+            if transition_id and category is not None and (category != _DONE) is is_open:
+                response = yield _post(access, path, {"transition": {"id": transition_id}})
+                return _changed(response) or True
+        return False
+
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Overwrite summary and description."""
+        text = wiki if _is_data_center(access.settings) else adf
+        made = {"fields": {"summary": erased_title(event), "description": text.erased_of(event)}}
+        response = yield json_request("PUT", f"{_api(access)}/issue/{event.issue_id}", _headers(access), made)
+        return _changed(response)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return the reset time of an answer without requests left."""
@@ -298,6 +359,11 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     if failure.kind is FailureKind.PAYLOAD:
         failure = replace(failure, field=_refused_field(response))
     return _login_failure(response) or failure
+
+
+def _changed(response: TrackerResponse) -> TrackerFailure | None:
+    """Return why an issue was not changed; Jira answers a change with 204, and a page to sign in has another status."""
+    return _login_failure(response) or _refusal_of(response) or (None if response.status == 204 else unreadable())
 
 
 def _login_failure(response: TrackerResponse) -> TrackerFailure | None:

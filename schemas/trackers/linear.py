@@ -25,6 +25,7 @@ from schemas.trackers.common import (
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
     Steps,
@@ -45,6 +46,7 @@ from schemas.trackers.failures import (
     reset_of,
 )
 from schemas.trackers.text import markdown, titles
+from schemas.trackers.text.event_text import erased_title
 
 MAX_TITLE: Final = 255
 MAX_DESCRIPTION: Final = 65_536
@@ -68,6 +70,29 @@ _FIND: Final = """\
 query Find($id: ID!) {
   issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier url } }
 }"""
+#: Our own ids survive a move to another team, which gives an issue another identifier.
+_ISSUE: Final = """\
+query Issue($id: ID!, $comments: Int!) {
+  issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) {
+    nodes { id state { type } team { id } comments(first: $comments) { nodes { id } } }
+  }
+}"""
+_COMMENT: Final = """\
+mutation Comment($input: CommentCreateInput!) {
+  commentCreate(input: $input) { success comment { id } }
+}"""
+_STATES: Final = """\
+query States($team: ID!, $type: String!) {
+  workflowStates(filter: {team: {id: {eq: $team}}, type: {eq: $type}}) { nodes { id position } }
+}"""
+_UPDATE: Final = """\
+mutation Update($id: String!, $input: IssueUpdateInput!) {
+  issueUpdate(id: $id, input: $input) { success issue { id title state { type } } }
+}"""
+#: Types of states in which an issue is not open.
+_CLOSED: Final = frozenset({"completed", "canceled", "duplicate"})
+#: Comments of an issue that are compared.
+_MOST_COMMENTS: Final = 250
 _VALIDATE: Final = """\
 query Validate($team: String!) {
   viewer { id }
@@ -106,7 +131,10 @@ class LinearTracker:
     key = "linear"
     name = "Linear"
     base_url_example = "https://linear.app/acme"
-    credential_help = "A personal API key with the permissions Read and Create issues, for the one team."
+    credential_help = (
+        "A personal API key with the permissions Read, Create issues and Create comments, for the one team; "
+        "Write too, to close issues and to erase them."
+    )
     credential_url: str | None = "https://linear.app/settings/account/security"
     settings_form: type[Form] = LinearSettingsForm
     #: The lookup by id is exact at once.
@@ -131,7 +159,7 @@ class LinearTracker:
             return failure
         team_id = text_at(data, "teams", "nodes", 0, "id")
         made = {
-            "id": issue_id(ticket.export_id),
+            "id": own_id(ticket.export_id),
             "teamId": team_id,
             "title": titles.title_of(ticket, MAX_TITLE),
             "description": markdown.linear_body_of(ticket, MAX_DESCRIPTION),
@@ -150,7 +178,7 @@ class LinearTracker:
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue by the id that we gave it."""
-        wanted = issue_id(ticket.export_id)
+        wanted = own_id(ticket.export_id)
         response = yield _request(access, _FIND, {"id": wanted})
         failure = _refusal_of(response)
         if failure is not None:
@@ -165,14 +193,114 @@ class LinearTracker:
         response = yield _request(access, _VALIDATE, {"team": access.settings["team"]})
         return _refusal_of(response) or _team_failure(value_at(response.json(), "data"))
 
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Comment an event under our id, which Linear accepts once."""
+        # Linear reports an absent issue as invalid input, as it does a refused comment.
+        issue = yield from _issue_node(access, event)
+        if isinstance(issue, TrackerFailure):
+            return issue
+        body = markdown.comment_of(event, MAX_DESCRIPTION)
+        made = {"id": own_id(event.event_id), "issueId": own_id(event.export_id), "body": body}
+        response = yield _request(access, _COMMENT, {"input": made}, creates=True)
+        failure = _refusal_of(response)
+        if failure is not None and failure.kind is FailureKind.PAYLOAD:
+            # Our id may be what is refused, because an earlier attempt made the comment.
+            found = yield from self.has_comment(access, event)
+            return None if found is True else failure
+        is_there = text_at(response.json(), "data", "commentCreate", "comment", "id") is not None
+        return failure or (None if is_there else unreadable())
+
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the comment's id among the issue's comments."""
+        issue = yield from _issue_node(access, event)
+        if isinstance(issue, TrackerFailure):
+            return issue
+        comments = value_at(issue, "comments", "nodes")
+        if not isinstance(comments, list):
+            return unreadable()
+        return any(text_at(each, "id") == own_id(event.event_id) for each in comments)
+
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Read the type of the issue's state."""
+        issue = yield from _issue_node(access, event)
+        return issue if isinstance(issue, TrackerFailure) else _is_open(issue)
+
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+        """Give the issue the first state of its team that is unstarted, or completed; False if the team has none."""
+        issue = yield from _issue_node(access, event)
+        if isinstance(issue, TrackerFailure):
+            return issue
+        wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
+        response = yield _request(access, _STATES, wanted)
+        failure = _refusal_of(response)
+        if failure is not None:
+            return failure
+        nodes = value_at(response.json(), "data", "workflowStates", "nodes")
+        if not isinstance(nodes, list):
+            return unreadable()
+        states = [each for each in nodes if text_at(each, "id") is not None]
+        if not states:
+            return False
+        first = min(states, key=_position)
+        updated = yield from _updated(access, event, {"stateId": first["id"]})
+        state = updated if isinstance(updated, TrackerFailure) else _is_open(updated)
+        return state if isinstance(state, TrackerFailure) else state is is_open
+
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Overwrite title and description; the response shows the title that the issue has now."""
+        issue = yield from _issue_node(access, event)
+        if isinstance(issue, TrackerFailure):
+            return issue
+        title = erased_title(event)
+        updated = yield from _updated(access, event, {"title": title, "description": markdown.erased_of(event)})
+        if isinstance(updated, TrackerFailure):
+            return updated
+        return None if text_at(updated, "title") == title else unreadable()
+
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return the latest reset time of the limits that are used up."""
         return _held_until_s(response)
 
 
-def issue_id(export_id: str) -> str:
-    """Return the id of an export's issue: the first 16 bytes of its SHA-256 with the version and variant of a UUIDv4."""
-    return str(UUID(bytes=hashlib.sha256(export_id.encode()).digest()[:16], version=4))
+def own_id(our_id: str) -> str:
+    """Return the id of an export's issue or an event's comment.
+
+    It is the first 16 bytes of the SHA-256 of our id, with the version and variant of a UUIDv4.
+    """
+    return str(UUID(bytes=hashlib.sha256(our_id.encode()).digest()[:16], version=4))
+
+
+def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any] | TrackerFailure]:
+    """Return what events need of their issue; a deleted one is not found."""
+    wanted = own_id(event.export_id)
+    response = yield _request(access, _ISSUE, {"id": wanted, "comments": _MOST_COMMENTS})
+    failure = _refusal_of(response)
+    if failure is not None:
+        return failure
+    nodes = value_at(response.json(), "data", "issues", "nodes")
+    if not isinstance(nodes, list):
+        return unreadable()
+    found = next((each for each in nodes if text_at(each, "id") == wanted), None)
+    return found or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND)
+
+
+def _updated(
+    access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]
+) -> Steps[dict[str, Any] | TrackerFailure]:
+    """Change the issue of an event; returns what it is now."""
+    response = yield _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
+    issue = value_at(response.json(), "data", "issueUpdate", "issue")
+    return _refusal_of(response) or (issue if isinstance(issue, dict) else unreadable())
+
+
+def _is_open(issue: Any) -> bool | TrackerFailure:
+    state = text_at(issue, "state", "type")
+    return unreadable() if state is None else state not in _CLOSED
+
+
+def _position(state: Any) -> float:
+    position = value_at(state, "position")
+    return position if isinstance(position, int | float) else 0.0
 
 
 def _team_failure(data: Any) -> TrackerFailure | None:

@@ -18,12 +18,14 @@ from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
     is_number,
+    json_request,
     oldest_with_marker,
     post_json,
     text_at,
     unreadable,
     value_at,
 )
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -35,8 +37,9 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, REJECTED, failure_of
+from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, REJECTED, failure_of
 from schemas.trackers.text import textile, titles
+from schemas.trackers.text.event_text import erased_title
 
 MAX_SUBJECT: Final = 255
 #: Redmine has no limit; this keeps an issue readable.
@@ -78,8 +81,9 @@ class RedmineTracker:
     name = "Redmine"
     base_url_example = "https://redmine.example.com/projects/shop"
     credential_help = (
-        "The API access key of a user with the permissions View issues and Add issues in the project; "
-        "the page My account shows it. An administrator enables the REST API under Administration > Settings > API."
+        "The API access key of a user with the permissions View issues, Add issues and Add notes in the project (Edit own "
+        "issues to close and erase them); the page My account shows it. An administrator enables the REST API under "
+        "Administration > Settings > API."
     )
     credential_url: str | None = "https://www.redmine.org/projects/redmine/wiki/Rest_api#Authentication"
     settings_form: type[Form] = RedmineSettingsForm
@@ -144,9 +148,99 @@ class RedmineTracker:
         # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
         return TrackerFailure(FailureKind.PAYLOAD, REJECTED) if len(errors) > 1 else None
 
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Add a note to the issue. Redmine answers 204 without adding it where the user may not: read it back."""
+        failure = yield from _change(access, event, {"notes": textile.comment_of(event, MAX_DESCRIPTION)}, creates=True)
+        found = failure or (yield from self.has_comment(access, event))
+        if isinstance(found, TrackerFailure):
+            return found
+        return None if found else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the event's id in the issue's notes."""
+        issue = yield from _read(access, event, "?include=journals")
+        if isinstance(issue, TrackerFailure):
+            return issue
+        journals = value_at(issue, "journals")
+        if not isinstance(journals, list):
+            return unreadable()
+        return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
+
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Read the issue's status."""
+        issue = yield from _read(access, event)
+        return issue if isinstance(issue, TrackerFailure) else (yield from _is_open(access, issue))
+
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+        """Give the issue the first status that is open, or closed, of those that the workflow allows.
+
+        Redmine answers 204 and changes nothing where the user may not: read it back.
+        """
+        issue = yield from _read(access, event, "?include=allowed_statuses")
+        if isinstance(issue, TrackerFailure):
+            return issue
+        statuses = value_at(issue, "allowed_statuses")
+        if not isinstance(statuses, list):  # Redmine before 5.0
+            statuses = yield from _statuses(access)
+        if isinstance(statuses, TrackerFailure):
+            return statuses
+        ids = (value_at(each, "id") for each in statuses if value_at(each, "is_closed") is not is_open)
+        status_id = next(filter(is_number, ids), None)
+        if status_id is None:
+            return False
+        failure = yield from _change(access, event, {"status_id": status_id})
+        state = failure or (yield from self.is_open(access, event))
+        return state if isinstance(state, TrackerFailure) else state is is_open
+
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Overwrite subject and description, and read them back."""
+        subject = erased_title(event)
+        failure = yield from _change(access, event, {"subject": subject, "description": textile.erased_of(event)})
+        issue = failure or (yield from _read(access, event))
+        if isinstance(issue, TrackerFailure):
+            return issue
+        is_erased = text_at(issue, "subject") == subject
+        return None if is_erased else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return None: Redmine has no limit of requests."""
         return None
+
+
+def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any] | TrackerFailure]:
+    """Return the issue of an event."""
+    response = yield _get(access, f"/issues/{event.issue_id}.json{query}")
+    failure = failure_of(response)
+    if failure is not None:
+        return failure
+    issue = value_at(response.json(), "issue")
+    return issue if isinstance(issue, dict) else unreadable()
+
+
+def _change(
+    access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False
+) -> Steps[TrackerFailure | None]:
+    url = f"{api_base_of(access.settings, _redmine(access))}/issues/{event.issue_id}.json"
+    response = yield json_request("PUT", url, _headers(access), {"issue": changes}, creates=creates)
+    return failure_of(response)
+
+
+def _is_open(access: TrackerAccess, issue: Mapping[str, Any]) -> Steps[bool | TrackerFailure]:
+    """Return whether an issue is open; Redmine before 5.0 says so only in the list of statuses."""
+    is_closed = value_at(issue, "status", "is_closed")
+    if isinstance(is_closed, bool):
+        return not is_closed
+    statuses = yield from _statuses(access)
+    if isinstance(statuses, TrackerFailure):
+        return statuses
+    own = next((each for each in statuses if value_at(each, "id") == value_at(issue, "status", "id")), None)
+    return unreadable() if own is None else value_at(own, "is_closed") is not True
+
+
+def _statuses(access: TrackerAccess) -> Steps[list[Any] | TrackerFailure]:
+    response = yield _get(access, "/issue_statuses.json")
+    statuses = value_at(response.json(), "issue_statuses")
+    return failure_of(response) or (statuses if isinstance(statuses, list) else unreadable())
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any] | TrackerFailure]:

@@ -13,6 +13,7 @@ from schemas.exports.delivery import DELIVERED, TargetEffect, TargetHealth, Verd
 from schemas.exports.response_excerpt import has_forbidden
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
+from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import UNKNOWN_OUTCOME
 from worker.delivery.outcomes import (
@@ -35,9 +36,9 @@ _CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEAL
 def decide_tracker_outcome(
     result: TrackerResult, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
 ) -> Verdict:
-    """Return what follows from a delivery to a tracker; the arguments are those of `decide_outcome`.
+    """Return what follows from a delivery of an export or an event; the arguments are those of `decide_outcome`.
 
-    After an unknown outcome the next attempt begins once the issue can be found.
+    After an unknown outcome the next attempt begins once the issue or the comment can be found.
     """
     verdict = _decide(result, try_number, began_at, now, jitter, schedule)
     verdict = verdict._replace(effect=_held(verdict.effect, result.held_until_s, now))
@@ -70,6 +71,10 @@ def _decide(
         return Verdict(
             Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url
         )
+    if isinstance(value, TrackerEventResult):
+        # Without a request nothing is known about the target.
+        effect = TargetEffect() if value.action is TrackerEventAction.SKIPPED else _CONNECTED
+        return Verdict(Transition.DELIVER, DELIVERED, effect=effect)
     if value is None and result.outcome.error is not None:
         return decide_outcome(result.outcome, try_number, began_at, now, jitter, schedule)
     if value is not None and value.kind is FailureKind.CONFIGURATION:

@@ -1,4 +1,4 @@
-"""Creates issues of approved tickets in trackers, once each, and validates targets of trackers.
+"""Creates issues of approved tickets in trackers, once each, applies events to them, and validates targets of trackers.
 
 After an attempt whose outcome is unknown the issue is looked up before another one is created. Every result is a value, not
 an exception.
@@ -14,6 +14,8 @@ from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Claim, Outcome
 from schemas.exports.tracker_ticket import ticket_of
 from schemas.targets.delivery_options import DeliveryOptions
+from schemas.trackers.event_steps import apply_event
+from schemas.trackers.events import TrackerEvent, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, Tracker, TrackerAccess, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import UNAVAILABLE
 from schemas.trackers.registry import TRACKERS
@@ -62,6 +64,17 @@ class TrackerRunner:
         if isinstance(task, Outcome):
             return TrackerResult(task, is_outcome_unknown=claim.is_outcome_unknown)
         return _create_once(task, claim, self._public_base_url)
+
+    def apply_event(self, target: TrackerTarget, event: TrackerEvent) -> TrackerResult:
+        """Apply an event to the issue that the target made of its ticket; never raises.
+
+        The value of a success is a TrackerEventResult. After an attempt whose outcome is unknown, `event` says so, and the
+        comment is looked up before another one is made.
+        """
+        task = self._begin(target)
+        if isinstance(task, Outcome):
+            return TrackerResult(task, is_outcome_unknown=event.is_outcome_unknown)
+        return _apply_event(task, event)
 
     def validate(self, target: TrackerTarget, spent_s: float = 0.0) -> TrackerResult:
         """Check a target's token, its rights and the settings, and change nothing; never raises.
@@ -112,6 +125,22 @@ def _create_once(task: _Task, claim: Claim, public_base_url: str) -> TrackerResu
     except Exception:  # noqa: BLE001 - a bug of ours must not lose the export: it counts as a missing response
         _log.exception("creating an issue failed", extra={"target_id": claim.target_id})
         return session.result(error="internal_error", is_outcome_unknown=is_looking or session.may_have_created())
+
+
+def _apply_event(task: _Task, event: TrackerEvent) -> TrackerResult:
+    session, tracker, access = task
+    try:
+        value = session.run(apply_event(tracker, access, event))
+        is_known = isinstance(value, TrackerEventResult)
+        return session.result(
+            value, is_outcome_unknown=not is_known and (event.is_outcome_unknown or session.may_have_created(value))
+        )
+    except TransportError as failed:
+        return session.failed(failed, is_outcome_unknown=event.is_outcome_unknown or session.may_have_created())
+    except Exception:  # noqa: BLE001 - a bug of ours must not lose the event: it counts as a missing response
+        _log.exception("applying an event at a tracker failed", extra={"event_id": event.event_id})
+        is_outcome_unknown = event.is_outcome_unknown or session.may_have_created()
+        return session.result(error="internal_error", is_outcome_unknown=is_outcome_unknown)
 
 
 def _validate(task: _Task) -> TrackerResult:

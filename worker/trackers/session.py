@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import kept_answer, without_secret
+from schemas.trackers.events import TrackerEventResult
 from schemas.trackers.exchange import (
     FailureKind,
     Steps,
@@ -49,12 +50,12 @@ class TrackerResult(NamedTuple):
 
     `outcome` is that of the last request, with the time of all. `value` is what the steps returned: None where they found
     nothing wrong, named no issue, or did not end, for which `outcome.error` is the reason. `is_outcome_unknown` says that
-    the tracker may have the issue although no response said so; `lookup_delay_s` is then the time until it can be found.
-    The tracker wants no requests until `held_until_s`, in seconds since 1970.
+    the tracker may have the issue, or the comment, although no response said so; `lookup_delay_s` is then the time until it
+    can be found. The tracker wants no requests until `held_until_s`, in seconds since 1970.
     """
 
     outcome: Outcome
-    value: TrackerIssue | TrackerFailure | None = None
+    value: TrackerIssue | TrackerEventResult | TrackerFailure | None = None
     is_outcome_unknown: bool = False
     held_until_s: float | None = None
     lookup_delay_s: float = 0
@@ -87,7 +88,7 @@ class TrackerSession:
         self._kept: str | None = None
         self._response_sha256: str | None = None
         self._held_until_s: float | None = None
-        #: The last request that may create an issue, if its response does not refuse it.
+        #: The last request that may create an issue or a comment, if its response does not refuse it.
         self._created: TrackerRequest | None = None
         self._last: TrackerRequest | None = None
         #: Whether a create got no response, or one that says nothing about the issue.
@@ -112,8 +113,11 @@ class TrackerSession:
         return TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
 
     def may_have_created(self, value: object = None) -> bool:
-        """Return whether the tracker may have an issue that no response named; `value` is what the steps returned."""
-        if isinstance(value, TrackerIssue):
+        """Return whether the tracker may have an issue or a comment that no response named.
+
+        `value` is what the steps returned.
+        """
+        if isinstance(value, TrackerIssue | TrackerEventResult):
             return False
         if self._is_create_lost or self._created is None:
             return self._is_create_lost
@@ -123,7 +127,7 @@ class TrackerSession:
 
     def result(
         self,
-        value: TrackerIssue | TrackerFailure | None = None,
+        value: TrackerIssue | TrackerEventResult | TrackerFailure | None = None,
         error: str | None = None,
         *,
         is_outcome_unknown: bool = False,

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text import event_text
 from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
@@ -23,6 +25,16 @@ _CODE: Final[_Node] = {"type": "code"}
 def document_of(ticket: TrackerTicket, max_chars: int) -> dict[str, Any]:
     """Return the document; as JSON it has at most `max_chars` UTF-16 code units."""
     return fitted(ticket, max_chars, _Document(), _document, _size)
+
+
+def comment_of(event: TrackerEvent, max_chars: int) -> dict[str, Any]:
+    """Return the comment of an event; as JSON it has at most `max_chars` UTF-16 code units."""
+    return event_text.comment(event, max_chars, _Document(), _document, _size)
+
+
+def erased_of(event: TrackerEvent) -> dict[str, Any]:
+    """Return the text of an erased ticket."""
+    return _document(event_text.erased(event, _Document()))
 
 
 class _Document(Flavor[_Node]):

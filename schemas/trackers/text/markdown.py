@@ -6,7 +6,9 @@ Strangers' text is in fences and inline code only: there it mentions nobody, lin
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text import event_text
 from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
@@ -22,6 +24,16 @@ def body_of(ticket: TrackerTicket, max_chars: int) -> str:
 def linear_body_of(ticket: TrackerTicket, max_chars: int) -> str:
     """Return the text of at most `max_chars` UTF-16 code units; Linear reads no HTML, and has folds of its own."""
     return fitted(ticket, max_chars, _LinearMarkdown(), "\n\n".join, length)
+
+
+def comment_of(event: TrackerEvent, max_chars: int) -> str:
+    """Return the comment of an event, of at most `max_chars` UTF-16 code units; Linear reads it, too."""
+    return event_text.comment(event, max_chars, _Markdown(), "\n\n".join, length)
+
+
+def erased_of(event: TrackerEvent) -> str:
+    """Return the text of an erased ticket."""
+    return "\n\n".join(event_text.erased(event, _Markdown()))
 
 
 class _Markdown(Flavor[str]):

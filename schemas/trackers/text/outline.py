@@ -20,7 +20,8 @@ _MAX_PAGE: Final = 2048
 FOUND: Final = "What was found"
 EVIDENCE: Final = "Evidence"
 _SHORTENED: Final = "This text is shortened; RiskRelay has the whole ticket."
-_OPEN: Final = "Open this ticket in RiskRelay"
+#: The text of the link to the console.
+OPEN: Final = "Open this ticket in RiskRelay"
 
 Block = TypeVar("Block")
 Text = TypeVar("Text")
@@ -68,7 +69,7 @@ class Flavor(ABC, Generic[Block]):
         if parts.is_shortened:
             yield self.line(_SHORTENED)
         if parts.console_url:
-            yield self.link(_OPEN, parts.console_url)
+            yield self.link(OPEN, parts.console_url)
         yield self.line(parts.marker)
 
     def neutral(self, text: str) -> str:

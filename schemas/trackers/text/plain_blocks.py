@@ -3,7 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import TrackerTicket
+from schemas.trackers.text import event_text
 from schemas.trackers.text.neutral import length
 from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
 
@@ -14,6 +16,14 @@ class PlainBlocks(Flavor[str]):
     def body_of(self, ticket: TrackerTicket, max_chars: int) -> str:
         """Return the text of at most `max_chars` by `size`."""
         return fitted(ticket, max_chars, self, "\n\n".join, self.size)
+
+    def comment_of(self, event: TrackerEvent, max_chars: int) -> str:
+        """Return the comment of an event, of at most `max_chars` by `size`."""
+        return event_text.comment(event, max_chars, self, "\n\n".join, self.size)
+
+    def erased_of(self, event: TrackerEvent) -> str:
+        """Return the text of an erased ticket."""
+        return "\n\n".join(event_text.erased(event, self))
 
     def size(self, text: str) -> int:
         """Return how much of the tracker's limit a text takes: UTF-16 code units."""

@@ -7,6 +7,7 @@ by its indent. Redmine finds mentions in code too, so what it reads as a mention
 from textwrap import indent
 from typing import Final
 
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.neutral import encoded, harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
@@ -33,6 +34,16 @@ _harmless_url: Final = harmless_by(*_TOKENS)
 def body_of(ticket: TrackerTicket, max_chars: int) -> str:
     """Return the text of at most `max_chars` bytes of UTF-8."""
     return _Redmine().body_of(ticket, max_chars)
+
+
+def comment_of(event: TrackerEvent, max_chars: int) -> str:
+    """Return the comment of an event, of at most `max_chars` bytes of UTF-8."""
+    return _Redmine().comment_of(event, max_chars)
+
+
+def erased_of(event: TrackerEvent) -> str:
+    """Return the text of an erased ticket."""
+    return _Redmine().erased_of(event)
 
 
 class _Redmine(PlainBlocks):

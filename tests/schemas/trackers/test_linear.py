@@ -19,7 +19,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.linear import LinearTracker, issue_id
+from schemas.trackers.linear import LinearTracker, own_id
 from schemas.trackers.registry import TRACKERS
 from tests.support.corpora import tracker_file
 from tests.support.tracker_steps import answer, play
@@ -55,7 +55,7 @@ def team_and_labels(*labels: Any) -> TrackerResponse:
 
 
 def node(**changed: Any) -> dict[str, Any]:
-    return {"id": issue_id(EXPORT_ID), "identifier": ISSUE.id, "url": ISSUE.url, **changed}
+    return {"id": own_id(EXPORT_ID), "identifier": ISSUE.id, "url": ISSUE.url, **changed}
 
 
 def created(**changed: Any) -> TrackerResponse:
@@ -91,7 +91,7 @@ def test_an_issue_is_created_in_its_team_under_our_id() -> None:
     assert (lookup.method, lookup.url, lookup.creates) == ("POST", API, False)
     assert (create.method, create.url, create.creates) == ("POST", API, True)
     made = variables_of(create)["input"]
-    assert made["id"] == issue_id(EXPORT_ID)
+    assert made["id"] == own_id(EXPORT_ID)
     assert made["teamId"] == TEAM
     assert made["title"] == TICKET.title
     assert EXPORT_ID in made["description"]
@@ -131,10 +131,10 @@ def test_only_labels_that_exist_for_the_team_are_set() -> None:
 
 
 def test_the_id_is_a_uuid_of_version_4_that_depends_on_the_export_alone() -> None:
-    made = UUID(issue_id(EXPORT_ID))
+    made = UUID(own_id(EXPORT_ID))
     assert (made.version, made.variant) == (4, "specified in RFC 4122")
-    assert issue_id(EXPORT_ID) == "774d702b-52e2-4edd-b226-3fc09a8a62e4"
-    assert issue_id("exp_01K9ZC3V5N8QWERTY0123456AC") != issue_id(EXPORT_ID)
+    assert own_id(EXPORT_ID) == "774d702b-52e2-4edd-b226-3fc09a8a62e4"
+    assert own_id("exp_01K9ZC3V5N8QWERTY0123456AC") != own_id(EXPORT_ID)
 
 
 def test_a_repeated_creation_returns_the_issue_of_the_first() -> None:
@@ -247,7 +247,7 @@ def test_a_refusal_of_the_creation_itself_has_its_consequence(response: TrackerR
 def test_an_issue_is_found_by_our_id() -> None:
     result, [request] = play(LINEAR.find(ACCESS, TICKET), [found(node())])
     assert result == ISSUE
-    assert variables_of(request) == {"id": issue_id(EXPORT_ID)}
+    assert variables_of(request) == {"id": own_id(EXPORT_ID)}
     assert not request.creates
     assert LINEAR.lookup_delay_s == 0
 

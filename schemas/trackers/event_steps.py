@@ -1,0 +1,104 @@
+"""The steps of an event at any tracker: a comment, then what `on_fixed` asks for, or the erasure of title and description.
+
+A failure that may be about this issue alone never blocks its target: the target is validated first.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult, TrackerEventType
+from schemas.trackers.exchange import FailureKind, Steps, Tracker, TrackerAccess, TrackerFailure
+from schemas.trackers.failures import FORBIDDEN, ISSUE_MOVED, ISSUE_NOT_FOUND, ISSUES_DISABLED, MOVED, NOT_FOUND
+
+#: Ids of issues as people name them; they are parts of paths.
+_ISSUE_ID: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]{0,99}-)?[0-9]{1,19}")
+#: What a refusal means where the target itself is well. GitHub answers 410 for an issue that was deleted.
+_OF_THE_ISSUE: Final[Mapping[str, str]] = {
+    NOT_FOUND: ISSUE_NOT_FOUND,
+    ISSUES_DISABLED: ISSUE_NOT_FOUND,
+    MOVED: ISSUE_MOVED,
+    FORBIDDEN: FORBIDDEN,
+}
+
+
+def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+    """Tell the issue of an event; the whole may be repeated.
+
+    A failure of the kind PAYLOAD fails the event alone.
+    """
+    if not _ISSUE_ID.fullmatch(event.issue_id):
+        return TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND)
+    result = yield from _apply(tracker, access, event)
+    if isinstance(result, TrackerEventResult):
+        return result
+    if result.kind is not FailureKind.CONFIGURATION or result.code not in _OF_THE_ISSUE:
+        return result
+    failure = yield from tracker.validate(access)
+    if failure is not None and failure.kind is not FailureKind.PAYLOAD:
+        return failure
+    return replace(result, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[result.code])
+
+
+def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+    on_fixed = access.settings.get("on_fixed", "comment")
+    if event.type is TrackerEventType.REDACT:
+        return (yield from tracker.redact(access, event)) or TrackerEventResult(TrackerEventAction.REDACTED)
+    if event.type is TrackerEventType.FIXED and on_fixed == "nothing":
+        return TrackerEventResult(TrackerEventAction.SKIPPED)
+    was_commented = (yield from tracker.has_comment(access, event)) if event.is_outcome_unknown else False
+    if isinstance(was_commented, TrackerFailure):
+        return was_commented
+    failure = None if was_commented else (yield from tracker.comment(access, event))
+    if failure is not None:
+        return failure
+    if on_fixed == "close" and event.type is TrackerEventType.FIXED:
+        action = yield from _close(tracker, access, event, was_commented=was_commented)
+    elif on_fixed == "close" and event.type is TrackerEventType.REOPENED and event.has_closed:
+        action = yield from _reopen(tracker, access, event)
+    else:
+        action = TrackerEventAction.COMMENTED
+    return action if isinstance(action, TrackerFailure) else TrackerEventResult(action)
+
+
+def _close(
+    tracker: Tracker, access: TrackerAccess, event: TrackerEvent, *, was_commented: bool
+) -> Steps[TrackerEventAction | TrackerFailure]:
+    """Close the issue, unless a person has reopened it; what an earlier attempt has closed counts as closed."""
+    if event.is_left_alone:
+        return TrackerEventAction.LEFT_ALONE
+    is_open = yield from tracker.is_open(access, event)
+    if isinstance(is_open, TrackerFailure):
+        return is_open
+    if not is_open:
+        return TrackerEventAction.CLOSED if was_commented or event.has_closed else TrackerEventAction.COMMENTED
+    if event.has_closed:
+        return TrackerEventAction.LEFT_ALONE
+    return (yield from _set_open(tracker, access, event, TrackerEventAction.CLOSED))
+
+
+def _reopen(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction | TrackerFailure]:
+    """Reopen the issue that we closed, unless a person has.
+
+    Where an earlier attempt may have reopened it, it counts as reopened by a person: better never closed again than wrongly.
+    """
+    if event.is_left_alone:
+        return TrackerEventAction.LEFT_ALONE
+    is_open = yield from tracker.is_open(access, event)
+    if isinstance(is_open, TrackerFailure):
+        return is_open
+    if is_open:
+        return TrackerEventAction.LEFT_ALONE
+    return (yield from _set_open(tracker, access, event, TrackerEventAction.REOPENED))
+
+
+def _set_open(
+    tracker: Tracker, access: TrackerAccess, event: TrackerEvent, action: TrackerEventAction
+) -> Steps[TrackerEventAction | TrackerFailure]:
+    """Close or reopen the issue; where the tracker does not allow it, the comment is all."""
+    is_set = yield from tracker.set_open(access, event, is_open=action is TrackerEventAction.REOPENED)
+    if isinstance(is_set, TrackerFailure):
+        is_refused = is_set.kind is FailureKind.PAYLOAD or is_set.code == FORBIDDEN
+        return TrackerEventAction.COMMENTED if is_refused else is_set
+    return action if is_set else TrackerEventAction.COMMENTED

@@ -1,0 +1,74 @@
+"""Events of tickets as trackers get them: what happened to a ticket whose issue exists, and what was done with the issue."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TrackerEventType(StrEnum):
+    """What happened to a ticket, with the values of `schemas.exports.ticket_events.TicketEventType`."""
+
+    FIXED = "ticket.fixed"
+    REOPENED = "ticket.reopened"
+    UPDATED = "ticket.updated"
+    REDACT = "ticket.redact"
+
+
+class TrackerEventAction(StrEnum):
+    """What was done with the issue; a comment comes before it is closed, reopened or left alone."""
+
+    #: A comment was made, and the issue's state is as it was.
+    COMMENTED = "commented"
+    CLOSED = "closed"
+    REOPENED = "reopened"
+    #: A person reopened what we had closed: it is not closed again.
+    LEFT_ALONE = "left_alone"
+    #: Title and description are overwritten.
+    REDACTED = "redacted"
+    #: The target wants nothing of this event; no request was sent.
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerEventResult:
+    """What a tracker did for an event."""
+
+    action: TrackerEventAction
+
+    @property
+    def leaves_remains(self) -> bool:
+        """Return whether the tracker may still have what was to be erased: earlier versions, comments, notifications."""
+        return self.action is TrackerEventAction.REDACTED
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerEventPlace:
+    """A place that changed; both texts are strangers'."""
+
+    url: str
+    location: str
+    is_fixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerEvent:
+    """An event of a ticket that became the issue `issue_id` (`7`, `SHOP-7`); "" if the tracker named none.
+
+    The comment of an event has `event_id` in its text, the marker by which it is found again. `has_closed` says that we
+    closed the issue earlier and have not reopened it since, `is_left_alone` that a person reopened what we had closed,
+    `is_outcome_unknown` that an earlier attempt may have been applied.
+    """
+
+    event_id: str
+    type: TrackerEventType
+    issue_id: str
+    export_id: str
+    places_added: int = 0
+    places_fixed: int = 0
+    places_open: int = 0
+    #: Some of the places that changed; the counts are of all.
+    places: tuple[TrackerEventPlace, ...] = ()
+    #: The export's page in the console.
+    console_url: str | None = None
+    has_closed: bool = False
+    is_left_alone: bool = False
+    is_outcome_unknown: bool = False

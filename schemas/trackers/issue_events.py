@@ -1,0 +1,119 @@
+"""What GitHub, GitLab and Gitea do alike for an event: one resource for an issue, and one below it for its comments."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
+
+from schemas.trackers.common import is_number, text_at, unreadable, value_at
+from schemas.trackers.events import TrackerEvent
+from schemas.trackers.exchange import (
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerRequest,
+    TrackerResponse,
+)
+from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED
+from schemas.trackers.text import markdown
+from schemas.trackers.text.event_text import erased_title
+
+#: Comments of a page: so many of the longest fit into MAX_LIST_BYTES.
+COMMENTS_PER_PAGE: Final = 50
+#: Comments that are newer than a lost one: 250.
+MAX_COMMENT_PAGES: Final = 5
+
+_IS_OPEN: Final = {"open": True, "opened": True, "closed": False}
+#: "This issue is locked", "comment_on_locked"; not "You are blocked".
+_LOCKED: Final = re.compile("(?<!b)locked", re.IGNORECASE)
+
+
+class IssueEvents(ABC):
+    """The part of a tracker that events use; `_comments` and `_description` are the tracker's names for them."""
+
+    _comments: ClassVar[str] = "comments"
+    _description: ClassVar[str] = "body"
+    _update_method: ClassVar[str] = "PATCH"
+    _max_comment: ClassVar[int]
+    #: What is sent to reopen or close an issue, by whether it is to be open.
+    _states: ClassVar[Mapping[bool, Mapping[str, str]]]
+
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Comment an event; a locked issue is a failure of its own."""
+        text = {"body": markdown.comment_of(event, self._max_comment)}
+        response = yield self._request(access, "POST", f"/issues/{event.issue_id}/{self._comments}", text, creates=True)
+        failure = self._refusal_of(response)
+        if failure is not None:
+            is_locked = failure.code == FORBIDDEN and _LOCKED.search(text_at(response.json(), "message") or "")
+            return replace(failure, kind=FailureKind.PAYLOAD, code=ISSUE_LOCKED) if is_locked else failure
+        return None if is_number(value_at(response.json(), "id")) else unreadable()
+
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the event's id in the comments that may be its own."""
+        for query in self._comment_queries(event):
+            path = f"/issues/{event.issue_id}/{self._comments}?{urlencode(query)}".rstrip("?")
+            response = yield self._request(access, "GET", path)
+            failure = self._refusal_of(response)
+            if failure is not None:
+                return failure
+            comments = response.json()
+            if not isinstance(comments, list):
+                return unreadable()
+            if any(event.event_id in (text_at(each, "body") or "") for each in comments):
+                return True
+            if len(comments) < COMMENTS_PER_PAGE:
+                break
+        return False
+
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Read the issue's state."""
+        response = yield self._request(access, "GET", f"/issues/{event.issue_id}")
+        return self._refusal_of(response) or _is_open(response)
+
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+        """Set the issue's state."""
+        response = yield self._update(access, event, self._states[is_open])
+        state = self._refusal_of(response) or _is_open(response)
+        return state if isinstance(state, TrackerFailure) else state is is_open
+
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        """Overwrite the issue; the response shows the title that it has now."""
+        title = erased_title(event)
+        response = yield self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
+        failure = self._refusal_of(response)
+        if failure is not None:
+            return failure
+        shown = text_at(response.json(), "title")
+        if shown is None:
+            return unreadable()
+        return None if shown == title else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+
+    def _update(self, access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, str]) -> TrackerRequest:
+        return self._request(access, self._update_method, f"/issues/{event.issue_id}", changes)
+
+    @abstractmethod
+    def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
+        """Return the queries of the pages of comments that may have an event's, in the order in which to read them."""
+
+    @abstractmethod
+    def _request(
+        self,
+        access: TrackerAccess,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        creates: bool = False,
+    ) -> TrackerRequest:
+        """Return a request to a path below the repository's or project's."""
+
+    @abstractmethod
+    def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
+        """Return what a response refuses."""
+
+
+def _is_open(response: TrackerResponse) -> bool | TrackerFailure:
+    return _IS_OPEN.get(text_at(response.json(), "state") or "", unreadable())

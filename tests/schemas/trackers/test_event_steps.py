@@ -1,0 +1,244 @@
+"""What an event does to an issue: by its type, by `on_fixed`, and by who closed or reopened the issue before."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.exports.ticket_events import TicketEventType
+from schemas.trackers.event_steps import apply_event
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult, TrackerEventType
+from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerRequest
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUE_LOCKED,
+    ISSUE_MOVED,
+    ISSUE_NOT_FOUND,
+    ISSUES_DISABLED,
+    MOVED,
+    NOT_FOUND,
+    REJECTED,
+    TOKEN_REJECTED,
+    UNAVAILABLE,
+)
+from tests.support.tracker_events import EVENT_ID, event
+from tests.support.tracker_steps import answer, play
+
+CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
+FIXED, REOPENED, UPDATED, REDACT = (
+    TrackerEventType.FIXED,
+    TrackerEventType.REOPENED,
+    TrackerEventType.UPDATED,
+    TrackerEventType.REDACT,
+)
+COMMENTED, CLOSED, LEFT_ALONE = TrackerEventAction.COMMENTED, TrackerEventAction.CLOSED, TrackerEventAction.LEFT_ALONE
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class OneIssue:
+    """A tracker with one issue; each operation is a request, whose name is its URL, and fails with its failure, if any."""
+
+    opened: bool = True
+    can_close: bool = True
+    failures: dict[str, TrackerFailure] = field(default_factory=dict)
+    comments: list[str] = field(default_factory=list)
+    title: str = "A title"
+
+    def _asked(self, name: str, result: Result) -> Generator[TrackerRequest, Any, Result | TrackerFailure]:
+        yield TrackerRequest("POST", name, {})
+        return self.failures.get(name, result)
+
+    def comment(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+        failure = yield from self._asked("comment", None)
+        if failure is None:
+            self.comments.append(told.event_id)
+        return failure
+
+    def has_comment(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+        return self._asked("has_comment", told.event_id in self.comments)
+
+    def is_open(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+        return self._asked("is_open", self.opened)
+
+    def set_open(self, access: TrackerAccess, told: TrackerEvent, *, is_open: bool) -> Any:
+        result = yield from self._asked("set_open", self.can_close)
+        self.opened = is_open if result is True else self.opened
+        return result
+
+    def redact(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+        failure = yield from self._asked("redact", None)
+        self.title = "" if failure is None else self.title
+        return failure
+
+    def validate(self, access: TrackerAccess) -> Any:
+        return self._asked("validate", None)
+
+
+def applied(tracker: OneIssue, told: TrackerEvent, on_fixed: str | None = None) -> tuple[Any, list[str]]:
+    """Return the action or the failure, and the operations in their order."""
+    settings = {} if on_fixed is None else {"on_fixed": on_fixed}
+    access = TrackerAccess("https://tracker.example.com/acme/shop", settings, "token")
+    steps = apply_event(tracker, access, told)  # type: ignore[arg-type]  # what events use of it
+    result, requests = play(steps, iter([answer(200)] * 9))
+    return result.action if isinstance(result, TrackerEventResult) else result, [each.url for each in requests]
+
+
+def test_the_types_are_those_of_events() -> None:
+    assert {each.value for each in TrackerEventType} == {each.value for each in TicketEventType}
+
+
+#: Type, on_fixed, whether the issue is open, has_closed, is_left_alone: what is done, whether it is open then, operations.
+CASES: Final = [
+    (UPDATED, "comment", True, False, False, COMMENTED, True, ["comment"]),
+    (UPDATED, "close", False, True, True, COMMENTED, False, ["comment"]),
+    (UPDATED, "nothing", True, False, False, COMMENTED, True, ["comment"]),
+    (FIXED, None, True, False, False, COMMENTED, True, ["comment"]),
+    (FIXED, "comment", True, False, False, COMMENTED, True, ["comment"]),
+    (FIXED, "nothing", True, False, False, TrackerEventAction.SKIPPED, True, []),
+    (FIXED, "close", True, False, False, CLOSED, False, ["comment", "is_open", "set_open"]),
+    # A person closed it before.
+    (FIXED, "close", False, False, False, COMMENTED, False, ["comment", "is_open"]),
+    # We closed it, and nobody has reopened it.
+    (FIXED, "close", False, True, False, CLOSED, False, ["comment", "is_open"]),
+    # We closed it, and a person has reopened it.
+    (FIXED, "close", True, True, False, LEFT_ALONE, True, ["comment", "is_open"]),
+    (FIXED, "close", True, True, True, LEFT_ALONE, True, ["comment"]),
+    (FIXED, "close", False, False, True, LEFT_ALONE, False, ["comment"]),
+    (REOPENED, None, False, True, False, COMMENTED, False, ["comment"]),
+    (REOPENED, "nothing", False, True, False, COMMENTED, False, ["comment"]),
+    (REOPENED, "close", False, True, False, TrackerEventAction.REOPENED, True, ["comment", "is_open", "set_open"]),
+    # A person closed it.
+    (REOPENED, "close", False, False, False, COMMENTED, False, ["comment"]),
+    # A person has reopened it already.
+    (REOPENED, "close", True, True, False, LEFT_ALONE, True, ["comment", "is_open"]),
+    (REOPENED, "close", False, True, True, LEFT_ALONE, False, ["comment"]),
+    (REDACT, "nothing", True, False, False, TrackerEventAction.REDACTED, True, ["redact"]),
+    (REDACT, "close", False, True, True, TrackerEventAction.REDACTED, False, ["redact"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("event_type", "on_fixed", "is_open", "has_closed", "is_left_alone", "action", "is_open_then", "operations"), CASES
+)
+def test_what_is_done(
+    event_type: TrackerEventType,
+    on_fixed: str | None,
+    is_open: bool,
+    has_closed: bool,
+    is_left_alone: bool,
+    action: TrackerEventAction,
+    is_open_then: bool,
+    operations: list[str],
+) -> None:
+    tracker = OneIssue(is_open)
+    told = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
+    assert applied(tracker, told, on_fixed) == (action, operations)
+    assert tracker.opened is is_open_then
+    assert (tracker.title == "") is (event_type is REDACT)
+    assert TrackerEventResult(action).leaves_remains is (event_type is REDACT)
+
+
+@given(
+    st.sampled_from(TrackerEventType),
+    st.sampled_from([None, "comment", "close", "nothing"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["comment", "is_open", "set_open", "redact", None]),
+)
+def test_the_same_event_again_changes_nothing_more(
+    event_type: TrackerEventType,
+    on_fixed: str | None,
+    is_open: bool,
+    has_closed: bool,
+    is_left_alone: bool,
+    lost: str | None,
+) -> None:
+    tracker = OneIssue(is_open)
+    told = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
+    if lost is not None:
+        # The operation is carried out, and its response is lost.
+        original = getattr(tracker, lost)
+
+        def loses(*arguments: Any, **options: Any) -> Any:
+            yield from original(*arguments, **options)
+            return TrackerFailure(RETRY, UNAVAILABLE)
+
+        setattr(tracker, lost, loses)
+    first, _ = applied(tracker, told, on_fixed)
+    seen = (tracker.opened, tracker.title)
+    if lost is not None:
+        setattr(tracker, lost, original)
+    again = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone, is_outcome_unknown=True)
+    second, _ = applied(tracker, again, on_fixed)
+    assert isinstance(second, TrackerEventAction)
+    if isinstance(first, TrackerEventAction):
+        # Whose doing it was is not known any more: a reopened issue is left alone, a closed one counts as closed by us.
+        assert second in {first, LEFT_ALONE if tracker.opened else CLOSED}
+        assert (tracker.opened, tracker.title) == seen
+    assert tracker.comments == ([] if second in {TrackerEventAction.SKIPPED, TrackerEventAction.REDACTED} else [EVENT_ID])
+    # What a person reopened is never closed by us.
+    assert not (is_open and (is_left_alone or has_closed) and event_type is FIXED) or tracker.opened
+
+
+def test_a_lookup_that_fails_makes_no_comment() -> None:
+    failure = TrackerFailure(RETRY, UNAVAILABLE)
+    tracker = OneIssue(failures={"has_comment": failure})
+    assert applied(tracker, event(is_outcome_unknown=True)) == (failure, ["has_comment"])
+    assert tracker.comments == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (TrackerFailure(CONFIGURATION, NOT_FOUND), ISSUE_NOT_FOUND),
+        (TrackerFailure(CONFIGURATION, ISSUES_DISABLED), ISSUE_NOT_FOUND),
+        (TrackerFailure(CONFIGURATION, MOVED), ISSUE_MOVED),
+        (TrackerFailure(CONFIGURATION, FORBIDDEN), FORBIDDEN),
+    ],
+)
+@pytest.mark.parametrize("event_type", [UPDATED, REDACT])
+def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
+    failure: TrackerFailure, code: str, event_type: TrackerEventType
+) -> None:
+    operation = "redact" if event_type is REDACT else "comment"
+    tracker = OneIssue(failures={operation: failure})
+    assert applied(tracker, event(event_type)) == (TrackerFailure(PAYLOAD, code), [operation, "validate"])
+    # A validation that some ticket would fail of says nothing about the target.
+    tracker.failures["validate"] = TrackerFailure(PAYLOAD, REJECTED)
+    assert applied(tracker, event(event_type))[0] == TrackerFailure(PAYLOAD, code)
+    for found in (TrackerFailure(CONFIGURATION, NOT_FOUND), TrackerFailure(RETRY, UNAVAILABLE)):
+        tracker.failures["validate"] = found
+        assert applied(tracker, event(event_type))[0] == found
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TrackerFailure(CONFIGURATION, TOKEN_REJECTED),
+        TrackerFailure(CONFIGURATION, ARCHIVED),
+        TrackerFailure(PAYLOAD, ISSUE_LOCKED),
+        TrackerFailure(PAYLOAD, REJECTED),
+        TrackerFailure(RETRY, UNAVAILABLE),
+    ],
+)
+def test_other_refusals_are_as_they_are(failure: TrackerFailure) -> None:
+    assert applied(OneIssue(failures={"comment": failure}), event()) == (failure, ["comment"])
+
+
+@pytest.mark.parametrize("failure", [TrackerFailure(CONFIGURATION, FORBIDDEN), TrackerFailure(PAYLOAD, REJECTED), None])
+def test_an_issue_that_cannot_be_closed_has_the_comment(failure: TrackerFailure | None) -> None:
+    tracker = OneIssue(can_close=False, failures={} if failure is None else {"set_open": failure})
+    assert applied(tracker, event(FIXED), "close")[0] is COMMENTED
+    assert tracker.comments == [EVENT_ID]
+
+
+@pytest.mark.parametrize("issue_id", ["", "..", "7/comments", "7?x=1", "-7", "SHOP-", "\u0661", "SHOP 7"])
+def test_an_id_that_is_no_part_of_a_path_is_not_sent(issue_id: str) -> None:
+    assert applied(OneIssue(), event(issue_id=issue_id)) == (TrackerFailure(PAYLOAD, ISSUE_NOT_FOUND), [])

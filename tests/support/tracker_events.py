@@ -1,0 +1,28 @@
+"""Events of tickets for tests of trackers."""
+
+from typing import Any, Final
+
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
+
+EVENT_ID: Final = "evt_01KG9YS7G061SQWPCHNYBQC8F5"
+EXPORT_ID: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
+CONSOLE: Final = f"https://riskrelay.example.com/console/exports/{EXPORT_ID}"
+
+
+def event(event_type: TrackerEventType = TrackerEventType.UPDATED, **changes: Any) -> TrackerEvent:
+    """Return an event of issue 7: three places added, one fixed, five open; two places are listed."""
+    made: dict[str, Any] = {
+        "event_id": EVENT_ID,
+        "type": event_type,
+        "issue_id": "7",
+        "export_id": EXPORT_ID,
+        "places_added": 3,
+        "places_fixed": 1,
+        "places_open": 5,
+        "places": (
+            TrackerEventPlace("https://shop.example/cart", "main > img", is_fixed=True),
+            TrackerEventPlace("https://shop.example/", "", is_fixed=False),
+        ),
+        "console_url": CONSOLE,
+    }
+    return TrackerEvent(**(made | changes))
