@@ -164,7 +164,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "Nothing to do if somebody deleted it: no later event reaches it.",
     ),
     ISSUE_MOVED: ErrorHelp(
-        "The issue of the ticket was moved to another project.", "Tell the people there: no later event reaches it."
+        "The issue of the ticket was moved to another project.", "Nothing to do: no later event reaches it."
     ),
     ISSUE_LOCKED: ErrorHelp(
         "The issue of the ticket is locked and takes no comments.", "Unlock it at the tracker for the next event."

@@ -24,7 +24,7 @@ _OF_THE_ISSUE: Final[Mapping[str, str]] = {
 
 
 def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
-    """Tell the issue of an event; the whole may be repeated.
+    """Apply an event to its issue; all of it may be repeated.
 
     A failure of the kind PAYLOAD fails the event alone.
     """

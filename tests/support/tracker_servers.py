@@ -46,6 +46,7 @@ class FakeGitea(LoopbackServer):
     def __init__(self, labels: tuple[str, ...] = ("website-risk",), port: int = 0, page_limit: int = 50) -> None:
         self.requests: list[ReceivedRequest] = []
         self.issues: list[dict[str, Any]] = []
+        self.comments: dict[int, list[dict[str, Any]]] = {}
         self.labels = [{"id": number, "name": name} for number, name in enumerate(labels, 1)]
         self.refusal: Refusal | None = None
         self.pause_s = 0.0
@@ -54,6 +55,7 @@ class FakeGitea(LoopbackServer):
         #: Set when an issue was created: a test may kill the worker now, before it knows.
         self.created = threading.Event()
         self._next: deque[LostAnswer | Refusal | None] = deque()
+        self._next_comments: deque[LostAnswer | Refusal | None] = deque()
         self._page_limit = page_limit
         self._lock = threading.Lock()
         super().__init__(self._serve_api, port=port)
@@ -66,6 +68,15 @@ class FakeGitea(LoopbackServer):
     def next_creates(self, *outcomes: "LostAnswer | Refusal | None") -> None:
         """Set what happens to the next creates; None is a success, as is every create after them."""
         self._next.extend(outcomes)
+
+    def next_comments(self, *outcomes: "LostAnswer | Refusal | None") -> None:
+        """Set what happens to the next comments; None is a success, as is every comment after them."""
+        self._next_comments.extend(outcomes)
+
+    def comments_of(self, number: int) -> list[str]:
+        """Return the comments of an issue."""
+        with self._lock:
+            return [each["body"] for each in self.comments.get(number, [])]
 
     def issues_of(self, marker: str) -> list[dict[str, Any]]:
         """Return the issues whose text has the marker."""
@@ -107,8 +118,10 @@ class FakeGitea(LoopbackServer):
                 return _json(200, {"full_name": REPOSITORY, "archived": False, "has_issues": True})
             case "GET", "/user":
                 return _json(200, {"id": 1, "login": "riskrelay"})
+            case method, path if path.startswith("/issues/"):
+                return self._of_issue(method, *path.removeprefix("/issues/").split("/"), content=request.body)
             case _:
-                return _json(404, {"errors": None, "message": "not found"})
+                return _NOT_FOUND
 
     def _create(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
         wanted = json.loads(request.body)
@@ -128,6 +141,30 @@ class FakeGitea(LoopbackServer):
                 return None
         time.sleep(self.pause_s)
         return None if outcome is LostAnswer.AFTER_CREATING else _json(201, issue)
+
+    def _of_issue(self, method: str, number: str, below: str = "", *, content: bytes) -> Refusal | None:
+        with self._lock:
+            issue = next((each for each in self.issues if str(each["number"]) == number), None)
+            if issue is None:
+                return _NOT_FOUND
+            comments = self.comments.setdefault(issue["number"], [])
+            if not below:
+                if method != "GET":
+                    issue |= self._changes_of(json.loads(content))
+                return _json(200, issue)
+            if method == "GET":
+                return _json(200, comments)
+            outcome = self._next_comments.popleft() if self._next_comments else None
+            if isinstance(outcome, Refusal):
+                return outcome
+            if outcome is LostAnswer.BEFORE_CREATING:
+                return None
+            comments.append({"id": len(comments) + 1, "body": json.loads(content)["body"]})
+            return None if outcome is LostAnswer.AFTER_CREATING else _json(201, comments[-1])
+
+    def _changes_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return the members of an issue that an update changes."""
+        return wanted
 
     def _issue_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
         number = len(self.issues) + 1
@@ -181,7 +218,15 @@ class FakeGitLab(FakeGitea):
     def _issue_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
         issue = super()._issue_of({"title": wanted["title"], "body": wanted["description"]})
         page = f"{self.base_url}/-/issues/{issue['number']}"
-        return issue | {"iid": issue["number"], "web_url": page, "description": issue["body"]}
+        return issue | {"iid": issue["number"], "web_url": page, "description": issue["body"], "state": "opened"}
+
+    def _changes_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        states = {"close": {"state": "closed"}, "reopen": {"state": "opened"}}
+        body = {"body": wanted["description"]} if "description" in wanted else {}
+        return wanted | body | states.get(wanted.get("state_event", ""), {})
+
+
+_NOT_FOUND: Final = Refusal(404, body=b'{"errors": null, "message": "not found"}')
 
 
 def _json(status: int, value: object, **headers: str) -> Refusal:

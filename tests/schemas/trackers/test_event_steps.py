@@ -54,24 +54,24 @@ class OneIssue:
         yield TrackerRequest("POST", name, {})
         return self.failures.get(name, result)
 
-    def comment(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+    def comment(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         failure = yield from self._asked("comment", None)
         if failure is None:
-            self.comments.append(told.event_id)
+            self.comments.append(made.event_id)
         return failure
 
-    def has_comment(self, access: TrackerAccess, told: TrackerEvent) -> Any:
-        return self._asked("has_comment", told.event_id in self.comments)
+    def has_comment(self, access: TrackerAccess, made: TrackerEvent) -> Any:
+        return self._asked("has_comment", made.event_id in self.comments)
 
-    def is_open(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+    def is_open(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         return self._asked("is_open", self.opened)
 
-    def set_open(self, access: TrackerAccess, told: TrackerEvent, *, is_open: bool) -> Any:
+    def set_open(self, access: TrackerAccess, made: TrackerEvent, *, is_open: bool) -> Any:
         result = yield from self._asked("set_open", self.can_close)
         self.opened = is_open if result is True else self.opened
         return result
 
-    def redact(self, access: TrackerAccess, told: TrackerEvent) -> Any:
+    def redact(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         failure = yield from self._asked("redact", None)
         self.title = "" if failure is None else self.title
         return failure
@@ -80,11 +80,11 @@ class OneIssue:
         return self._asked("validate", None)
 
 
-def applied(tracker: OneIssue, told: TrackerEvent, on_fixed: str | None = None) -> tuple[Any, list[str]]:
+def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) -> tuple[Any, list[str]]:
     """Return the action or the failure, and the operations in their order."""
     settings = {} if on_fixed is None else {"on_fixed": on_fixed}
     access = TrackerAccess("https://tracker.example.com/acme/shop", settings, "token")
-    steps = apply_event(tracker, access, told)  # type: ignore[arg-type]  # what events use of it
+    steps = apply_event(tracker, access, made)  # type: ignore[arg-type]  # what events use of it
     result, requests = play(steps, iter([answer(200)] * 9))
     return result.action if isinstance(result, TrackerEventResult) else result, [each.url for each in requests]
 
@@ -137,8 +137,8 @@ def test_what_is_done(
     operations: list[str],
 ) -> None:
     tracker = OneIssue(is_open)
-    told = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
-    assert applied(tracker, told, on_fixed) == (action, operations)
+    made = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
+    assert applied(tracker, made, on_fixed) == (action, operations)
     assert tracker.opened is is_open_then
     assert (tracker.title == "") is (event_type is REDACT)
     assert TrackerEventResult(action).leaves_remains is (event_type is REDACT)
@@ -161,7 +161,7 @@ def test_the_same_event_again_changes_nothing_more(
     lost: str | None,
 ) -> None:
     tracker = OneIssue(is_open)
-    told = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
+    made = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
     if lost is not None:
         # The operation is carried out, and its response is lost.
         original = getattr(tracker, lost)
@@ -171,7 +171,7 @@ def test_the_same_event_again_changes_nothing_more(
             return TrackerFailure(RETRY, UNAVAILABLE)
 
         setattr(tracker, lost, loses)
-    first, _ = applied(tracker, told, on_fixed)
+    first, _ = applied(tracker, made, on_fixed)
     seen = (tracker.opened, tracker.title)
     if lost is not None:
         setattr(tracker, lost, original)

@@ -1,0 +1,167 @@
+"""Events at trackers over HTTP: one comment whatever happens to its response, and no event blocks a target for its issue."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from schemas.exports.ticket import Source
+from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, TicketEventType, event_body
+from schemas.exports.tracker_ticket import event_of
+from schemas.targets.delivery_options import DeliveryOptions
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
+from schemas.trackers.exchange import FailureKind, TrackerFailure
+from storage.secrets.vault import Vault
+from storage.targets.targets import secret_context
+from tests.support.fakes import FakeResolver
+from tests.support.receivers import DEADLINE_S, NAME, made_client
+from tests.support.tracker_events import EVENT_ID, EXPORT_ID
+from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer, Refusal
+from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.session import TrackerResult
+
+VAULT: Final = Vault([b"k" * 32])
+BASE: Final = "https://riskrelay.example.com"
+FIXED, REOPENED, UPDATED, REDACT = (
+    TicketEventType.FIXED,
+    TicketEventType.REOPENED,
+    TicketEventType.UPDATED,
+    TicketEventType.REDACT,
+)
+ISSUE: Final = {"number": 7, "iid": 7, "title": "Jane Doe", "body": f"Her address. {EXPORT_ID}", "state": "open"}
+
+
+@pytest.fixture(params=[FakeGitea, FakeGitHub, FakeGitLab])
+def server(request: pytest.FixtureRequest) -> Iterator[FakeGitea]:
+    with request.param() as made:
+        made.issues.append(ISSUE | {"state": "opened" if made.provider_key == "gitlab" else "open"})
+        yield made
+
+
+@pytest.fixture
+def runner() -> Iterator[TrackerRunner]:
+    with made_client(resolver=FakeResolver({NAME: ["127.0.0.1"]}), deadline_s=DEADLINE_S) as client:
+        yield TrackerRunner(client, VAULT, BASE)
+
+
+def event(event_type: TicketEventType = UPDATED, number: str = "7", **changes: Any) -> TrackerEvent:
+    """Return an event as it is read from its body."""
+    ticket = EventTicket(EXPORT_ID, "tgt_1", Source("finding", "fnd_1", 1), "A title", "d" * 64, number, "https://x.example")
+    change = TicketChange(3, 17, 25, (ChangedPlace("https://shop.example/cart", "main > img", "fixed"),))
+    body = event_body(EVENT_ID, event_type, ticket, change, "2026-03-01T12:00:00.000Z")
+    return event_of(body, BASE, **changes)
+
+
+def applied(
+    server: FakeGitea, runner: TrackerRunner, made: TrackerEvent, token: str = TOKEN, on_fixed: str = "close"
+) -> TrackerResult:
+    options = DeliveryOptions(server.provider_key, f'{{"on_fixed": "{on_fixed}"}}')
+    sealed = VAULT.seal(token, secret_context("tgt_1"))
+    return runner.apply_event(TrackerTarget("tgt_1", 1, server.url(NAME, path=f"/{REPOSITORY}"), sealed, options), made)
+
+
+def test_an_event_without_an_issue_has_none() -> None:
+    ticket = EventTicket(EXPORT_ID, "tgt_1", Source("finding", "fnd_1", 1), None, "d" * 64)
+    body = event_body(EVENT_ID, REDACT, ticket, TicketChange(), "2026-03-01T12:00:00.000Z")
+    made = event_of(body, None)
+    assert (made.issue_id, made.console_url, made.places) == ("", None, ())
+
+
+def test_an_event_is_a_comment_in_plain_words(server: FakeGitea, runner: TrackerRunner) -> None:
+    result = applied(server, runner, event())
+    assert result.value == TrackerEventResult(TrackerEventAction.COMMENTED)
+    assert (result.is_outcome_unknown, result.outcome.error) == (False, None)
+    [comment] = server.comments_of(7)
+    assert "3 places added, 17 fixed, 25 still open." in comment
+    assert "- `https://shop.example/cart` `main > img`" in comment
+    assert f"{BASE}/console/exports/{EXPORT_ID}" in comment
+    assert comment.endswith(EVENT_ID)
+
+
+def test_an_issue_is_closed_reopened_and_erased(server: FakeGitea, runner: TrackerRunner) -> None:
+    closed = applied(server, runner, event(FIXED))
+    assert closed.value == TrackerEventResult(TrackerEventAction.CLOSED)
+    assert server.issues[0]["state"] == "closed"
+    reopened = applied(server, runner, event(REOPENED, has_closed=True))
+    assert reopened.value == TrackerEventResult(TrackerEventAction.REOPENED)
+    assert server.issues[0]["state"] in {"open", "opened"}
+    left_alone = applied(server, runner, event(FIXED, has_closed=True))
+    assert left_alone.value == TrackerEventResult(TrackerEventAction.LEFT_ALONE)
+    assert len(server.comments_of(7)) == 3
+    erased = applied(server, runner, event(REDACT))
+    assert erased.value == TrackerEventResult(TrackerEventAction.REDACTED)
+    assert server.issues[0]["title"] == f"Erased ticket {EXPORT_ID}"
+    assert server.issues[0]["body"].endswith(f"RiskRelay export {EXPORT_ID}")
+    assert "Her address" not in str(server.issues[0])
+    assert applied(server, runner, event(REDACT)).value == erased.value
+
+
+def test_a_target_that_wants_nothing_gets_no_request(server: FakeGitea, runner: TrackerRunner) -> None:
+    result = applied(server, runner, event(FIXED), on_fixed="nothing")
+    assert result.value == TrackerEventResult(TrackerEventAction.SKIPPED)
+    assert (result.outcome.status, result.outcome.error, server.requests) == (None, None, [])
+
+
+@pytest.mark.parametrize("lost", LostAnswer)
+def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: TrackerRunner, lost: LostAnswer) -> None:
+    server.next_comments(lost)
+    first = applied(server, runner, event(FIXED))
+    assert (first.value, first.outcome.error, first.is_outcome_unknown) == (None, "connection_closed", True)
+    second = applied(server, runner, event(FIXED, is_outcome_unknown=True))
+    assert (second.value, second.is_outcome_unknown) == (TrackerEventResult(TrackerEventAction.CLOSED), False)
+    assert len(server.comments_of(7)) == 1
+
+
+@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"{}", b"[]"])
+def test_a_success_that_names_no_comment_is_no_success(server: FakeGitea, runner: TrackerRunner, body: bytes) -> None:
+    server.next_comments(Refusal(200, body=body))
+    result = applied(server, runner, event())
+    assert isinstance(result.value, TrackerFailure)
+    assert (result.value.kind, result.is_outcome_unknown) == (FailureKind.RETRY, True)
+
+
+def test_a_refused_comment_leaves_nothing_unknown(server: FakeGitea, runner: TrackerRunner) -> None:
+    server.next_comments(Refusal(422))
+    result = applied(server, runner, event())
+    assert isinstance(result.value, TrackerFailure)
+    assert (result.value.kind, result.value.code) == (FailureKind.PAYLOAD, "tracker_rejected")
+    assert not result.is_outcome_unknown
+
+
+def test_what_fails_after_the_comment_is_tried_again_without_another(server: FakeGitea, runner: TrackerRunner) -> None:
+    server.next_comments(None)
+    closing = server.issues[0]
+    server.issues[0] = closing | {"state": "somewhere in between"}
+    result = applied(server, runner, event(FIXED))
+    assert isinstance(result.value, TrackerFailure)
+    assert (result.value.kind, result.is_outcome_unknown) == (FailureKind.RETRY, True)
+    server.issues[0] = closing
+    again = applied(server, runner, event(FIXED, is_outcome_unknown=True))
+    assert again.value == TrackerEventResult(TrackerEventAction.CLOSED)
+    assert len(server.comments_of(7)) == 1
+
+
+@pytest.mark.parametrize("event_type", TicketEventType)
+def test_a_deleted_issue_fails_its_event_alone(
+    server: FakeGitea, runner: TrackerRunner, event_type: TicketEventType
+) -> None:
+    result = applied(server, runner, event(event_type, "8"))
+    assert result.value == TrackerFailure(FailureKind.PAYLOAD, "issue_not_found")
+    assert not result.is_outcome_unknown
+
+
+def test_a_token_that_lost_its_access_is_the_target_s_failure(server: FakeGitea, runner: TrackerRunner) -> None:
+    result = applied(server, runner, event(), token="another-token")
+    assert result.value == TrackerFailure(FailureKind.CONFIGURATION, "tracker_token_rejected")
+    server.refusal = Refusal(404)
+    result = applied(server, runner, event())
+    assert isinstance(result.value, TrackerFailure)
+    assert (result.value.kind, result.value.code) == (FailureKind.CONFIGURATION, "tracker_not_found")
+
+
+def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: TrackerRunner) -> None:
+    target = TrackerTarget("tgt_1", 1, server.url(NAME), None, DeliveryOptions(server.provider_key))
+    for is_unknown in (False, True):
+        result = runner.apply_event(target, replace(event(), is_outcome_unknown=is_unknown))
+        assert (result.outcome.error, result.is_outcome_unknown) == ("no_secret", is_unknown)
