@@ -153,6 +153,7 @@ def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_even
         settings.delivery_timeout_s + ticket_events.LEASE_MARGIN_S,
         worker_name(),
         now,
+        settings.public_base_url,
     )
 
 

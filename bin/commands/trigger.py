@@ -40,11 +40,11 @@ from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.base.printable import printable
 from schemas.base.strict_json import MalformedJson, canonical, parse
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import kept_answer
 from schemas.exports.ticket import Source, Ticket, delivery_body
-from schemas.exports.ticket_events import TicketEventType
 from schemas.settings.definitions import Settings
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers

@@ -25,7 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, Final, Self
 
-from schemas.exports.ticket_events import TicketEventType
+from schemas.base.ticket_event_types import TicketEventType
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import SignatureVerdict, verify
 

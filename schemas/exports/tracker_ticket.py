@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.group_ticket import GROUP_NAMES, is_group, without_places
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 
 
@@ -36,18 +37,22 @@ def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
 def event_of(
     body: bytes,
     public_base_url: str | None,
+    issue_id: str | None = None,
     *,
     has_closed: bool = False,
     is_left_alone: bool = False,
     is_outcome_unknown: bool = False,
 ) -> TrackerEvent:
-    """Return the event of its body (`schemas.exports.ticket_events.event_body`); the other arguments are its members."""
+    """Return the event of its body (`schemas.exports.ticket_events.event_body`); the other arguments are its members.
+
+    `issue_id` is that of an issue that did not exist when the event was formed; a redacted ticket has it in the body alone.
+    """
     event = json.loads(body)
     export_id, change = event["export"]["id"], event["change"]
     return TrackerEvent(
         event_id=event["id"],
-        type=TrackerEventType(event["type"]),
-        issue_id=(event["provider_ticket"] or {"id": ""})["id"],
+        type=TicketEventType(event["type"]),
+        issue_id=(event["provider_ticket"] or {}).get("id") or issue_id or "",
         export_id=export_id,
         places_added=change["places_added"],
         places_fixed=change["places_fixed"],

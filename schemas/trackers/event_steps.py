@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult, TrackerEventType
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, Steps, Tracker, TrackerAccess, TrackerFailure
 from schemas.trackers.failures import FORBIDDEN, ISSUE_MOVED, ISSUE_NOT_FOUND, ISSUES_DISABLED, MOVED, NOT_FOUND
 
@@ -43,9 +44,9 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
 
 def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
     on_fixed = access.settings.get("on_fixed", "comment")
-    if event.type is TrackerEventType.REDACT:
+    if event.type is TicketEventType.REDACT:
         return (yield from tracker.redact(access, event)) or TrackerEventResult(TrackerEventAction.REDACTED)
-    if event.type is TrackerEventType.FIXED and on_fixed == "nothing":
+    if event.type is TicketEventType.FIXED and on_fixed == "nothing":
         return TrackerEventResult(TrackerEventAction.SKIPPED)
     was_commented = (yield from tracker.has_comment(access, event)) if event.is_outcome_unknown else False
     if isinstance(was_commented, TrackerFailure):
@@ -53,9 +54,9 @@ def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Step
     failure = None if was_commented else (yield from tracker.comment(access, event))
     if failure is not None:
         return failure
-    if on_fixed == "close" and event.type is TrackerEventType.FIXED:
+    if on_fixed == "close" and event.type is TicketEventType.FIXED:
         action = yield from _close(tracker, access, event, was_commented=was_commented)
-    elif on_fixed == "close" and event.type is TrackerEventType.REOPENED and event.has_closed:
+    elif on_fixed == "close" and event.type is TicketEventType.REOPENED and event.has_closed:
         action = yield from _reopen(tracker, access, event)
     else:
         action = TrackerEventAction.COMMENTED

@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class TrackerEventType(StrEnum):
-    """What happened to a ticket, with the values of `schemas.exports.ticket_events.TicketEventType`."""
-
-    FIXED = "ticket.fixed"
-    REOPENED = "ticket.reopened"
-    UPDATED = "ticket.updated"
-    REDACT = "ticket.redact"
+from schemas.base.ticket_event_types import TicketEventType
 
 
 class TrackerEventAction(StrEnum):
@@ -59,7 +52,7 @@ class TrackerEvent:
     """
 
     event_id: str
-    type: TrackerEventType
+    type: TicketEventType
     issue_id: str
     export_id: str
     places_added: int = 0

@@ -28,7 +28,6 @@ REPORT_UPLOAD: Final = "rpt"
 REQUEST: Final = "req"
 LEASE: Final = "lse"
 SESSION: Final = "ses"
-EVENT: Final = "evt"
 
 _ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
 #: A ULID is 6 bytes of milliseconds and 10 random bytes.

@@ -15,7 +15,7 @@ import pytest
 
 from bin.receiver_kit.receiver import LocalReceiver
 from bin.receiver_kit.vectors import all_vectors
-from schemas.exports.ticket_events import TicketEventType
+from schemas.base.ticket_event_types import TicketEventType
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final[list[dict[str, Any]]] = json.loads((ROOT / "examples" / "vectors.json").read_bytes())["vectors"]

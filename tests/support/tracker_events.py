@@ -2,14 +2,15 @@
 
 from typing import Any, Final
 
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 
 EVENT_ID: Final = "evt_01KG9YS7G061SQWPCHNYBQC8F5"
 EXPORT_ID: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
 CONSOLE: Final = f"https://riskrelay.example.com/console/exports/{EXPORT_ID}"
 
 
-def event(event_type: TrackerEventType = TrackerEventType.UPDATED, **changes: Any) -> TrackerEvent:
+def event(event_type: TicketEventType = TicketEventType.UPDATED, **changes: Any) -> TrackerEvent:
     """Return an event of issue 7: three places added, one fixed, five open; two places are listed."""
     made: dict[str, Any] = {
         "event_id": EVENT_ID,

@@ -4,6 +4,7 @@ Events of one ticket are sent one after the other. An event affects its target a
 export. No database connection is held during the request.
 """
 
+import hashlib
 import logging
 import random
 from collections.abc import Callable, Collection
@@ -16,6 +17,8 @@ from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import Outcome, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tracker_ticket import event_of
+from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.url_policy.addresses import address_class
 from storage.db import identifiers
@@ -26,8 +29,10 @@ from storage.targets import throttle_state_sql
 from worker.delivery import throttle
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import log_events, sent_to, write_effects
+from worker.delivery.tracker_outcomes import decide_tracker_outcome
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.session import TrackerResult
 
 #: Concurrent events of one account alone, in one worker; beside it, other accounts have threads of their own.
 EVENTS_AT_ONCE: Final = 4
@@ -39,6 +44,9 @@ LEASE_MARGIN_S: Final = 15.0
 _BLOCKED_WAIT: Final = timedelta(minutes=1)
 #: Claims tried in a row, while other workers claim the same events or rate limits are used up.
 _TRIES: Final = 8
+
+#: What changes whether an issue is closed by us.
+_MOVES: Final = (TrackerEventAction.CLOSED, TrackerEventAction.REOPENED)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -52,6 +60,7 @@ class EventOptions:
     lease_s: float
     worker: str
     now: Callable[[], datetime]
+    public_base_url: str = ""
     jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -149,8 +158,27 @@ class EventTask:
             )
             verdict = decide_outcome(outcome, event.attempts, event.created_at, self._options.now(), jitter, schedule)
             return outcome, verdict, None
+        result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
+        verdict = decide_tracker_outcome(result, event.attempts, event.created_at, self._options.now(), jitter, schedule)
+        outcome = result.outcome._replace(body_sha256=hashlib.sha256(event.body).hexdigest())
+        done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
+        return outcome, verdict, done
+
+    def _apply(self, event: DueEvent) -> TrackerResult:
+        """Apply an event to the issue of its ticket."""
+        with connection():
+            done = deliveries.results_before(event)
+        moved = [each for each in done if each in _MOVES]
+        applied = event_of(
+            event.body,
+            self._options.public_base_url,
+            event.provider_ticket_id,
+            has_closed=bool(moved) and moved[-1] == TrackerEventAction.CLOSED,
+            is_left_alone=TrackerEventAction.LEFT_ALONE in done,
+            is_outcome_unknown=event.is_outcome_unknown,
+        )
         target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
-        raise NotImplementedError(target)
+        return self._trackers.apply_event(target, applied)
 
 
 def _message(event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> Message:

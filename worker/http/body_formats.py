@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from schemas.base.strict_json import canonical
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.group_ticket import is_group
-from schemas.exports.ticket_events import TicketEventType
 from schemas.targets.webhook_options import BodyFormat
 
 #: Event types are reverse domain names by convention; ours is followed by the `type` of the body.

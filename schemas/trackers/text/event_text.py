@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.text.neutral import cut, one_line
 from schemas.trackers.text.outline import OPEN, Block, Flavor, Text
 
@@ -12,9 +13,9 @@ _MAX_URL: Final = 2048
 _MAX_LOCATION: Final = 500
 
 _NEWS: Final = {
-    TrackerEventType.FIXED: "This is fixed: the latest scans no longer found it.",
-    TrackerEventType.REOPENED: "This is back: the latest scan found it again.",
-    TrackerEventType.UPDATED: "The latest scan changed this ticket.",
+    TicketEventType.FIXED: "This is fixed: the latest scans no longer found it.",
+    TicketEventType.REOPENED: "This is back: the latest scan found it again.",
+    TicketEventType.UPDATED: "The latest scan changed this ticket.",
 }
 _ERASED: Final = (
     "The content of this ticket was erased on request. Earlier versions and comments may still have parts of it."
@@ -53,7 +54,7 @@ def _blocks(event: TrackerEvent, places: Sequence[TrackerEventPlace], flavor: Fl
     counts = _counts(event)
     if counts:
         yield flavor.line(counts)
-    found = "Found again:" if event.type is TrackerEventType.REOPENED else "Added:"
+    found = "Found again:" if event.type is TicketEventType.REOPENED else "Added:"
     for title, is_fixed, total in (("Fixed:", True, event.places_fixed), (found, False, event.places_added)):
         listed = [_place(each, flavor) for each in places if each.is_fixed is is_fixed]
         if listed:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.exports.ticket_events import TicketEventType
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult, TrackerEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerRequest
 from schemas.trackers.failures import (
     ARCHIVED,
@@ -30,10 +30,10 @@ from tests.support.tracker_steps import answer, play
 
 CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
 FIXED, REOPENED, UPDATED, REDACT = (
-    TrackerEventType.FIXED,
-    TrackerEventType.REOPENED,
-    TrackerEventType.UPDATED,
-    TrackerEventType.REDACT,
+    TicketEventType.FIXED,
+    TicketEventType.REOPENED,
+    TicketEventType.UPDATED,
+    TicketEventType.REDACT,
 )
 COMMENTED, CLOSED, LEFT_ALONE = TrackerEventAction.COMMENTED, TrackerEventAction.CLOSED, TrackerEventAction.LEFT_ALONE
 
@@ -90,7 +90,7 @@ def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) 
 
 
 def test_the_types_are_those_of_events() -> None:
-    assert {each.value for each in TrackerEventType} == {each.value for each in TicketEventType}
+    assert {each.value for each in TicketEventType} == {each.value for each in TicketEventType}
 
 
 #: Type, on_fixed, whether the issue is open, has_closed, is_left_alone: what is done, whether it is open then, operations.
@@ -127,7 +127,7 @@ CASES: Final = [
     ("event_type", "on_fixed", "is_open", "has_closed", "is_left_alone", "action", "is_open_then", "operations"), CASES
 )
 def test_what_is_done(
-    event_type: TrackerEventType,
+    event_type: TicketEventType,
     on_fixed: str | None,
     is_open: bool,
     has_closed: bool,
@@ -145,7 +145,7 @@ def test_what_is_done(
 
 
 @given(
-    st.sampled_from(TrackerEventType),
+    st.sampled_from(TicketEventType),
     st.sampled_from([None, "comment", "close", "nothing"]),
     st.booleans(),
     st.booleans(),
@@ -153,7 +153,7 @@ def test_what_is_done(
     st.sampled_from(["comment", "is_open", "set_open", "redact", None]),
 )
 def test_the_same_event_again_changes_nothing_more(
-    event_type: TrackerEventType,
+    event_type: TicketEventType,
     on_fixed: str | None,
     is_open: bool,
     has_closed: bool,
@@ -205,7 +205,7 @@ def test_a_lookup_that_fails_makes_no_comment() -> None:
 )
 @pytest.mark.parametrize("event_type", [UPDATED, REDACT])
 def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
-    failure: TrackerFailure, code: str, event_type: TrackerEventType
+    failure: TrackerFailure, code: str, event_type: TicketEventType
 ) -> None:
     operation = "redact" if event_type is REDACT else "comment"
     tracker = OneIssue(failures={operation: failure})

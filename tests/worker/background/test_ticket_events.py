@@ -51,7 +51,7 @@ class Worker:
         self.outcomes = list(outcomes or [ACCEPTED])
         self.sent: list[tuple[dict[str, str], dict[str, Any]]] = []
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
-        options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, lambda: 0.0)
+        options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, jitter=lambda: 0.0)
         self.forming = EventFormingTask(options)
         self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), None, options)  # type: ignore[arg-type]
 

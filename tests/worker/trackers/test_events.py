@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import pytest
 
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.ticket import Source
-from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, TicketEventType, event_body
+from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.exports.tracker_ticket import event_of
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
