@@ -173,7 +173,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "doctor": Summary("Check this installation and print a fix for each problem."),
     "completion": Summary("Print the shell completion script."),
     "listen": Summary("Run a test receiver that verifies and prints deliveries, and can fail on request."),
-    "trigger": Summary("Send a signed sample ticket to a receiver and explain its response."),
+    "trigger": Summary("Send a signed sample ticket, or an event of a ticket, to a receiver and explain its response."),
     "import-scan": Summary("Import a scanner's report as tickets, one postback per page, through the public API."),
     "demo": Summary("Run the whole workflow on a temporary installation: scan, approve, deliver by webhook and to GitHub."),
 }

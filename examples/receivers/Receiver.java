@@ -150,8 +150,9 @@ public class Receiver {
     static Ticket applied(Ticket ticket, String key, String type, Map<?, ?> change) {
         // Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
         if (type.equals("ticket.redact")) return new Ticket(ticket.id, ticket.status, List.of(), key);
-        String note = "%s places added, %s fixed, %s open"
-                .formatted(change.get("places_added"), change.get("places_fixed"), change.get("places_open"));
+        Object[] counts = Stream.of("places_added", "places_fixed", "places_open").map(change::get)
+                .map(count -> count instanceof Double number ? number.longValue() : count).toArray();
+        String note = "%s places added, %s fixed, %s open".formatted(counts);
         String status = EVENTS.get(type).isEmpty() ? ticket.status : EVENTS.get(type);
         return new Ticket(ticket.id, status, Stream.concat(ticket.texts.stream(), Stream.of(note)).toList(), ticket.erasedBy);
     }
