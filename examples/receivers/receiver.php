@@ -161,7 +161,8 @@ function serve(): void
         umask(0077); // the file has the titles of tickets
         $file = fopen($path, 'c+');
         flock($file, LOCK_EX);
-        $state = json_decode((string) stream_get_contents($file), true) ?? newState();
+        $state = json_decode((string) stream_get_contents($file), true);
+        $state = isset($state['events']) ? $state : newState(); // the file is empty, or of an earlier version
         $headers = array_change_key_case(getallheaders());
         $rate = (int) getenv('RATE_PER_MINUTE');
         $response = receive($state, $secrets, $rate, $headers, $body, time());
