@@ -21,6 +21,7 @@ from service.api.export_actions import (
 )
 from service.api.exports import (
     TicketExportAttemptsResource,
+    TicketExportEventsResource,
     TicketExportReceiptResource,
     TicketExportResource,
     TicketExportsResource,
@@ -117,6 +118,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TicketExportsResource(executor, exports, base_url),
         TicketExportResource(executor, exports),
         TicketExportAttemptsResource(base_url),
+        TicketExportEventsResource(base_url),
         TicketExportReceiptResource(exports),
         TicketExportApprovalResource(executor, exports, base_url),
         TicketExportRetryResource(executor, exports, base_url),

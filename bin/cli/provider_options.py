@@ -47,7 +47,7 @@ def webhook_options(command: Command) -> Command:
         "events",
         multiple=True,
         type=click.Choice([*ALL_EVENTS, NO_EVENTS]),
-        help="An event that the target hears about its tickets; may be repeated. A new webhook hears none, a tracker all.",
+        help="An event that the target gets about its tickets; may be repeated. A new webhook gets none, a tracker all.",
     )
     return signature(body_format(events(command)))
 

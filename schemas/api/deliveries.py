@@ -4,8 +4,9 @@ from typing import Any, Final
 
 from marshmallow import fields, validate
 
-from schemas.api.exports import SourceResponse, TicketResponse
+from schemas.api.exports import ProviderTicketResponse, SourceResponse, TicketResponse
 from schemas.api.response_fields import (
+    DIGEST,
     ResponseSchema,
     dump,
     identifier,
@@ -17,8 +18,11 @@ from schemas.api.response_fields import (
     several,
     text,
 )
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.attempt_record import Trace
 from schemas.exports.recoveries import RecoveryStatus
+from schemas.exports.ticket_events import TicketEventStatus
+from schemas.trackers.events import TrackerEventAction
 
 #: The outcomes of an attempt.
 _OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
@@ -92,6 +96,73 @@ class AttemptResponse(AttemptResultResponse):
 
     retry_after_seconds = number("The receiver's `Retry-After`, in seconds.", nullable=True, attribute="retry_after_s")
     durations = part(AttemptDurationsResponse, "The duration of each phase.", attribute="timings")
+
+
+class EventAttemptResponse(AttemptResultResponse):
+    """One attempt to deliver an event."""
+
+    retry_after_seconds = number("The receiver's `Retry-After`, in seconds.", nullable=True)
+    duration_ms = number("The duration in milliseconds.", nullable=True)
+
+
+class TicketEventResponse(ResponseSchema):
+    """An event that a target gets about a ticket that it received."""
+
+    id = identifier("evt", "The event; the receiver gets it as `Idempotency-Key`.")
+    type = one_of(TicketEventType, "What happened to the ticket.")
+    status = one_of(
+        TicketEventStatus, "`pending` until it is delivered, failed, or cancelled because the ticket was redacted."
+    )
+    attempts = number("The number of attempts that have begun.")
+    deliveries = several(fields.Nested(EventAttemptResponse), "The attempts that have ended, oldest first.")
+    error_code = text("Why the last attempt failed; null on success.", nullable=True)
+    result = one_of(TrackerEventAction, "What was done with the issue of a tracker.", nullable=True)
+    created_at = moment("When it was formed.")
+    finished_at = moment("When it was delivered, failed or cancelled.", nullable=True)
+
+
+class TicketEventListResponse(ResponseSchema):
+    """A page of events."""
+
+    items = several(fields.Nested(TicketEventResponse), "The events, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class EventTicketResponse(ResponseSchema):
+    """The ticket of an event."""
+
+    title = text("Its title; null once it is redacted.", nullable=True)
+    digest = text("Its digest.", pattern=DIGEST)
+
+
+class ChangedPlaceResponse(ResponseSchema):
+    """A place that changed."""
+
+    url = text("The URL of the page.")
+    location = text("Where on the page.")
+    state = one_of(("open", "fixed"), "What it is now.")
+
+
+class TicketChangeResponse(ResponseSchema):
+    """What a scan run changed."""
+
+    places_added = number("Places that are new or open again.")
+    places_fixed = number("Places that are fixed.")
+    places_open = number("Places that are open now, of all places of the ticket.")
+    places = several(fields.Nested(ChangedPlaceResponse), "Up to 50 of the places that changed.")
+
+
+class TicketEventBody(ResponseSchema):
+    """The body of an event: the same bytes in every attempt."""
+
+    id = identifier("evt", "The event; equal to `Idempotency-Key`.")
+    type = one_of(TicketEventType, "The type of the event.")
+    version = number("The version of this format.", minimum=1)
+    created_at = moment("When the event was formed.")
+    export = part(TicketExportEventExport, "The export.")
+    ticket = part(EventTicketResponse, "The ticket that the target received.")
+    provider_ticket = part(ProviderTicketResponse, "What the receiver called it.", nullable=True)
+    change = part(TicketChangeResponse, "What changed.")
 
 
 def dump_trace(trace: Trace) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class TargetResponse(ResponseSchema):
     signature = one_of(Signature, "What signs deliveries to a webhook.")
     format = one_of(BodyFormat, "The form of a delivery's body.")
     events = several(
-        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it hears about tickets it received."
+        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received."
     )
     headers = several(fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.")
     standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")

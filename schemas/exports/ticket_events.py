@@ -1,6 +1,8 @@
-"""Events: what a target that received a ticket hears of it afterwards, and the bytes that it gets."""
+"""Events of tickets after their delivery: what changed, and the bytes that a target gets."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -19,6 +21,21 @@ class TicketEventStatus(StrEnum):
     DELIVERED = "delivered"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TicketEvent:
+    """An event as clients see it; `deliveries` are its attempts that have ended, `result` what was done at a tracker."""
+
+    id: str
+    type: TicketEventType
+    status: TicketEventStatus
+    attempts: int
+    deliveries: Sequence[Mapping[str, Any]]
+    error_code: str | None
+    result: str | None
+    created_at: datetime
+    finished_at: datetime | None
 
 
 class PlaceChange(StrEnum):

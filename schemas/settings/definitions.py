@@ -329,7 +329,7 @@ SETTINGS: Final = (
         "event_settle_s",
         values.whole(0, 86_400),
         "60",
-        "seconds without a postback of a scan run, until targets hear what it changed in their tickets",
+        "seconds without a postback of a scan run, until events are formed from what it changed in delivered tickets",
     ),
     Setting(
         "MAX_FINDINGS_PER_ACCOUNT",

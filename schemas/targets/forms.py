@@ -62,8 +62,8 @@ def _format_field(**options: Any) -> Text:
 
 def _events_field(**options: Any) -> Several:
     description = (
-        "The events that the target hears about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`, "
-        "`ticket.redact`. A webhook hears of none unless they are named, a tracker of all."
+        "The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`, "
+        "`ticket.redact`. A webhook gets none unless they are named, a tracker all."
     )
     entry = Text(allowed=ALL_EVENTS)
     return Several(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)

@@ -1,4 +1,4 @@
-"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, list its attempts, get its receipt.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, get its parts.
 
 `service.api.export_actions` serves approval, retry and the other decisions.
 """
@@ -9,7 +9,7 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.deliveries import AttemptResponse
+from schemas.api.deliveries import AttemptResponse, TicketEventResponse
 from schemas.api.response_fields import dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
@@ -27,6 +27,7 @@ from service.http.request_pipeline import Operation
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports import attempts
+from storage.exports.events import queries as events
 from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
@@ -130,6 +131,27 @@ class TicketExportAttemptsResource:
         found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
         records: list[dict[str, Any]] = [dump(AttemptResponse, each) for each in found]
         send_page(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
+
+    on_head = on_get
+
+
+class TicketExportEventsResource:
+    """Lists the events of one export, which its target gets after the ticket."""
+
+    path = f"{EXPORTS}/{{export_id}}/events"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._public_base_url = public_base_url
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return a page of the events, newest first."""
+        page = read_page(req, identifiers.EVENT)
+        found = events.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
+        records: list[dict[str, Any]] = [dump(TicketEventResponse, each) for each in found]
+        send_page(resp, f"{export_url(self._public_base_url, export_id)}/events", page, records)
 
     on_head = on_get
 

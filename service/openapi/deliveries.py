@@ -2,9 +2,10 @@
 
 from typing import Any, Final
 
-from schemas.api.deliveries import TargetPingEvent, TicketExportEvent
+from schemas.api.deliveries import TargetPingEvent, TicketEventBody, TicketExportEvent
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.version import USER_AGENT
-from service.openapi.exports import TICKET
+from service.openapi.exports import DIGEST, TICKET
 from service.openapi.operations import AT, EXPORT_ID, TARGET_ID
 
 TAG: Final = "Deliveries"
@@ -23,6 +24,37 @@ _PING: Final[dict[str, Any]] = {
     "version": 1,
     "created_at": AT,
     "target": {"id": TARGET_ID, "name": "Our tracker"},
+}
+
+_EVENT: Final[dict[str, Any]] = {
+    "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
+    "type": "ticket.updated",
+    "version": 1,
+    "created_at": AT,
+    "export": {"id": EXPORT_ID, "target_id": TARGET_ID, "source": {"type": "manual", "id": "NOTE-7"}},
+    "ticket": {"title": TICKET["title"], "digest": DIGEST},
+    "provider_ticket": {"id": "1047", "url": "https://tracker.example.com/tickets/1047"},
+    "change": {
+        "places_added": 0,
+        "places_fixed": 1,
+        "places_open": 41,
+        "places": [{"url": "https://shop.example/cart", "location": "main > img.hero", "state": "fixed"}],
+    },
+}
+_EVENTS: Final = {
+    TicketEventType.UPDATED: ("TicketUpdated", "Places of a ticket were added or fixed"),
+    TicketEventType.FIXED: ("TicketFixed", "All places of a ticket are fixed"),
+    TicketEventType.REOPENED: ("TicketReopened", "A fixed place of a ticket is open again"),
+    TicketEventType.REDACT: ("TicketRedact", "A ticket must be erased"),
+}
+_EVENT_TEXT: Final = (
+    "Posted to targets that received the ticket and list the type in `events`, signed and retried like a delivery, in order "
+    "for each ticket. `Idempotency-Key` is the event's id. Of a ticket that you do not know, respond with 2xx and ignore it."
+)
+_EFFECTS: Final = {
+    "2XX": "Accepted: the event is `delivered`.",
+    "4XX": "The event is `failed`, except for 408, 425 and 429; the export stays as it is.",
+    "default": "Retried as an export is.",
 }
 
 _HEADERS: Final = (
@@ -46,7 +78,7 @@ _HEADERS: Final = (
     ),
     (
         "Idempotency-Key",
-        "The export's or the ping's id, the same for every attempt. Look it up before you create a ticket.",
+        "The id of the export, the event or the ping, the same for every attempt. Look it up before you create a ticket.",
         None,
         EXPORT_ID,
     ),
@@ -102,7 +134,14 @@ def webhooks(reference: Any) -> dict[str, Any]:
         _PING,
         {"2XX": "`delivered` is true.", "default": "`delivered` is false, and nothing is sent again."},
     )
-    return {"ticket.export": {"post": delivery}, "target.ping": {"post": ping}}
+    body = reference(TicketEventBody)
+    events = {
+        each.value: {
+            "post": _outbound(f"deliver{name}", summary, _EVENT_TEXT, body, {**_EVENT, "type": each.value}, _EFFECTS)
+        }
+        for each, (name, summary) in _EVENTS.items()
+    }
+    return {"ticket.export": {"post": delivery}, "target.ping": {"post": ping}, **events}
 
 
 def _outbound(

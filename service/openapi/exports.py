@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.api.deliveries import AttemptListResponse
+from schemas.api.deliveries import AttemptListResponse, TicketEventListResponse
 from schemas.api.exports import ExportListResponse, ExportResponse, SiblingExportsResponse, SplitResponse
 from schemas.api.receipts import DeliveryReceiptResponse
 from schemas.exports import receipt
@@ -16,6 +16,7 @@ from service.api.export_actions import (
 )
 from service.api.exports import (
     TicketExportAttemptsResource,
+    TicketExportEventsResource,
     TicketExportReceiptResource,
     TicketExportResource,
     TicketExportsResource,
@@ -33,7 +34,7 @@ from service.openapi.operations import (
 
 TAG: Final = "Ticket exports"
 
-_DIGEST: Final = "sha256:5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
+DIGEST: Final = "sha256:5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
 TICKET: Final[dict[str, Any]] = {
     "title": "Image without alternative text",
     "description": "Screen readers cannot tell what the picture shows.",
@@ -49,7 +50,7 @@ PREPARED: Final[dict[str, Any]] = {
     "target_id": None,
     "source": {"type": "manual", "id": "NOTE-7"},
     "ticket": TICKET,
-    "ticket_digest": _DIGEST,
+    "ticket_digest": DIGEST,
     "preview": {"safe": True, "problems": []},
     "attempts": 0,
     "next_attempt_at": None,
@@ -93,13 +94,36 @@ ATTEMPT: Final[dict[str, Any]] = {
     "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
 }
 
+_EVENT: Final[dict[str, Any]] = {
+    "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
+    "type": "ticket.fixed",
+    "status": "delivered",
+    "attempts": 1,
+    "deliveries": [
+        {
+            "id": "att_01KJMB5V9W1X3Y5Z7A9B1C3D5E",
+            "number": 1,
+            "started_at": "2026-03-04T02:05:00.012Z",
+            "outcome": "delivered",
+            "response_status": 202,
+            "error_code": None,
+            "retry_after_seconds": None,
+            "duration_ms": 41,
+        }
+    ],
+    "error_code": None,
+    "result": None,
+    "created_at": "2026-03-04T02:05:00.000Z",
+    "finished_at": "2026-03-04T02:05:00.053Z",
+}
+
 _SHA256: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
 _RECEIPT: Final[dict[str, Any]] = {
     "type": receipt.TYPE,
     "version": receipt.VERSION,
     "export_id": EXPORT_ID,
     "target_id": TARGET_ID,
-    "ticket_digest": _DIGEST,
+    "ticket_digest": DIGEST,
     "approved_by": "user:7",
     "approved_at": "2026-03-01T12:05:00.000Z",
     "delivered_at": "2026-03-01T12:05:00.099Z",
@@ -115,7 +139,7 @@ _RECEIPT: Final[dict[str, Any]] = {
             "error_code": None,
             "address_class": "public",
             "nonce": "3f1a9c5be07d42688b6e0d4f7a21c953",
-            "signature": _DIGEST.replace("sha256:", "sha256="),
+            "signature": DIGEST.replace("sha256:", "sha256="),
             "body_sha256": _SHA256,
             "response_sha256": _SHA256,
         }
@@ -132,7 +156,7 @@ _RECEIPT: Final[dict[str, Any]] = {
             "status_before": "prepared",
             "status_after": "approved",
             "reason": None,
-            "digest": _DIGEST,
+            "digest": DIGEST,
             "previous": _SHA256,
             "hash": _SHA256,
         }
@@ -213,6 +237,16 @@ OPERATIONS: Final[Operations] = {
         responses=(listed("attempts", AttemptListResponse, ATTEMPT),),
         parameters=PAGING,
     ),
+    ("GET", TicketExportEventsResource.path): OperationDescription(
+        id="listTicketExportEvents",
+        tag=TAG,
+        summary="List the events of an export",
+        description="What the target gets about the ticket after its delivery, newest first: places "
+        "that were added or fixed, the ticket fixed or open again, its redaction. A target gets the events that it asked "
+        "for when the export was approved, and still asks for.",
+        responses=(listed("events", TicketEventListResponse, _EVENT),),
+        parameters=PAGING,
+    ),
     ("GET", TicketExportReceiptResource.path): OperationDescription(
         id="readDeliveryReceipt",
         tag=TAG,
@@ -250,7 +284,7 @@ OPERATIONS: Final[Operations] = {
         examples={
             "A target": {"target_id": TARGET_ID},
             "Several targets": {"target_ids": [TARGET_ID, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y8"]},
-            "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": _DIGEST},
+            "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": DIGEST},
         },
     ),
     ("POST", TicketExportRetryResource.path): OperationDescription(
@@ -291,7 +325,7 @@ OPERATIONS: Final[Operations] = {
                 "description": "Add alternative text to the picture.",
                 "severity": "low",
                 "labels": ["accessibility", "quick-win"],
-                "ticket_digest": _DIGEST,
+                "ticket_digest": DIGEST,
             },
         },
     ),

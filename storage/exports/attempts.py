@@ -25,7 +25,7 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
 
 def list_traces(export_id: str) -> list[Trace]:
     """Return every attempt of an export with the operator's fields, newest first. Raises ExportNotFound."""
-    _require_export(export_id, None)
+    require_export(export_id, None)
     return [_trace(row) for row in _attempts(export_id)]
 
 
@@ -35,7 +35,7 @@ def list_traces_page(export_id: str, account_id: int, limit: int, before: str | 
 
 
 def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
-    _require_export(export_id, account_id)
+    require_export(export_id, account_id)
     return _attempts(export_id).where(AttemptRow.number < _number_before(before, export_id)).limit(limit)
 
 
@@ -43,7 +43,8 @@ def _attempts(export_id: str) -> Any:
     return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number.desc())
 
 
-def _require_export(export_id: str, account_id: int | None) -> None:
+def require_export(export_id: str, account_id: int | None) -> None:
+    """Raise ExportNotFound unless there is an export, of one account where `account_id` is given."""
     found = ExportRow.select(ExportRow.id).where(ExportRow.id == export_id)
     found = found if account_id is None else found.where(ExportRow.account == account_id)
     if not (identifiers.is_id(identifiers.EXPORT, export_id) and tuples(found)):

@@ -19,7 +19,7 @@ from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
 from storage.db.columns import JsonField
 from storage.exports import groups_sql, transitions
-from storage.exports.events.changes_sql import NotedChange, note, targets_hear
+from storage.exports.events.changes_sql import NotedChange, asking_for, note
 from storage.exports.transitions_sql import LockedExport
 from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
@@ -69,17 +69,21 @@ def advance(
     if not fixed and not reported:
         return LifeCycleChanges()
     exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
-    # A target that asks for it hears that a delivered ticket is open again; for others a new ticket says so.
+    # A target that asks for it gets an event about the delivered ticket; others get a new ticket.
     delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
-    told = delivered & targets_hear(TicketEventType.REOPENED, exports.values()) if reopened else set()
+    informed = delivered & asking_for(TicketEventType.REOPENED, exports.values()) if reopened else set()
     renewed = {
-        each.fingerprint: each for each in reopened if each.export_id not in exports or each.export_id in delivered - told
+        each.fingerprint: each
+        for each in reopened
+        if each.export_id not in exports or each.export_id in delivered - informed
     }
     counts = Counter(each.export_id for each in fixed)
     counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
     more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
     groups_sql.count_fixed(more)
-    fewer = [exports[id_] for id_, count in more.items() if count < 0 and (exports[id_].status not in _ENDED or id_ in told)]
+    fewer = [
+        exports[id_] for id_, count in more.items() if count < 0 and (exports[id_].status not in _ENDED or id_ in informed)
+    ]
     changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
     changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
     noted = [

@@ -6,7 +6,6 @@ export. No database connection is held during the request.
 
 import hashlib
 import logging
-import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from storage.exports.events import deliveries, forming
 from storage.exports.events.deliveries import DueEvent
 from storage.targets import throttle_state_sql
 from worker.delivery import throttle
+from worker.delivery.attempt import random_jitter
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import log_events, sent_to, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
@@ -61,7 +61,7 @@ class EventOptions:
     worker: str
     now: Callable[[], datetime]
     public_base_url: str = ""
-    jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
+    jitter: Callable[[], float] = random_jitter
 
 
 class EventFormingTask:

@@ -43,6 +43,11 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
         return None
 
 
+def random_jitter() -> float:
+    """Return a number between -1 and 1 that spreads retries."""
+    return random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptOptions:
     """How attempts are made; `default_secret` signs for targets that have none of their own."""
@@ -50,7 +55,7 @@ class AttemptOptions:
     default_secret: DefaultSecret
     schedule: Schedule
     now: Callable[[], datetime]
-    jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
+    jitter: Callable[[], float] = random_jitter
     recheck: Callable[[Claim, datetime], Claim | None] = recheck
 
 

@@ -52,7 +52,7 @@ CREATE INDEX ticket_events_account ON ticket_events (account_id)
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Add the columns, tables and indexes; a tracker hears of all events, a webhook of none."""
+    """Add the columns, tables and indexes; a tracker gets all events, a webhook none."""
     is_sqlite = isinstance(db, SqliteDatabase)
     types = {
         "boolean": "INTEGER" if is_sqlite else "BOOLEAN",

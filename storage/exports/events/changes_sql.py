@@ -17,24 +17,24 @@ _NAMES: Final = ("scan_run_id", "export_id", "finding_id", "change", "changed_at
 _ADD: Final = f"""
 INSERT INTO ticket_changes ({", ".join(_NAMES)}) {{rows}}
 ON CONFLICT (scan_run_id, export_id, finding_id) DO UPDATE SET change = excluded.change, changed_at = excluded.changed_at"""
-_HEARING: Final = """
+_ASKING: Final = """
 WITH r (id, target_id) AS ({rows})
 SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
 _MARK: Final = "UPDATE scan_runs SET has_changes = ? WHERE id = ? AND NOT has_changes"
 
 
 class NotedChange(NamedTuple):
-    """A finding that changed, and the export whose target may hear of it."""
+    """A finding that changed, and the export whose target may get an event."""
 
     export_id: str
     finding_id: str
     change: PlaceChange
 
 
-def targets_hear(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
+def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
     """Return those of the exports whose approval covers an event for which their targets ask now."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
-    return {row[0] for row in rows_over(_HEARING, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
+    return {row[0] for row in rows_over(_ASKING, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 
 
 def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime) -> None:

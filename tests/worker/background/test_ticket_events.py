@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -35,6 +35,7 @@ from worker.background.ticket_events import EventFormingTask, EventOptions, Even
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify
+from worker.trackers.runner import TrackerRunner
 
 VAULT: Final = Vault([b"k" * 32])
 PAGE: Final = "https://shop.example/cart"
@@ -43,7 +44,11 @@ TOOK: Final = Timings(total_ms=12)
 ACCEPTED: Final = Outcome(status=202, timings=TOOK)
 
 
-class Worker:
+#: Webhooks need none.
+NO_TRACKERS: Final = cast("TrackerRunner", None)
+
+
+class EventWorker:
     """Forms and sends events at `now`; each request gets the next of `outcomes`, or the last one again."""
 
     def __init__(self, *outcomes: Outcome, settle_s: float = 60) -> None:
@@ -53,7 +58,7 @@ class Worker:
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
         options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, jitter=lambda: 0.0)
         self.forming = EventFormingTask(options)
-        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), None, options)  # type: ignore[arg-type]
+        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), NO_TRACKERS, options)
 
     def post(
         self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
@@ -116,7 +121,7 @@ def stored() -> list[tuple[Any, ...]]:
 def test_one_story_of_a_ticket(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker()
+    worker = EventWorker()
     assert worker.run() == []
     post(grouped, 2, "csp")
     post(grouped, 2, "csp", url=OTHER)
@@ -159,7 +164,7 @@ def test_a_target_that_asks_for_nothing_hears_nothing_and_gets_a_new_ticket(
 ) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *events)
-    worker = Worker()
+    worker = EventWorker()
     for run in (2, 3):
         post(grouped, run)
     [renewed] = post(grouped, 4, "csp")
@@ -172,7 +177,7 @@ def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> 
     target_id = delivered(grouped, export_id)
     changes.edit(target_id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
     post(grouped, 2, "csp", url=OTHER)
-    assert Worker().run() == []
+    assert EventWorker().run() == []
 
 
 def test_a_target_that_asks_no_more_hears_nothing(grouped: Customer) -> None:
@@ -180,7 +185,7 @@ def test_a_target_that_asks_no_more_hears_nothing(grouped: Customer) -> None:
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     changes.edit(target_id, TargetEdit(events=()), DEFAULT_SECRET, NOW, "user:1")
     post(grouped, 2, "csp", url=OTHER)
-    assert Worker().run() == []
+    assert EventWorker().run() == []
 
 
 def test_without_fixed_a_target_hears_of_an_update(grouped: Customer) -> None:
@@ -188,13 +193,13 @@ def test_without_fixed_a_target_hears_of_an_update(grouped: Customer) -> None:
     delivered(grouped, export_id, "ticket.updated")
     for run in (2, 3):
         post(grouped, run)
-    assert Worker().run() == [("ticket.updated", counts(fixed=1))]
+    assert EventWorker().run() == [("ticket.updated", counts(fixed=1))]
 
 
-def test_a_run_is_told_once_it_is_quiet_and_one_event_covers_all_its_pages(grouped: Customer) -> None:
+def test_events_are_formed_once_a_run_is_quiet_and_one_event_covers_all_its_pages(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker()
+    worker = EventWorker()
     worker.now = NOW + timedelta(minutes=2)
     for page in range(30):
         post(grouped, 2, "csp", url=f"https://shop.example/{page}", minutes=2)
@@ -209,7 +214,7 @@ def test_a_run_is_told_once_it_is_quiet_and_one_event_covers_all_its_pages(group
 def test_a_later_run_ends_the_wait(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker()
+    worker = EventWorker()
     worker.now = NOW + timedelta(minutes=2)
     post(grouped, 2, "csp", url=OTHER, minutes=2)
     assert worker.run() == []
@@ -217,20 +222,20 @@ def test_a_later_run_ends_the_wait(grouped: Customer) -> None:
     assert worker.run(timedelta(seconds=10)) == [("ticket.updated", counts(added=1, still_open=2))]
 
 
-def test_what_a_run_takes_back_is_not_told(grouped: Customer) -> None:
+def test_what_a_run_takes_back_makes_no_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp", "img-alt")[:1]
     delivered(grouped, export_id, *ALL_EVENTS)
     for run in (2, 3):
         post(grouped, run)
     post(grouped, 3, "csp", "img-alt")
-    assert Worker().run() == []
+    assert EventWorker().run() == []
 
 
 def test_changes_before_the_approval_are_part_of_it(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     post(grouped, 2, "csp", url=OTHER, minutes=0.5)
     delivered(grouped, export_id, *ALL_EVENTS)
-    assert Worker().run() == []
+    assert EventWorker().run() == []
 
 
 def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
@@ -238,7 +243,7 @@ def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
     delivered(grouped, export_id, *ALL_EVENTS)
     execute("UPDATE exports SET status = 'retry_scheduled', due_at = 0 WHERE id = ?", (export_id,))
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     assert worker.run() == []
     assert stored() == [("ticket.updated", "pending", None)]
     execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE id = ?", (export_id,))
@@ -248,7 +253,7 @@ def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
 def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_event_waits(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker(Outcome(status=503, timings=TOOK), ACCEPTED)
+    worker = EventWorker(Outcome(status=503, timings=TOOK), ACCEPTED)
     post(grouped, 2, "csp", url=OTHER)
     assert worker.run() == [("ticket.updated", counts(added=1, still_open=2))]
     post(grouped, 3, "csp", url="https://shop.example/third")
@@ -266,7 +271,7 @@ def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_event_wai
 def test_a_refused_event_fails_alone_and_the_next_one_is_sent(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker(Outcome(status=422, timings=TOOK), ACCEPTED)
+    worker = EventWorker(Outcome(status=422, timings=TOOK), ACCEPTED)
     post(grouped, 2, "csp", url=OTHER)
     post(grouped, 3, "csp", url="https://shop.example/third")
     worker.run()
@@ -278,7 +283,7 @@ def test_a_refused_event_fails_alone_and_the_next_one_is_sent(grouped: Customer)
 def test_a_receiver_that_limits_the_rate_holds_its_target(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
-    worker = Worker(Outcome(status=429, retry_after="120", timings=TOOK), ACCEPTED)
+    worker = EventWorker(Outcome(status=429, retry_after="120", timings=TOOK), ACCEPTED)
     post(grouped, 2, "csp", url=OTHER)
     worker.run()
     assert targets.get(target_id, None).held_until == worker.now + timedelta(seconds=120)
@@ -294,7 +299,7 @@ def test_the_rate_limit_of_a_target_counts_events(grouped: Customer) -> None:
     changes.edit(target_id, TargetEdit(sets_limit=True, max_per_minute=60), DEFAULT_SECRET, NOW, "user:1")
     for code in ("csp", "img-alt", "label"):
         post(grouped, 2, code, url=OTHER + code)
-    worker = Worker()
+    worker = EventWorker()
     assert len(worker.run()) == 1
     assert len(worker.run(timedelta(seconds=1.1))) == 1
     assert len(worker.run(timedelta(seconds=1.1))) == 1
@@ -306,7 +311,7 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(grouped: Cu
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     targets.change_status(target_id, "pause", NOW, "user:1")
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     assert worker.run() == []
     assert worker.run(timedelta(hours=1)) == []
     with pytest.raises(changes.TargetInUse) as refused:
@@ -324,7 +329,7 @@ def test_an_event_of_days_ago_ends(grouped: Customer) -> None:
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     targets.change_status(target_id, "pause", NOW, "user:1")
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     worker.run()
     worker.run(timedelta(hours=73))
     assert stored() == [("ticket.updated", "failed", "attempts_exhausted")]
@@ -334,7 +339,7 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     worker.forming.run_once()
     lost = worker.events.claim()
     assert lost is not None
@@ -351,11 +356,11 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
 
 
-def test_a_redaction_ends_what_waits_and_is_told(grouped: Customer) -> None:
+def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     with connection():
         worker.forming.run_once()
     post(grouped, 3, "csp", url="https://shop.example/third")
@@ -377,7 +382,7 @@ def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
-    worker = Worker()
+    worker = EventWorker()
     worker.forming.run_once()
     assert worker.events.claim([grouped.account_id]) is None
     assert worker.events.claim() is not None
@@ -386,7 +391,7 @@ def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
 def test_single_findings_have_events_too(customer: Customer) -> None:
     [export_id] = post(customer, 1, "csp")
     delivered(customer, export_id, *ALL_EVENTS)
-    worker = Worker()
+    worker = EventWorker()
     for run in (2, 3):
         post(customer, run)
     assert worker.run() == [("ticket.fixed", counts(fixed=1))]

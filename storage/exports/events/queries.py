@@ -1,0 +1,36 @@
+"""Reads the events of an export."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from schemas.base.errors import ValidationFailed
+from schemas.base.fields import problem
+from schemas.exports.ticket_events import TicketEvent
+from storage.db.columns import columns, read
+from storage.db.models import TicketEventRow
+from storage.db.queries import tuples
+from storage.exports.attempts import require_export
+
+
+def list_page(export_id: str, account_id: int | None, limit: int, before: str | None = None) -> list[TicketEvent]:
+    """Return up to `limit` events of an export, newest first, older than the one with the id `before`.
+
+    Of one account where `account_id` is given. Raises ExportNotFound, and ValidationFailed on `/cursor` where `before` is no
+    event of this export.
+    """
+    require_export(export_id, account_id)
+    of_export = TicketEventRow.export == export_id
+    shown = columns(TicketEvent, TicketEventRow, deliveries=TicketEventRow.attempt_records)
+    found = TicketEventRow.select(*shown).where(of_export)
+    if before is not None:
+        last = tuples(TicketEventRow.select(TicketEventRow.number).where(of_export, TicketEventRow.id == before))
+        if not last:
+            raise ValidationFailed(problem("/cursor", "invalid_cursor"))
+        found = found.where(TicketEventRow.number < last[0][0])
+    return [_read(each) for each in read(TicketEvent, found.order_by(TicketEventRow.number.desc()).limit(limit))]
+
+
+def _read(event: TicketEvent) -> TicketEvent:
+    moments = [datetime.fromisoformat(each["started_at"]) for each in event.deliveries]
+    deliveries = [{**each, "started_at": at} for each, at in zip(event.deliveries, moments, strict=True)]
+    return replace(event, deliveries=deliveries)
