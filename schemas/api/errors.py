@@ -18,6 +18,7 @@ class ConflictCountsResponse(ResponseSchema):
 
     approved = number("How many exports are `approved` for the target.", optional=True)
     delivering = number("How many exports are being delivered to it.", optional=True)
+    pending_events = number("How many events wait for it.", optional=True)
     retry_scheduled = number("How many exports are to be retried.", optional=True)
     count = number("How many exports the filter of a bulk decision matches.", optional=True)
 

@@ -211,4 +211,4 @@ def _count_waiting(target_id: str) -> dict[str, int]:
     found = ExportRow.select(part.c.status, fn.COUNT(part.c.status)).from_(part).group_by(part.c.status)
     counted: dict[str, int] = dict(tuples(found))
     events = TicketEventRow.select().where(TicketEventRow.target == target_id, TicketEventRow.due_at.is_null(False))
-    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING} | {"events": int(events.count())}
+    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING} | {"pending_events": int(events.count())}

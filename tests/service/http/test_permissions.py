@@ -196,6 +196,7 @@ ROWS: Final = [
     RoutePermission("GET", f"{EXPORT}/attempts", READ),
     RoutePermission("HEAD", f"{EXPORT}/attempts", READ),
     RoutePermission("GET", f"{EXPORT}/events", READ),
+    RoutePermission("HEAD", f"{EXPORT}/events", READ),
     RoutePermission("GET", f"{EXPORT}/receipt", READ),
     RoutePermission("HEAD", f"{EXPORT}/receipt", READ),
     RoutePermission("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),

@@ -198,7 +198,7 @@ def test_a_target_that_exports_wait_for_is_not_removed(customer: Customer) -> No
     make_failed(customer, target.id)
     with pytest.raises(TargetInUse, match="2 approved, 1 delivering, 1 retry_scheduled") as refused:
         changes.remove(target.id, LATER, "user:1")
-    assert refused.value.details == {"approved": 2, "delivering": 1, "retry_scheduled": 1}
+    assert refused.value.details == {"approved": 2, "delivering": 1, "retry_scheduled": 1, "pending_events": 0}
     assert targets.get(target.id, None).status is TargetStatus.ACTIVE
 
 

@@ -316,7 +316,7 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(grouped: Cu
     assert worker.run(timedelta(hours=1)) == []
     with pytest.raises(changes.TargetInUse) as refused:
         changes.remove(target_id, NOW, "user:1")
-    assert refused.value.details["events"] == 1
+    assert refused.value.details["pending_events"] == 1
     targets.change_status(target_id, verb, worker.now, "user:1", default=DEFAULT_SECRET)
     with transaction():
         deliveries.resume(target_id, worker.now)
