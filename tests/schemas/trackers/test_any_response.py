@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.trackers.exchange import TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.registry import TRACKERS
+from tests.support.tracker_events import event
 from tests.support.tracker_steps import answer, play
 
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
@@ -29,6 +30,8 @@ NAMES = st.sampled_from(
         *("number", "html_url", "body", "iid", "web_url", "description", "id", "url", "key"),
         *("name", "login", "username", "message", "errors", "field", "resource", "error", "data"),
         *("issue", "issues", "nodes", "success", "extensions", "type", "permissions", "project_access", "access_level"),
+        *("state", "status", "statusCategory", "comments", "transitions", "to", "journals", "notes", "title", "subject"),
+        *("allowed_statuses", "issue_statuses", "is_closed", "workflowStates", "position", "comment", "commentCreate"),
         *("scopes", "archived", "has_issues", "pull_request", "fields", "labels", "team", "teams"),
     )
 )
@@ -77,6 +80,8 @@ GOOD: Final = {
     "iid": 7,
     "scopes": ["api"],
     "full_name": "acme/shop",
+    "state": "open",
+    "issue": {"id": 7, "journals": [], "status": {"id": 1, "is_closed": False}, "allowed_statuses": [{"id": 5}]},
 }
 
 
@@ -99,6 +104,12 @@ def test_any_responses_have_a_result(key: str, given_answers: list[TrackerRespon
             assert len(result.url) <= 500
             assert result.url.isprintable()
     assert isinstance(play(tracker.validate(access), _endless(given_answers))[0], TrackerFailure | None)
+    made = event(issue_id="SHOP-7", is_outcome_unknown=True)
+    for operation in (tracker.comment, tracker.redact):
+        assert isinstance(play(operation(access, made), _endless(given_answers))[0], TrackerFailure | None)
+    asked: list[Any] = [operation(access, made) for operation in (tracker.has_comment, tracker.is_open)]
+    for steps in (*asked, *(tracker.set_open(access, made, is_open=is_open) for is_open in (True, False))):
+        assert isinstance(play(steps, _endless(given_answers))[0], TrackerFailure | bool)
     for response in given_answers:
         assert isinstance(tracker.held_until_s(response), float | None)
 

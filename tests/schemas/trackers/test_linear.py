@@ -22,6 +22,8 @@ from schemas.trackers.exchange import (
 from schemas.trackers.linear import LinearTracker, own_id
 from schemas.trackers.registry import TRACKERS
 from tests.support.corpora import tracker_file
+from tests.support.tracker_events import EVENT_ID, event
+from tests.support.tracker_events import EXPORT_ID as EVENT_EXPORT_ID
 from tests.support.tracker_steps import answer, play
 
 LINEAR = LinearTracker()
@@ -284,6 +286,10 @@ def test_every_query_and_its_variables_match_the_official_schema() -> None:
     _, check = play(LINEAR.validate(ACCESS), [data(teams={"nodes": [{"id": TEAM}]})])
     requests = [*create, *check]
     assert len(requests) == 4
+    require_official(requests)
+
+
+def require_official(requests: list[TrackerRequest]) -> None:
     for request in requests:
         sent = json.loads(request.body)
         document = parse(sent["query"])
@@ -292,6 +298,112 @@ def test_every_query_and_its_variables_match_the_official_schema() -> None:
         assert operation is not None
         values = get_variable_values(schema(), operation.variable_definitions or (), sent["variables"])
         assert not isinstance(values, list), values
+
+
+# Events
+
+
+def issue_node(state: str | None = "unstarted", *comments: str) -> TrackerResponse:
+    nodes = [{"id": own_id(each)} for each in comments]
+    return found(
+        {"id": own_id(EVENT_EXPORT_ID), "state": {"type": state}, "team": {"id": TEAM}, "comments": {"nodes": nodes}}
+    )
+
+
+def states(*positions: float) -> TrackerResponse:
+    return data(workflowStates={"nodes": [{"id": f"state-{each}", "position": each} for each in positions]})
+
+
+def updated(state: str, title: str = "A title") -> TrackerResponse:
+    return data(issueUpdate={"success": True, "issue": {"id": "x", "title": title, "state": {"type": state}}})
+
+
+COMMENTED = data(commentCreate={"success": True, "comment": {"id": own_id(EVENT_ID)}})
+
+
+def test_a_comment_has_our_id_and_every_request_matches_the_schema() -> None:
+    result, requests = play(LINEAR.comment(ACCESS, event(issue_id="ENG-7")), [issue_node(), COMMENTED])
+    assert result is None
+    made = variables_of(requests[1])["input"]
+    assert (made["id"], made["issueId"]) == (own_id(EVENT_ID), own_id(EVENT_EXPORT_ID))
+    assert made["body"].endswith(EVENT_ID)
+    assert [request.creates for request in requests] == [False, True]
+    _, closing = play(LINEAR.set_open(ACCESS, event(), is_open=False), [issue_node(), states(1.0), updated("completed")])
+    _, erasing = play(LINEAR.redact(ACCESS, event()), [issue_node(), updated("unstarted")])
+    require_official([*requests, *closing, *erasing])
+
+
+def test_a_second_comment_under_our_id_is_refused_and_is_no_failure() -> None:
+    for comments, expected in (((EVENT_ID,), None), ((), REJECTED)):
+        result, _ = play(
+            LINEAR.comment(ACCESS, event()), [issue_node(), error("invalid input"), issue_node("started", *comments)]
+        )
+        assert result == expected
+
+
+def test_a_comment_is_found_by_our_id() -> None:
+    assert play(LINEAR.has_comment(ACCESS, event()), [issue_node("started", EVENT_ID)])[0] is True
+    assert play(LINEAR.has_comment(ACCESS, event()), [issue_node("started", "evt_other")])[0] is False
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"),
+    [
+        ("triage", True),
+        ("backlog", True),
+        ("started", True),
+        ("completed", False),
+        ("canceled", False),
+        ("duplicate", False),
+    ],
+)
+def test_the_type_of_the_state_says_whether_an_issue_is_open(state: str, is_open: bool) -> None:
+    assert play(LINEAR.is_open(ACCESS, event()), [issue_node(state)])[0] is is_open
+
+
+@pytest.mark.parametrize(("is_open", "state_type"), [(False, "completed"), (True, "unstarted")])
+def test_an_issue_gets_the_first_state_of_its_own_team(is_open: bool, state_type: str) -> None:
+    answers = [issue_node(), states(3.0, 1.5, 2.0), updated(state_type)]
+    result, requests = play(LINEAR.set_open(ACCESS, event(), is_open=is_open), answers)
+    assert result is True
+    assert variables_of(requests[1]) == {"team": TEAM, "type": state_type}
+    assert variables_of(requests[2]) == {"id": own_id(EVENT_EXPORT_ID), "input": {"stateId": "state-1.5"}}
+
+
+def test_a_team_without_such_a_state_closes_nothing() -> None:
+    assert play(LINEAR.set_open(ACCESS, event(), is_open=False), [issue_node(), states()])[0] is False
+    answers = [issue_node(), states(1.0), updated("started")]
+    assert play(LINEAR.set_open(ACCESS, event(), is_open=False), answers)[0] is False
+
+
+def test_an_erased_issue_has_the_title_that_says_so() -> None:
+    title = f"Erased ticket {EVENT_EXPORT_ID}"
+    result, requests = play(LINEAR.redact(ACCESS, event()), [issue_node(), updated("started", title)])
+    assert result is None
+    assert variables_of(requests[1])["input"]["title"] == title
+    assert EVENT_EXPORT_ID in variables_of(requests[1])["input"]["description"]
+    assert play(LINEAR.redact(ACCESS, event()), [issue_node(), updated("started")])[0] == UNAVAILABLE
+
+
+def test_a_deleted_issue_is_not_found() -> None:
+    for steps in operations():
+        assert play(steps, [found()])[0] == configuration("tracker_not_found")
+
+
+@pytest.mark.parametrize(("response", "failure"), REFUSALS)
+def test_every_refusal_of_an_event_has_its_consequence(response: TrackerResponse, failure: TrackerFailure) -> None:
+    for steps in operations():
+        assert play(steps, [response])[0] == failure
+
+
+def operations() -> list[Any]:
+    return [
+        LINEAR.comment(ACCESS, event()),
+        LINEAR.has_comment(ACCESS, event()),
+        LINEAR.is_open(ACCESS, event()),
+        LINEAR.set_open(ACCESS, event(), is_open=True),
+        LINEAR.redact(ACCESS, event()),
+    ]
 
 
 # Limits
