@@ -1,7 +1,8 @@
 """A real Redmine, with a SQLite database of its own in a temporary folder.
 
 It has the projects `shop`, `wiki` (without issues), `closed` and `vault` (private), and the users of KEYS: `reporter` may
-add issues to `shop`, `developer` is a member who gets them, `stranger` is a member of nothing.
+add issues to `shop`, `developer` is a member who gets them, `manager` one who may close and reopen them, `stranger` is a
+member of nothing.
 """
 
 import os
@@ -21,7 +22,7 @@ from tests.support.servers import Server, ServerError, free_port
 
 #: Where bin/runtimes unpacks Debian's package.
 PACKAGE: Final = Path("/usr/local/share/riskrelay-tests/redmine")
-KEYS: Final = {"reporter": "a" * 40, "developer": "b" * 40, "stranger": "c" * 40}
+KEYS: Final = {"reporter": "a" * 40, "developer": "b" * 40, "stranger": "c" * 40, "manager": "d" * 40}
 TextFormat = Literal["textile", "common_mark", "markdown"]
 
 

@@ -28,4 +28,5 @@ shop, wiki, closed = project('Shop'), project('Wiki', modules: ['wiki']), projec
 project('Vault', public: false)
 [shop, wiki, closed].each { |each| Member.create!(project: each, principal: users['reporter'], roles: [Role.find_by!(name: 'Reporter')]) }
 Member.create!(project: shop, principal: users['developer'], roles: [Role.find_by!(name: 'Developer')])
+Member.create!(project: shop, principal: users['manager'], roles: [Role.find_by!(name: 'Manager')])
 closed.close

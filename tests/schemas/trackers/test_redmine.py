@@ -29,6 +29,7 @@ from schemas.trackers.failures import (
 )
 from schemas.trackers.redmine import MAX_PAGES, RedmineTracker
 from tests.support.hostile_responses import HOSTILE_RESPONSES
+from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
 from tests.support.tracker_steps import answer, play
 
 REDMINE: Final = RedmineTracker()
@@ -309,3 +310,87 @@ def test_no_response_breaks_anything(response: TrackerResponse) -> None:
         checked, _ = play(REDMINE.validate(target), forever())
         assert checked is None or isinstance(checked, TrackerFailure)
     assert REDMINE.held_until_s(response) is None
+
+
+# --- events
+
+
+def status(number: int, is_closed: bool | None) -> dict[str, Any]:
+    return {"id": number, "name": "any"} | ({} if is_closed is None else {"is_closed": is_closed})
+
+
+def shown(**members: Any) -> TrackerResponse:
+    return answer(200, {"issue": {"id": 7, "status": status(1, False), **members}})
+
+
+#: What Redmine before 5.0 says of statuses: nothing in an issue, everything in their list.
+STATUSES: Final = answer(200, {"issue_statuses": [status(1, False), status(5, True), status(6, True)]})
+
+
+def test_a_note_counts_once_it_is_read_back() -> None:
+    with_note, without = shown(journals=[{"notes": f"RiskRelay event {EVENT_ID}"}]), shown(journals=[{"notes": ""}, {}])
+    result, requests = play(REDMINE.comment(access(), event()), [answer(204), with_note])
+    assert (result, [request.method for request in requests]) == (None, ["PUT", "GET"])
+    assert [request.creates for request in requests] == [True, False]
+    assert issue_in(requests[0].body)["notes"].endswith(EVENT_ID)
+    failure = TrackerFailure(CONFIGURATION, FORBIDDEN)
+    assert play(REDMINE.comment(access(), event()), [answer(204), without])[0] == failure
+    for unreadable in (answer(200, {}), shown()):
+        result = play(REDMINE.comment(access(), event()), [answer(204), unreadable])[0]
+        assert result == TrackerFailure(RETRY, UNAVAILABLE)
+
+
+@pytest.mark.parametrize(("is_open", "status_id"), [(False, 5), (True, 1)])
+def test_the_first_allowed_status_is_set(is_open: bool, status_id: int) -> None:
+    allowed = [status(number, not is_open) for number in (status_id, 4, 6)]
+    answers = [
+        shown(allowed_statuses=[status(8, is_open), *allowed]),
+        answer(204),
+        shown(status=status(status_id, not is_open)),
+    ]
+    result, requests = play(REDMINE.set_open(access(), event(), is_open=is_open), answers)
+    assert (result, issue_in(requests[1].body)) == (True, {"status_id": status_id})
+
+
+def test_a_status_that_redmine_keeps_is_not_set() -> None:
+    allowed = shown(allowed_statuses=[status(5, True)])
+    assert play(REDMINE.set_open(access(), event(), is_open=False), [allowed, answer(204), shown()])[0] is False
+    assert play(REDMINE.set_open(access(), event(), is_open=False), [shown(allowed_statuses=[])])[0] is False
+
+
+def test_an_older_redmine_says_in_its_list_what_is_closed() -> None:
+    for number, is_open in ((1, True), (5, False)):
+        answers = [shown(status=status(number, None)), STATUSES]
+        assert play(REDMINE.is_open(access(), event()), answers)[0] is is_open
+    answers = [shown(), STATUSES, answer(204), shown(status=status(5, None)), STATUSES]
+    result, requests = play(REDMINE.set_open(access(), event(), is_open=False), answers)
+    assert (result, issue_in(requests[2].body)) == (True, {"status_id": 5})
+    unknown = [shown(status=status(77, None)), STATUSES]
+    assert play(REDMINE.is_open(access(), event()), unknown)[0] == TrackerFailure(RETRY, UNAVAILABLE)
+
+
+def test_an_erased_issue_is_read_back() -> None:
+    subject = f"Erased ticket {EXPORT_ID}"
+    result, requests = play(REDMINE.redact(access(), event()), [answer(204), shown(subject=subject)])
+    assert (result, issue_in(requests[0].body)["subject"]) == (None, subject)
+    result, _ = play(REDMINE.redact(access(), event()), [answer(204), shown(subject="Jane Doe")])
+    assert result == TrackerFailure(CONFIGURATION, FORBIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("response", "failure"),
+    [
+        (answer(401), TrackerFailure(CONFIGURATION, TOKEN_REJECTED)),
+        (answer(404), TrackerFailure(CONFIGURATION, NOT_FOUND)),
+        (answer(503), TrackerFailure(RETRY, UNAVAILABLE)),
+    ],
+)
+def test_every_operation_of_an_event_has_redmine_s_refusals(response: TrackerResponse, failure: TrackerFailure) -> None:
+    for steps in (
+        REDMINE.comment(access(), event()),
+        REDMINE.has_comment(access(), event()),
+        REDMINE.is_open(access(), event()),
+        REDMINE.set_open(access(), event(), is_open=True),
+        REDMINE.redact(access(), event()),
+    ):
+        assert play(steps, [response])[0] == failure

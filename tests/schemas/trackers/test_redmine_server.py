@@ -8,12 +8,23 @@ from typing import Any, Final, get_args
 import pytest
 import requests
 
+from schemas.trackers.event_steps import apply_event
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace, TrackerEventResult, TrackerEventType
 from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerPlace, TrackerTicket
-from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, REJECTED, TOKEN_REJECTED
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUE_NOT_FOUND,
+    ISSUES_DISABLED,
+    NOT_FOUND,
+    REJECTED,
+    TOKEN_REJECTED,
+)
 from schemas.trackers.redmine import RedmineTracker
 from schemas.trackers.text.neutral import ZWSP
 from tests.support.corpora import tracker_file
 from tests.support.redmine_server import KEYS, RedmineServer, TextFormat
+from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
 from tests.support.tracker_steps import perform
 
 #: The start takes half a minute on a busy machine.
@@ -240,3 +251,95 @@ def test_the_test_itself_sees_harm(redmine: RedmineServer) -> None:
     assert "https://evil.example/pixel.png" in textile
     assert "https://evil.example" in common_mark
     assert "https://evil.example" in markdown
+
+
+# Events
+
+
+def event_at(made: TrackerIssue, event_type: TrackerEventType = TrackerEventType.UPDATED, **changes: Any) -> TrackerEvent:
+    return event(event_type, issue_id=made.id, **changes)
+
+
+def applied(target: TrackerAccess, made: TrackerEvent) -> object:
+    result = perform(apply_event(REDMINE, target, made))
+    return result.action if isinstance(result, TrackerEventResult) else result
+
+
+def notes(redmine: RedmineServer, made: TrackerIssue) -> list[str]:
+    headers = {"X-Redmine-API-Key": KEYS["reporter"]}
+    read = requests.get(f"{made.url}.json?include=journals", headers=headers, timeout=30).json()
+    return [journal["notes"] for journal in read["issue"]["journals"] if journal["notes"]]
+
+
+def test_an_event_is_one_note_even_if_it_is_repeated(redmine: RedmineServer) -> None:
+    target = access(redmine)
+    made = created(perform(REDMINE.create(target, ticket("exp_note"))))
+    assert applied(target, event_at(made)) is TrackerEventAction.COMMENTED
+    assert applied(target, event_at(made, is_outcome_unknown=True)) is TrackerEventAction.COMMENTED
+    [note] = notes(redmine, made)
+    assert "3 places added, 1 fixed, 5 still open." in note
+    assert note.endswith(EVENT_ID)
+
+
+def test_an_issue_is_closed_and_reopened_by_who_may(redmine: RedmineServer) -> None:
+    target = access(redmine, user="manager", on_fixed="close")
+    made = created(perform(REDMINE.create(target, ticket("exp_closing"))))
+    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.CLOSED
+    assert issue(redmine, made)["status"]["is_closed"] is True
+    reopened = event_at(made, TrackerEventType.REOPENED, event_id="evt_reopened", has_closed=True)
+    assert applied(target, reopened) is TrackerEventAction.REOPENED
+    assert issue(redmine, made)["status"]["is_closed"] is False
+    fixed = event_at(made, TrackerEventType.FIXED, event_id="evt_fixed", has_closed=True)
+    assert applied(target, fixed) is TrackerEventAction.LEFT_ALONE
+    assert len(notes(redmine, made)) == 3
+
+
+def test_a_developer_closes_and_cannot_reopen(redmine: RedmineServer) -> None:
+    target = access(redmine, user="developer", on_fixed="close")
+    made = created(perform(REDMINE.create(target, ticket("exp_developer"))))
+    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.CLOSED
+    reopened = event_at(made, TrackerEventType.REOPENED, event_id="evt_again", has_closed=True)
+    assert applied(target, reopened) is TrackerEventAction.COMMENTED
+    assert issue(redmine, made)["status"]["is_closed"] is True
+    assert len(notes(redmine, made)) == 2
+
+
+def test_a_reporter_comments_and_cannot_close_or_erase(redmine: RedmineServer) -> None:
+    target = access(redmine, on_fixed="close")
+    made = created(perform(REDMINE.create(target, ticket("exp_reporter"))))
+    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.COMMENTED
+    assert issue(redmine, made)["status"]["is_closed"] is False
+    assert applied(target, event_at(made, TrackerEventType.REDACT)) == TrackerFailure(FailureKind.PAYLOAD, FORBIDDEN)
+    assert issue(redmine, made)["subject"] == ticket().title
+
+
+def test_an_issue_is_erased_and_still_found(redmine: RedmineServer) -> None:
+    target = access(redmine, user="developer")
+    made = created(perform(REDMINE.create(target, ticket(EXPORT_ID, description="Jane Doe"))))
+    assert applied(target, event_at(made, TrackerEventType.REDACT)) is TrackerEventAction.REDACTED
+    read = issue(redmine, made)
+    assert read["subject"] == f"Erased ticket {EXPORT_ID}"
+    assert "Jane Doe" not in read["description"]
+    assert perform(REDMINE.find(target, ticket(EXPORT_ID))) == made
+
+
+def test_an_issue_that_is_gone_fails_its_event_alone(redmine: RedmineServer) -> None:
+    made = TrackerIssue("999999", f"{redmine.url}/issues/999999")
+    assert applied(access(redmine), event_at(made)) == TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND)
+    for user, code in (("stranger", FORBIDDEN), ("f" * 40, TOKEN_REJECTED)):
+        assert applied(access(redmine, user=user), event_at(made)) == TrackerFailure(CONFIGURATION, code)
+
+
+@pytest.mark.parametrize("text_format", get_args(TextFormat))
+def test_hostile_places_are_harmless_in_a_note(redmine: RedmineServer, text_format: TextFormat) -> None:
+    redmine.set_text_format(text_format)
+    target = access(redmine)
+    made = created(perform(REDMINE.create(target, ticket(f"exp_places{text_format}"))))
+    for number, text in enumerate(hostile_texts().values()):
+        places = (TrackerEventPlace(f"https://shop.example/{text}", text, is_fixed=bool(number % 2)),)
+        hostile = event_at(made, event_id=f"evt_{number}x", places=places, console_url=CONSOLE)
+        assert applied(target, hostile) is TrackerEventAction.COMMENTED
+    shown = RenderedIssue(requests.get(made.url, timeout=30).text)
+    assert shown.read.count("RiskRelay event evt_") == len(hostile_texts())
+    assert set(shown.addresses) == {CONSOLE}
+    assert "@reporter" not in "".join(notes(redmine, made))
