@@ -48,9 +48,7 @@ class TrackerSettingsForm(Form):
     )
     on_fixed = Text(
         allowed=ON_FIXED,
-        metadata={
-            "description": "What is to happen to the issue when its ticket is fixed; by default `comment`. No effect yet."
-        },
+        metadata={"description": "What happens to the issue when its ticket is fixed; by default `comment`."},
     )
     api_base = WebUrl(
         metadata={"description": "Where the API is, if it has another address than usual; without a trailing slash."},

@@ -5,9 +5,10 @@ from typing import Final
 
 import pytest
 
-from schemas.exports.delivery import Outcome, TargetHealth, Verdict
+from schemas.exports.delivery import Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
+from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import CONFIGURATION_CODES, REJECTED, UNAVAILABLE
 from worker.delivery.outcomes import MAX_RETRY_AFTER_S, Schedule
@@ -49,6 +50,22 @@ def test_a_link_that_must_not_be_shown_is_left_out(url: str) -> None:
     verdict = judged(TrackerResult(Outcome(201), TrackerIssue("7", url)))
     assert (verdict.transition, verdict.provider_ticket_id) == (Transition.DELIVER, "7")
     assert verdict.provider_ticket_url is None
+
+
+@pytest.mark.parametrize("action", TrackerEventAction)
+def test_an_applied_event_is_a_delivery(action: TrackerEventAction) -> None:
+    verdict = judged(TrackerResult(Outcome(200), TrackerEventResult(action)))
+    assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.DELIVER, "delivered", None)
+    # Without a request nothing is known about the target.
+    connected = None if action is TrackerEventAction.SKIPPED else "connected"
+    assert (verdict.effect.connected, verdict.effect.status, verdict.provider_ticket_id) == (connected, None, None)
+
+
+@pytest.mark.parametrize("code", ["issue_not_found", "issue_moved", "issue_locked", "tracker_forbidden"])
+def test_an_event_that_its_issue_refuses_fails_alone(code: str) -> None:
+    verdict = judged(refused(TrackerFailure(FailureKind.PAYLOAD, code), 404))
+    assert (verdict.transition, verdict.reason, verdict.error_code) == (Transition.FAIL, code, code)
+    assert verdict.effect == TargetEffect()
 
 
 @pytest.mark.parametrize("code", sorted(CONFIGURATION_CODES))
