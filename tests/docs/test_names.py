@@ -308,7 +308,8 @@ def test_the_documented_attempt_codes_are_those_of_the_worker() -> None:
 
 
 def test_the_documented_codes_of_trackers_are_those_of_their_failures() -> None:
-    assert rows_under("Of trackers") == {each for each in vars(failures).values() if str(each).startswith(("tracker_", "issue_"))}
+    codes = {each for each in vars(failures).values() if str(each).startswith(("tracker_", "issue_"))}
+    assert rows_under("Of trackers") == codes
 
 
 def test_the_documented_reasons_are_those_in_the_code() -> None:
