@@ -156,8 +156,8 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     RATE_LIMITED: ErrorHelp("The tracker's rate limit is used up.", _LIMIT_RATE),
     UNAVAILABLE: ErrorHelp("The tracker is temporarily unavailable.", "Nothing to do: RiskRelay tries again."),
     UNKNOWN_OUTCOME: ErrorHelp(
-        "The tracker's response does not say whether it created the issue.",
-        "Nothing to do: RiskRelay looks for the issue before it creates another one.",
+        "The tracker's response does not say whether it created the issue, or the comment.",
+        "Nothing to do: RiskRelay looks for it before it creates another one.",
     ),
     ISSUE_NOT_FOUND: ErrorHelp(
         "The issue of the ticket does not exist any more, or the token cannot see it.",

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.ticket import Source
@@ -112,6 +114,28 @@ def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: Tracker
     second = applied(server, runner, event(FIXED, is_outcome_unknown=True))
     assert (second.value, second.is_outcome_unknown) == (TrackerEventResult(TrackerEventAction.CLOSED), False)
     assert len(server.comments_of(7)) == 1
+
+
+@given(
+    st.lists(st.sampled_from([*LostAnswer, Refusal(500), Refusal(429), Refusal(200, body=b"{}")]), max_size=5),
+    st.sampled_from([FIXED, REOPENED, UPDATED]),
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_to_its_responses_an_event_is_one_comment(
+    lost: list[LostAnswer | Refusal], event_type: TicketEventType
+) -> None:
+    resolver = FakeResolver({NAME: ["127.0.0.1"]})
+    with FakeGitea() as server, made_client(resolver=resolver, deadline_s=DEADLINE_S) as client:
+        server.issues.append(dict(ISSUE))
+        server.next_comments(*lost)
+        runner, is_unknown = TrackerRunner(client, VAULT, BASE), False
+        for _ in range(len(lost) + 1):
+            result = applied(server, runner, event(event_type, is_outcome_unknown=is_unknown))
+            if isinstance(result.value, TrackerEventResult):
+                break
+            is_unknown = result.is_outcome_unknown
+        assert isinstance(result.value, TrackerEventResult)
+        assert len(server.comments_of(7)) == 1
 
 
 @pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"{}", b"[]"])
