@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber, optional, required
+from schemas.base.fields import AnyObject, Form, Several, Text, Truth, WebUrl, WholeNumber, optional, required
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
@@ -48,6 +48,8 @@ class Approval:
 
     target_id: str
     ticket_digest: str | None
+    #: Whether it covers the events that the target asks for.
+    events: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class ApprovalForAll:
 
     target_ids: tuple[str, ...]
     ticket_digest: str | None
+    events: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,11 @@ class ApprovalForm(Form):
         **optional("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."),
     )
 
+    events = Truth(
+        load_default=True,
+        metadata={"description": "Whether the approval also covers the events that the target asks for."},
+    )
+
     @post_load
     def _make(self, approval: dict[str, Any], **_: Any) -> Approval | ApprovalForAll:
         if "target_ids" not in approval:
@@ -221,7 +229,7 @@ class ApprovalForm(Form):
         repeated = [index for index, each in enumerate(target_ids) if each in target_ids[:index]]
         if repeated:
             raise ValidationError({"target_ids": {index: ["repeated"] for index in repeated}})
-        return ApprovalForAll(target_ids, approval["ticket_digest"])
+        return ApprovalForAll(target_ids, approval["ticket_digest"], approval["events"])
 
 
 def as_shown(export: Export, now: datetime) -> Export:

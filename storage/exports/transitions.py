@@ -133,7 +133,7 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
     """
     with transaction():
         wanted = ExportReference(export_id, approval.ticket_digest)
-        [result] = approve_many([wanted], account_id, approval.target_id, now, actor, policy)
+        [result] = approve_many([wanted], account_id, approval.target_id, now, actor, policy, covers_events=approval.events)
         if result.error is not None:
             raise result.error
         return get(export_id, account_id)
@@ -147,10 +147,13 @@ def approve_many(
     actor: str,
     policy: TargetPolicy,
     reason: str | None = None,
+    *,
+    covers_events: bool = True,
 ) -> list[DecisionResult]:
     """Approve exports of an account for a target, as `approve` does one; the results are in the order of `wanted`.
 
-    An export whose `error` is set stays as it is. `reason` is for the audit log.
+    An export whose `error` is set stays as it is. `reason` is for the audit log. `covers_events` approves the events too
+    that the target asks for now.
     """
     with transaction():
         target_error = approval_errors([target_id], account_id, policy).get(target_id)
@@ -163,7 +166,7 @@ def approve_many(
             return export.target_id == target_id
 
         results, held = judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        approve_locked([(each, target_id) for each in held], now, actor)
+        approve_locked([(each, target_id) for each in held], now, actor, covers_events=covers_events)
         append_transitions(held, Transition.APPROVE, now, actor, reason)
         return results
 

@@ -21,7 +21,7 @@ _STAYS: Final = " FOR KEY SHARE OF t"
 _APPROVE: Final = """
 WITH r (id, target_id, body) AS ({{rows}})
 UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = version + 1,
-    events = (SELECT t.events FROM targets t WHERE t.id = r.target_id)
+    events = CASE WHEN ? THEN (SELECT t.events FROM targets t WHERE t.id = r.target_id) ELSE '[]' END
 FROM r WHERE exports.id = r.id
 RETURNING exports.id, exports.events"""
 _NO_EVENTS: Final = "[]"
@@ -79,10 +79,12 @@ WITH r (id) AS ({{rows}})
 SELECT t.id, {select_list(LockedTarget, {"t": TargetRow})} FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
 
 
-def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str) -> None:
+def approve_locked(
+    exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str, *, covers_events: bool = True
+) -> None:
     """Freeze the bytes of locked exports, each for a target, and make them due.
 
-    The approval covers the events that the target asks for now; the audit log names them.
+    With `covers_events` the approval is also one of the events that the target asks for now; the audit log names them.
     """
     at = to_ms(now)
     changes = {
@@ -97,7 +99,7 @@ def approve_locked(exports: Sequence[tuple[LockedExport, str]], now: datetime, a
     sql = _APPROVE.format(changes=", ".join(f"{name} = ?" for name in changes))
     frozen = [(each.id, target_id, frozen_body(each, target_id, now)) for each, target_id in exports]
     types = column_types(ExportRow, ("id", "target_id", "body"))
-    covered = rows_over(sql, types, frozen, tuple(changes.values()))
+    covered = rows_over(sql, types, frozen, (*changes.values(), covers_events))
     append_all(
         [
             AuditEntry(at, actor, "approve_events", export_id, reason=" ".join(json.loads(events)))

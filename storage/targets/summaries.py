@@ -29,6 +29,8 @@ class TargetSummary:
     host: str
     approval: ApprovalState
     is_removed: bool = False
+    #: Whether it asks for events about the tickets that it receives.
+    has_events: bool = False
 
     @property
     def status(self) -> TargetStatus:
@@ -58,10 +60,10 @@ def list_unapprovable(account_id: int, limit: int) -> list[TargetSummary]:
 
 
 def _read(account_id: int, wanted: Expression, limit: int | None = None) -> list[TargetSummary]:
-    own = (TargetRow.id, TargetRow.name, TargetRow.base_url, TargetRow.deleted_at)
+    own = (TargetRow.id, TargetRow.name, TargetRow.base_url, TargetRow.deleted_at, TargetRow.events)
     query = TargetRow.select(*own, *columns(ApprovalState, TargetRow))
     found = query.where(TargetRow.account == account_id, wanted).order_by(TargetRow.id.desc()).limit(limit)
     return [
-        TargetSummary(target_id, name, host_of(url), ApprovalState._make(state), deleted_at is not None)
-        for target_id, name, url, deleted_at, *state in tuples(found)
+        TargetSummary(target_id, name, host_of(url), ApprovalState._make(state), deleted_at is not None, bool(events))
+        for target_id, name, url, deleted_at, events, *state in tuples(found)
     ]

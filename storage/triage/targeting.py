@@ -73,7 +73,7 @@ def approve_for_all(
         fixed = None if export.findings is None else export.findings[1]
         update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
         exports = [held[0]._replace(id=each) for each in ids]
-        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor)
+        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, covers_events=approval.events)
         append_transitions(exports, Transition.APPROVE, now, actor, None)
         return _in_order(ids)
 

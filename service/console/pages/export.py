@@ -1,4 +1,4 @@
-"""`/console/exports/<export_id>`: one export with its ticket as the receiver gets it, its attempts and its timeline.
+"""`/console/exports/<export_id>`: one export with its ticket, attempts, events and timeline.
 
 Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
 """
@@ -25,9 +25,12 @@ from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
 from storage.exports import queries
+from storage.exports.events import queries as events
 
 #: Far more entries than an export gets from a full retry schedule and some manual retries.
 MOST_ENTRIES: Final = 200
+#: Each scan run makes one at most; the API lists all.
+MOST_EVENTS: Final = 20
 #: The list that an export is in.
 _INBOX_STATUSES: Final = (ExportStatus.PREPARED, ExportStatus.DISMISSED)
 
@@ -70,6 +73,7 @@ class ExportPage(ConsolePage):
             "is_cut": len(entries) > MOST_ENTRIES,
             "most_entries": MOST_ENTRIES,
             "attempts": found[: page.limit],
+            "events": events.list_page(export.id, None, MOST_EVENTS),
             "next": next_page(page, [trace.attempt.id for trace, _ in found]),
             "is_first": page.before is None,
         }

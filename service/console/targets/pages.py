@@ -67,6 +67,15 @@ class TargetsPage(ConsolePage):
         }
 
 
+#: The events that a webhook may ask for, in words.
+EVENT_NAMES: Final = (
+    ("ticket.updated", "Places added or fixed"),
+    ("ticket.fixed", "All places fixed"),
+    ("ticket.reopened", "A fixed place is open again"),
+    ("ticket.redact", "The ticket must be erased"),
+)
+
+
 class TargetPage(ConsolePage):
     """Shows one target; `?since=` adds a time window to the recovery form."""
 
@@ -101,6 +110,7 @@ class TargetPage(ConsolePage):
             "last_error": queries.last_error_of(target.id) if target.is_failing else None,
             "may": _may(target, user, now),
             "breaker_open": BREAKER_OPEN,
+            "event_choices": EVENT_NAMES,
         }
 
 

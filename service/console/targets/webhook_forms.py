@@ -4,8 +4,10 @@ Submitted values are stored only in the vault; pages show their fingerprints.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from runtime.clock import utc_now
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
 from schemas.targets.forms import TargetEditForm
 from service.console.layout import PageLayout, Redirect
@@ -18,14 +20,16 @@ from storage.targets import webhook_secrets
 
 
 class SetWebhookOptions(TargetPageAction):
-    """Changes the signature and the format of a webhook's deliveries."""
+    """Changes the signature, the events and the format of a webhook's deliveries."""
 
     path = f"{TARGET}/webhook"
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
         require_webhooks(user)
-        members = {name: form[name] for name in ("signature", "format") if name in form}
+        members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
+        if "has_events" in form:
+            members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
         self._targets.edit(ids["target_id"], read_checked(TargetEditForm(), members), user.principal)
         self._targets.wake_workers()
         return _to_page(ids["target_id"], "target_edited")

@@ -70,7 +70,10 @@ class Approve(ExportAction):
         """Approve the export, then notify the workers."""
         if not form.get("ticket_digest"):
             raise ValidationFailed(problem("/ticket_digest", "required"))
-        approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
+        members: dict[str, Any] = {name: form[name] for name in ("target_id", "ticket_digest") if name in form}
+        if "asks_for_events" in form:
+            members["events"] = "events" in form
+        approval = ApprovalForm().read(members)
         with self._exports.blocking_refused_target(user.principal):
             export = self._exports.approve(export_id, user.principal, approval)
         self._exports.wake_workers()

@@ -8,8 +8,9 @@ from typing import Any, Final, get_args
 import pytest
 import requests
 
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace, TrackerEventResult, TrackerEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerPlace, TrackerTicket
 from schemas.trackers.failures import (
     ARCHIVED,
@@ -256,7 +257,7 @@ def test_the_test_itself_sees_harm(redmine: RedmineServer) -> None:
 # Events
 
 
-def event_at(made: TrackerIssue, event_type: TrackerEventType = TrackerEventType.UPDATED, **changes: Any) -> TrackerEvent:
+def event_at(made: TrackerIssue, event_type: TicketEventType = TicketEventType.UPDATED, **changes: Any) -> TrackerEvent:
     return event(event_type, issue_id=made.id, **changes)
 
 
@@ -284,12 +285,12 @@ def test_an_event_is_one_note_even_if_it_is_repeated(redmine: RedmineServer) -> 
 def test_an_issue_is_closed_and_reopened_by_who_may(redmine: RedmineServer) -> None:
     target = access(redmine, user="manager", on_fixed="close")
     made = created(perform(REDMINE.create(target, ticket("exp_closing"))))
-    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.CLOSED
+    assert applied(target, event_at(made, TicketEventType.FIXED)) is TrackerEventAction.CLOSED
     assert issue(redmine, made)["status"]["is_closed"] is True
-    reopened = event_at(made, TrackerEventType.REOPENED, event_id="evt_reopened", has_closed=True)
+    reopened = event_at(made, TicketEventType.REOPENED, event_id="evt_reopened", has_closed=True)
     assert applied(target, reopened) is TrackerEventAction.REOPENED
     assert issue(redmine, made)["status"]["is_closed"] is False
-    fixed = event_at(made, TrackerEventType.FIXED, event_id="evt_fixed", has_closed=True)
+    fixed = event_at(made, TicketEventType.FIXED, event_id="evt_fixed", has_closed=True)
     assert applied(target, fixed) is TrackerEventAction.LEFT_ALONE
     assert len(notes(redmine, made)) == 3
 
@@ -297,8 +298,8 @@ def test_an_issue_is_closed_and_reopened_by_who_may(redmine: RedmineServer) -> N
 def test_a_developer_closes_and_cannot_reopen(redmine: RedmineServer) -> None:
     target = access(redmine, user="developer", on_fixed="close")
     made = created(perform(REDMINE.create(target, ticket("exp_developer"))))
-    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.CLOSED
-    reopened = event_at(made, TrackerEventType.REOPENED, event_id="evt_again", has_closed=True)
+    assert applied(target, event_at(made, TicketEventType.FIXED)) is TrackerEventAction.CLOSED
+    reopened = event_at(made, TicketEventType.REOPENED, event_id="evt_again", has_closed=True)
     assert applied(target, reopened) is TrackerEventAction.COMMENTED
     assert issue(redmine, made)["status"]["is_closed"] is True
     assert len(notes(redmine, made)) == 2
@@ -307,16 +308,16 @@ def test_a_developer_closes_and_cannot_reopen(redmine: RedmineServer) -> None:
 def test_a_reporter_comments_and_cannot_close_or_erase(redmine: RedmineServer) -> None:
     target = access(redmine, on_fixed="close")
     made = created(perform(REDMINE.create(target, ticket("exp_reporter"))))
-    assert applied(target, event_at(made, TrackerEventType.FIXED)) is TrackerEventAction.COMMENTED
+    assert applied(target, event_at(made, TicketEventType.FIXED)) is TrackerEventAction.COMMENTED
     assert issue(redmine, made)["status"]["is_closed"] is False
-    assert applied(target, event_at(made, TrackerEventType.REDACT)) == TrackerFailure(FailureKind.PAYLOAD, FORBIDDEN)
+    assert applied(target, event_at(made, TicketEventType.REDACT)) == TrackerFailure(FailureKind.PAYLOAD, FORBIDDEN)
     assert issue(redmine, made)["subject"] == ticket().title
 
 
 def test_an_issue_is_erased_and_still_found(redmine: RedmineServer) -> None:
     target = access(redmine, user="developer")
     made = created(perform(REDMINE.create(target, ticket(EXPORT_ID, description="Jane Doe"))))
-    assert applied(target, event_at(made, TrackerEventType.REDACT)) is TrackerEventAction.REDACTED
+    assert applied(target, event_at(made, TicketEventType.REDACT)) is TrackerEventAction.REDACTED
     read = issue(redmine, made)
     assert read["subject"] == f"Erased ticket {EXPORT_ID}"
     assert "Jane Doe" not in read["description"]

@@ -506,7 +506,10 @@ def fill(customer: Customer, count: int) -> None:
 
 def fill_findings(customer: Customer, count: int) -> None:
     """Store `count` findings, of which no export was prepared."""
-    execute("INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 1, 1)", (customer.project_id,))
+    execute(
+        "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 1, 1)",
+        (customer.project_id,),
+    )
     execute(
         "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) INSERT INTO findings "
         "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1, NULL, NULL, 0, '', '', 0, NULL, 0 FROM c",

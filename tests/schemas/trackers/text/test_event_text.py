@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace, TrackerEventType
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.text import adf, markdown, textile, wiki
 from schemas.trackers.text.event_text import erased_title
 from schemas.trackers.text.neutral import ZWSP
@@ -29,7 +30,7 @@ LIMIT: Final = 32_767
 LINK: Final = f"[Open this ticket in RiskRelay]({CONSOLE})"
 EVENTS: Final = st.builds(
     event,
-    st.sampled_from([each for each in TrackerEventType if each is not TrackerEventType.REDACT]),
+    st.sampled_from([each for each in TicketEventType if each is not TicketEventType.REDACT]),
     places=st.lists(st.builds(TrackerEventPlace, HOSTILE, HOSTILE, st.booleans()), max_size=3).map(tuple),
 )
 
@@ -55,11 +56,11 @@ def texts_in(node: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("event_type", "first"),
     [
-        (TrackerEventType.UPDATED, "The latest scan changed this ticket."),
-        (TrackerEventType.FIXED, "This is fixed: the latest scans no longer found it."),
+        (TicketEventType.UPDATED, "The latest scan changed this ticket."),
+        (TicketEventType.FIXED, "This is fixed: the latest scans no longer found it."),
     ],
 )
-def test_a_comment_reads_well(event_type: TrackerEventType, first: str) -> None:
+def test_a_comment_reads_well(event_type: TicketEventType, first: str) -> None:
     assert markdown.comment_of(event(event_type), LIMIT) == (
         f"{first}\n\n3 places added, 1 fixed, 5 still open.\n\nFixed:\n\n- `https://shop.example/cart` `main > img`\n\n"
         f"Added:\n\n- `https://shop.example/`\n- … and 2 more\n\n{LINK}\n\nRiskRelay event {EVENT_ID}"
@@ -86,7 +87,7 @@ def test_counts_of_none_are_left_out(added: int, fixed: int, still_open: int, se
 
 
 def test_a_comment_of_a_reopened_ticket_says_what_was_found_again() -> None:
-    text = textile.comment_of(event(TrackerEventType.REOPENED), LIMIT)
+    text = textile.comment_of(event(TicketEventType.REOPENED), LIMIT)
     assert "This is back" in text
     assert "Found again:\n\n<pre>\n\n    https://shop.example/\n    … and 2 more\n</pre>" in text
 
@@ -152,7 +153,7 @@ def test_a_place_of_invisible_text_is_named_so() -> None:
 
 
 def test_an_erased_ticket_has_nothing_but_its_marker() -> None:
-    made = event(TrackerEventType.REDACT)
+    made = event(TicketEventType.REDACT)
     assert erased_title(made) == f"Erased ticket {EXPORT_ID}"
     texts = [markdown.erased_of(made), textile.erased_of(made), wiki.erased_of(made)]
     texts.append("\n\n".join(text for text, _ in texts_in(adf.erased_of(made))))

@@ -543,8 +543,8 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 
     once = tried(customer, 1)
     targets.change_status(str(queries.get(once).target_id), "pause", utc_now(), "operator")
-    # Session, operator's account, export, body, target, ledger, whose attempts, attempts.
-    assert asked(once) == asked(tried(customer, 30)) == 8
+    # Session, operator's account, export, body, target, ledger, whose attempts, attempts, events.
+    assert asked(once) == asked(tried(customer, 30)) == 9
 
 
 # --- decisions ----------------------------------------------------------------
