@@ -22,6 +22,8 @@ class FindingQuery:
     project_ids: tuple[int, ...] = ()
     rules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    #: Digests of pages, as `schemas.intake.page_url` makes them; for the console.
+    pages: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
 

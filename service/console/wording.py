@@ -89,6 +89,9 @@ TONES: Final[Mapping[str, str]] = {
     "degraded": "warn",
     "delivered": "good",
     "open": "bad",
+    "fixed": "good",
+    "missed": "calm",
+    "reopened": "bad",
 }
 
 #: Units of relative times in seconds; the script has the same ones.

@@ -1,5 +1,6 @@
-"""The history of a finding over scan runs, and the other findings of its page, as the page of an export shows them."""
+"""The history of a finding over scan runs, the other findings of its page, and the findings at the places of a ticket."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +34,16 @@ class PageFinding:
     export_id: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceFinding:
+    """A finding at a place of a ticket."""
+
+    id: str
+    page_url: str
+    location: str
+    fixed_at: datetime | None
+
+
 def list_runs(finding_id: str, limit: int) -> list[ScanRunSighting]:
     """Return up to `limit` scan runs that have looked at the page of a finding, those with the highest ids first."""
     s = FindingSightingRow
@@ -51,3 +62,10 @@ def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:
     of_page = (f.project == project, f.page_digest == page, f.fixed_at.is_null(), f.id != finding_id)
     found = f.select(*columns(PageFinding, f)).where(*of_page)
     return read(PageFinding, found.order_by(f.id.desc()).limit(limit))
+
+
+def list_of_exports(export_ids: Collection[str], page_urls: Collection[str], limit: int) -> list[PlaceFinding]:
+    """Return up to `limit` findings of the ticket of some exports on some pages."""
+    f = FindingRow
+    found = f.select(*columns(PlaceFinding, f)).where(f.export_id.in_(export_ids), f.page_url.in_(page_urls))
+    return read(PlaceFinding, found.limit(limit))

@@ -1,11 +1,11 @@
 """Findings as lists and the API show them: an account's, by filters, the newest first; one with the state of its ticket."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, fn
+from peewee import JOIN, SQL, Select, fn
 
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import to_ms
@@ -14,12 +14,14 @@ from schemas.findings.life_cycle import FindingState, state_of
 from schemas.triage.finding_filter import FindingQuery
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read
-from storage.db.engine import is_sqlite
+from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, FindingRow
 from storage.exports.search.export_sets import union
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
+#: Findings that are counted by state; a list of more says so.
+MOST_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Finding:
     scan_runs: int
     #: None if the export was deleted.
     ticket_export_id: str | None
+    ticket_status: ExportStatus | None
+    #: The page, as `schemas.intake.page_url` identifies it.
+    page_digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class _Row:
     fixed_at: datetime | None
     times_reopened: int
     times_seen: int
+    page_digest: str
     ticket_id: str | None
     ticket_status: ExportStatus | None
     snoozed_at: datetime | None
@@ -83,6 +89,8 @@ class _Row:
             times_reopened=self.times_reopened,
             scan_runs=self.times_seen,
             ticket_export_id=self.ticket_id,
+            ticket_status=self.ticket_status,
+            page_digest=self.page_digest,
         )
 
 
@@ -92,6 +100,15 @@ def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None
     ids = union([part.order_by(FindingRow.id.desc()) for part in parts], limit)
     found = _findings().where(FindingRow.id.in_(ids.order_by(SQL("id DESC")).limit(limit)))
     return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
+
+
+def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, int]:
+    """Return how many findings of a query have each state, none above MOST_COUNTED + 1; its own states have no effect."""
+    of_states = [(replace(query, states=(each,)), each is FindingState.FIXED) for each in FindingState]
+    parts = [_part(each, _AFTER_ALL, now, is_fixed=is_fixed).limit(MOST_COUNTED + 1) for each, is_fixed in of_states]
+    counts = [Select([part.alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
+    [numbers] = Select(columns=counts).bind(database).tuples()
+    return dict(zip(FindingState, map(int, numbers), strict=True))
 
 
 def get(finding_id: str, account_id: int, now: datetime) -> Finding:
@@ -117,14 +134,21 @@ def _wanted(query: FindingQuery) -> list[bool]:
 
 def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) -> Any:
     f, x = FindingRow, ExportRow
-    found = f.select(f.id).where(f.account_id == query.account_id, f.fixed_at.is_null(not is_fixed), f.id < before)
+    # Of a page, its own index has the few findings; without statistics SQLite would read all of the account.
+    account_id = f.account_id + 0 if query.pages else f.account_id
+    found = f.select(f.id).where(account_id == query.account_id, f.fixed_at.is_null(not is_fixed), f.id < before)
     lists = ((f.project, query.project_ids), (f.severity, query.severities), (f.code, query.rules), (f.host, query.hosts))
-    found = found.where(*(column.in_(values) for column, values in lists if values))
+    found = found.where(*(_is_any(column, values) for column, values in (*lists, (f.page_digest, query.pages)) if values))
     found = found.where(*map(_has_word, query.words))
     states = set(query.states) & _UNFIXED
     if is_fixed or not states or states == _UNFIXED:
         return found
     return found.join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id).where(_any_of(_of_states(states, now)))
+
+
+def _is_any(column: Any, values: Sequence[Any]) -> Any:
+    # Without statistics, SQLite takes a list of one value for many.
+    return column == values[0] if len(values) == 1 else column.in_(values)
 
 
 def _of_states(states: set[str], now: datetime) -> Iterator[Any]:

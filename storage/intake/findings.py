@@ -3,11 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import reduce
-from operator import add
 from typing import Any, Final
-
-from peewee import JOIN, SQL, Join, Select, Tuple, fn
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import NotFound, ValidationFailed
@@ -26,7 +22,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import connection, is_sqlite, transaction
-from storage.db.models import ExportRow, FindingRow, ProjectRow, ScanRunRow
+from storage.db.models import ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
@@ -42,29 +38,12 @@ _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 
 
 @dataclass(frozen=True, slots=True)
-class FindingSummary:
-    """A finding as lists show it, with the export that was prepared from it."""
-
-    id: str
-    code: str
-    title: str
-    severity: str
-    page_url: str
-    first_seen_at: datetime
-    last_seen_at: datetime
-    times_seen: int
-    export_id: str | None
-    export_status: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class ScannedProject:
-    """A project with its newest finding; None if it has none."""
+    """A project, and how its new findings become tickets."""
 
     id: int
     name: str
     ticket_grouping: TicketGrouping
-    newest_finding_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +152,6 @@ def record(
         return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
 
 
-def list_page(project_id: int, limit: int, before: str | None = None, severity: str | None = None) -> list[FindingSummary]:
-    """Return up to `limit` findings of a project, the newest first, older than the finding `before`.
-
-    Of one severity or of every one. The caller has checked access to the project.
-    """
-    severities = SEVERITIES if severity is None else (severity,)
-    parts = [_newest_of(project_id, each, before or _AFTER_ALL, limit) for each in severities]
-    # An alias for the union of the parts: its columns are those of the findings.
-    found = FindingRow.alias("found")
-    # Not the finding's own column: retention may have deleted that export.
-    shown = columns(FindingSummary, found, export_id=ExportRow.id, export_status=ExportRow.status)
-    of_finding = ExportRow.id == found.export_id
-    query = found.select(*shown).from_(Join(reduce(add, parts).alias("found"), ExportRow, JOIN.LEFT_OUTER, of_finding))
-    return read(FindingSummary, query.order_by(found.id.desc()).limit(limit))
-
-
 def scanned_projects(account_id: int, limit: int) -> list[ScannedProject]:
     """Return up to `limit` projects of an account, the newest first."""
     return read(ScannedProject, _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit))
@@ -202,34 +165,8 @@ def scanned_project(project_id: int, account_id: int) -> ScannedProject:
     return found
 
 
-def _newest_of(project_id: int, severity: str, before: str, limit: int) -> Any:
-    """Return the query for the newest findings of a severity: an index has them in order by severity, not over all.
-
-    A severity is bounded, not equalled: only this index gives that order, and PostgreSQL does not read the newest findings
-    of every project, where it may find none.
-    """
-    shown = columns(FindingSummary, FindingRow, export_status=None)
-    query = FindingRow.select(*filter(None, shown)).where(
-        FindingRow.project == project_id,
-        FindingRow.severity >= severity,
-        Tuple(FindingRow.severity, FindingRow.id) < Tuple(severity, before),
-    )
-    newest = query.order_by(FindingRow.severity.desc(), FindingRow.id.desc()).limit(limit)
-    return Select((newest.alias("part"),), (SQL("*"),))
-
-
 def _projects(account_id: int) -> Any:
-    # The end of an index for each severity and project, however many findings there are.
-    newest = [
-        FindingRow.select(fn.MAX(FindingRow.id).alias("id")).where(
-            FindingRow.project == ProjectRow.id, FindingRow.severity == severity
-        )
-        for severity in SEVERITIES
-    ]
-    of_all = reduce(add, newest).alias("newest")
-    newest_id = Select((of_all,), (fn.MAX(of_all.c.id),))
-    shown = columns(ScannedProject, ProjectRow, newest_finding_id=newest_id)
-    return ProjectRow.select(*shown).where(ProjectRow.account == account_id)
+    return ProjectRow.select(*columns(ScannedProject, ProjectRow)).where(ProjectRow.account == account_id)
 
 
 def _mark_seen(

@@ -1,27 +1,40 @@
-"""`/console/findings`: scanner findings on the account's websites, with their exports, and how they become tickets."""
+"""`/console/findings`: what scans found on the account's websites, by any filter, and each finding with its history.
+
+The list with a rule, or with a page, is the page of that rule or page: it has their findings by state. The grouping of a
+project's tickets is set here, too.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import falcon
 
+from runtime.clock import utc_now
 from schemas.base.errors import Forbidden
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
+from schemas.findings.life_cycle import FindingState
 from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
+from service.console.untrusted_text import safe_link
+from service.console.wording import bounded
 from service.http.paging import read_page
 from service.operations import projects
 from storage.db import identifiers
-from storage.intake import findings
+from storage.intake import finding_history, finding_list, findings
+from storage.intake.finding_list import MOST_COUNTED, Finding
 from storage.intake.findings import ScannedProject
 
 #: Entries of the drop-down; the page of any other project is reachable by its number in the URL.
 MOST_PROJECTS: Final = 200
+#: Scan runs of a finding's history.
+MOST_RUNS: Final = 200
 
 #: What tickets are, by the grouping of their project.
 GROUPINGS: Final[Mapping[str, str]] = {
@@ -29,44 +42,73 @@ GROUPINGS: Final[Mapping[str, str]] = {
     TicketGrouping.FINDING.value: "one for each finding",
 }
 
-#: Whole numbers that fit a database's integer column.
-_PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
 
-
-class _ProjectIds(frozenset[str]):
-    """Contains every text that is well-formed as a project's id."""
+class _Texts(frozenset[str]):
+    """Contains every text: the form of the filters checks it."""
 
     def __contains__(self, text: object) -> bool:
-        return _PROJECT_ID.fullmatch(str(text)) is not None
+        return True
 
 
-_FILTERS: Final = {"project": _ProjectIds(), "severity": SEVERITIES}
+class _Digests(frozenset[str]):
+    """Contains every text that is well-formed as the digest of a page."""
+
+    def __contains__(self, text: object) -> bool:
+        return re.fullmatch("[0-9a-f]{32}", str(text)) is not None
+
+
+_FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _Texts()), "page": _Digests()}
 
 
 class FindingsPage(ConsolePage):
-    """Lists the findings of one project, newest first; the default is the project with the newest finding."""
+    """Lists findings, newest first."""
 
     path = f"{CONSOLE}/findings"
     template = "findings.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return one page of the findings. Raises NotFound for a project of another account."""
-        page = read_page(req, identifiers.FINDING, _FILTERS)
+        """Return one page of the findings. Raises ValidationFailed, NotFound for a project of another account."""
+        page, now = read_page(req, identifiers.FINDING, _FILTERS), utc_now()
+        query = _query(page.filters, user.account_id)
+        found = finding_list.list_page(query, now, page.fetch_limit, page.before)
         known = findings.scanned_projects(user.account_id, MOST_PROJECTS)
-        project = _choose(page.filters.get("project"), known, user.account_id)
-        if project is not None:
-            # The next page must show the same project, even if another one is scanned meanwhile.
-            page = replace(page, filters={**page.filters, "project": str(project.id)})
-        severity = page.filters.get("severity")
-        found = [] if project is None else findings.list_page(project.id, page.fetch_limit, page.before, severity)
+        project = _chosen(query, known, user.account_id)
+        of_page = page.filters.get("page")
         return {
             **list_content(page, found),
             "project": project,
             "projects": known if project is None or project in known else [*known, project],
-            "severity": severity,
+            "project_names": {each.id: each.name for each in known},
             "severities": SEVERITIES,
+            "states": [each.value for each in FindingState],
             "groupings": GROUPINGS,
             "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities,
+            "rule": page.filters.get("rule") if len(query.rules) == 1 else None,
+            "page_url": found[0].url if of_page and found else None,
+            "counts": _counts(query, page.filters) if query.rules or of_page else (),
+            "page_query": page_query,
+            "rule_query": rule_query,
+        }
+
+
+class FindingPage(ConsolePage):
+    """Shows one finding with its history over scan runs."""
+
+    path = f"{CONSOLE}/findings/{{finding_id}}"
+    template = "finding.html"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the finding, its project and its history. Raises NotFound."""
+        finding = finding_list.get(ids["finding_id"], user.account_id, utc_now())
+        runs = finding_history.list_runs(finding.id, MOST_RUNS + 1)
+        return {
+            "finding": finding,
+            "project": findings.scanned_project(finding.project_id, user.account_id),
+            "link": safe_link(finding.url),
+            "runs": runs[:MOST_RUNS],
+            "most_runs": MOST_RUNS if len(runs) > MOST_RUNS else None,
+            "page_query": page_query,
+            "rule_query": rule_query,
         }
 
 
@@ -82,12 +124,34 @@ class SetTicketGrouping(Action):
         project = projects.get(ids["project_id"], user.principal)
         grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
         projects.set_ticket_grouping(project.id, grouping, user.principal)
-        return Redirect(f"/findings?project={project.id}", "grouping_set")
+        return Redirect(f"/findings?project_id={project.id}", "grouping_set")
 
 
-def _choose(project_id: str | None, known: list[ScannedProject], account_id: int) -> ScannedProject | None:
-    """Return the project to show, or None if the account has none."""
-    if project_id is None:
-        return max(known, key=lambda project: (project.newest_finding_id or "", project.id), default=None)
-    among = [project for project in known if project.id == int(project_id)]
-    return among[0] if among else findings.scanned_project(int(project_id), account_id)
+def page_query(finding: Finding) -> str:
+    """Return the query of the list of all findings of a finding's page."""
+    return urlencode({"project_id": finding.project_id, "page": finding.page_digest})
+
+
+def rule_query(finding: Finding) -> str | None:
+    """Return the query of the list of all findings of a rule; None for a code that a list of codes would split."""
+    return None if "," in finding.rule or not finding.rule else urlencode({"rule": finding.rule})
+
+
+def _query(filters: Mapping[str, str], account_id: int) -> FindingQuery:
+    query = finding_query_from(filters, account_id)
+    return replace(query, pages=(filters["page"],)) if "page" in filters else query
+
+
+def _counts(query: FindingQuery, filters: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return each state with the number of its findings and the query of their list."""
+    counted = finding_list.count_by_state(query, utc_now())
+    return [(each.value, bounded(counted[each], MOST_COUNTED), urlencode({**filters, "state": each})) for each in counted]
+
+
+def _chosen(query: FindingQuery, known: list[ScannedProject], account_id: int) -> ScannedProject | None:
+    """Return the project that the list is of, or the only one of the account."""
+    if len(query.project_ids) != 1:
+        return known[0] if len(known) == 1 and not query.project_ids else None
+    [project_id] = query.project_ids
+    among = [project for project in known if project.id == project_id]
+    return among[0] if among else findings.scanned_project(project_id, account_id)

@@ -1,21 +1,27 @@
-"""Where a ticket's findings are, as rows and tickets show it: hosts, pages, and a location on each."""
+"""Where a ticket's findings are, as rows and tickets show it: hosts, pages, a location on each, and which are fixed."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from schemas.exports.record import Export
+from storage.intake import finding_history
+from storage.intake.finding_history import PlaceFinding
 
 #: Paths that one line of a row has room for.
 _FEW_PATHS: Final = 2
+#: Findings that are compared with the places of a ticket, of which there are fewer.
+_MOST_FINDINGS: Final = 500
 
 
 class TicketPlace(NamedTuple):
-    """One place of a ticket; `page` is the URL without its origin."""
+    """One place of a ticket; `page` is the URL without its origin. The finding is one that is not fixed, if there is one."""
 
     url: str
     page: str
     location: str
+    finding_id: str | None = None
+    is_fixed: bool = False
 
 
 def places_of(export: Export) -> list[TicketPlace]:
@@ -26,6 +32,18 @@ def places_of(export: Export) -> list[TicketPlace]:
         return [_place(each.get("url"), each.get("location")) for each in listed if isinstance(each, dict)]
     url = export.ticket.get("page_url")
     return [_place(url, evidence.get("location"))] if url else []
+
+
+def places_with_findings(export: Export) -> list[TicketPlace]:
+    """Return the places of a ticket, each with its finding where the ticket still has it; a query."""
+    places = places_of(export)
+    if export.findings is None or not places:
+        return places
+    urls = {place.url for place in places}
+    found = finding_history.list_of_exports(export.siblings or (export.id,), urls, _MOST_FINDINGS)
+    # Of several at one place, the last one counts.
+    by_place = {(each.page_url, each.location): each for each in sorted(found, key=lambda each: each.fixed_at is None)}
+    return [_with_finding(place, by_place.get((place.url, place.location))) for place in places]
 
 
 def row_line(export: Export) -> str:
@@ -42,6 +60,10 @@ def row_line(export: Export) -> str:
         "edited" if export.original_ticket is not None else "",
     ]
     return " · ".join(filter(None, parts))
+
+
+def _with_finding(place: TicketPlace, found: PlaceFinding | None) -> TicketPlace:
+    return place if found is None else place._replace(finding_id=found.id, is_fixed=found.fixed_at is not None)
 
 
 def _pages(pages: Sequence[str], total: int) -> str:

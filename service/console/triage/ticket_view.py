@@ -12,7 +12,7 @@ from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from service.console.finding_details import finding_details
 from service.console.sessions import ConsoleUser
-from service.console.triage.places import places_of
+from service.console.triage.places import places_with_findings
 from service.console.untrusted_text import pretty, pretty_body, safe_link
 from storage.exports import queries
 from storage.exports.queries import FrozenBody
@@ -66,7 +66,7 @@ def ticket_content(
         "refresh_s": REFRESH_S.get(export.status),
         "redacted_at": frozen.redacted_at,
         "details": finding_details(export, artifacts_base_url),
-        "places": places_of(export),
+        "places": places_with_findings(export),
         "few_places": FEW_PLACES,
         "sources": SOURCES,
         **_status_help(export),

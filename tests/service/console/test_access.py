@@ -16,13 +16,14 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
+from schemas.intake.scanner import PostbackForm
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch, RuleRequest
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
 from storage.accounts import tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
-from storage.db.engine import execute
+from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.exports.rules import approval_rules
 from storage.triage import bulk_jobs
@@ -39,6 +40,8 @@ from tests.support.factories import (
     make_session,
     make_settings,
     make_target,
+    postback,
+    record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
@@ -92,6 +95,7 @@ ROWS: Final = [
     AccessRow("GET", "/recoveries"),
     AccessRow("GET", "/recoveries/{recovery_id}"),
     AccessRow("GET", "/findings"),
+    AccessRow("GET", "/findings/{finding_id}"),
     AccessRow("POST", "/projects/{project_id}/grouping", fields={"ticket_grouping": "finding"}),
     AccessRow("GET", "/report-uploads"),
     # A form without a file.
@@ -180,6 +184,12 @@ def make_rule(customer: Customer) -> str:
     return approval_rules.create(customer.account_id, request, customer.user_id, utc_now(), "user:test").id
 
 
+def make_finding(customer: Customer) -> str:
+    """Store a finding of the customer's project; return its id."""
+    record_postback(PostbackForm().read(postback(1)), customer.project_id)
+    return str(rows("SELECT id FROM findings")[0][0])
+
+
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
@@ -195,6 +205,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "rule_id": make_rule(customer),
         "upload_id": make_report_upload(customer).id,
         "project_id": str(PROJECT_ID),
+        "finding_id": make_finding(customer),
     }
     return AccessScene(client, customer, make_customer(), ids)
 

@@ -71,6 +71,7 @@ IDS: Final = {
     "job_id": "SELECT id FROM bulk_jobs ORDER BY id DESC LIMIT 1",
     "upload_id": "SELECT id FROM report_uploads ORDER BY id DESC LIMIT 1",
     "rule_id": "SELECT id FROM approval_rules ORDER BY id DESC LIMIT 1",
+    "finding_id": "SELECT id FROM findings ORDER BY id DESC LIMIT 1",
     "session_id": "SELECT id FROM console_sessions ORDER BY id DESC LIMIT 1",
     "attempted_id": "SELECT export_id FROM attempts ORDER BY started_at DESC LIMIT 1",
 }
@@ -190,7 +191,7 @@ def _furnish(*, is_furnished: bool) -> tuple[str, int]:
         make_exports(customer, 60)
         make_failed(customer, target.id, 3)
         _attempt(make_approved(customer, target.id, utc_now()))
-        for table in ("projects", "targets", "exports", "bulk_jobs", "approval_rules", "report_uploads"):
+        for table in ("projects", "targets", "exports", "findings", "bulk_jobs", "approval_rules", "report_uploads"):
             execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     return tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1], customer.account_id
 

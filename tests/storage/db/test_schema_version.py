@@ -99,6 +99,7 @@ ALL_MIGRATIONS: Final = [
     "0018_finding_life_cycle",
     "0019_audit_chain",
     "0020_ticket_events",
+    "0022_finding_pages",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

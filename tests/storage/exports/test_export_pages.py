@@ -13,7 +13,6 @@ from storage.db.engine import database as bound
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import attempts, queries, transitions
 from storage.exports.search import export_list
-from storage.intake import findings
 from storage.targets import summaries
 from tests.support.factories import (
     NOW,
@@ -133,24 +132,6 @@ def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
         statement = asked(export_list.list_page, wanted, ExportSort.NEWEST, 51, after)
         assert indexes <= indexes_read(statement), wanted
         require_no_scan(statement)
-
-
-@pytest.mark.parametrize("severity", [None, "low", "high", "critical"])
-def test_findings_are_read_from_the_index_of_their_severity(severity: str | None, crowded: tuple[Customer, str]) -> None:
-    customer, _ = crowded
-    statement = asked(findings.list_page, customer.project_id, 51, None, severity)
-    assert "findings_severity" in indexes_read(statement)
-    assert not read_whole(statement, {"findings"}), "\n".join([statement.sql, *plan_of(statement)])
-
-
-def test_the_newest_finding_of_a_project_is_the_end_of_an_index(crowded: tuple[Customer, str]) -> None:
-    customer, _ = crowded
-    statement = asked(findings.scanned_projects, customer.account_id, 200)
-    assert "findings_severity" in indexes_read(statement)
-    plan = "\n".join(plan_of(statement))
-    # SQLite tells no direction; of an index that begins with the project and the severity, MAX takes the last entry.
-    assert ("project_id=? AND severity=?" if is_sqlite() else "Index Only Scan Backward") in plan
-    assert "Seq Scan on findings" not in plan
 
 
 def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> None:

@@ -302,28 +302,11 @@ def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_
 # --- read back ----------------------------------------------------------------
 
 
-def test_findings_are_read_back_newest_first_with_their_exports(customer: Customer) -> None:
-    first = post(customer, scan_run_id=1, issues=[issue("a", severity="low")])
-    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="high"), issue("a", severity="low")])
-    post(make_customer(), later(2), scan_run_id=3, issues=issues("c"))
-    [newer, older] = findings.list_page(customer.project_id, 10)
-    assert (newer.code, newer.severity, newer.times_seen, newer.first_seen_at) == ("b", "high", 1, later(1))
-    assert (older.code, older.times_seen, older.first_seen_at, older.last_seen_at) == ("a", 2, NOW, later(1))
-    assert (older.export_id, older.export_status) == (first.ticket_exports[0], "prepared")
-    assert findings.list_page(customer.project_id, 1) == [newer]
-    assert findings.list_page(customer.project_id, 10, newer.id) == [older]
-    assert findings.list_page(customer.project_id, 10, severity="low") == [older]
-    assert findings.list_page(customer.project_id, 10, older.id, "low") == []
-
-
-def test_projects_are_reported_with_their_newest_finding(customer: Customer) -> None:
-    post(customer, scan_run_id=1, issues=[issue("a", severity="critical")])
-    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="info")])
-    [newest, _] = findings.list_page(customer.project_id, 10)
+def test_projects_are_read_back_newest_first(customer: Customer) -> None:
     quiet = projects.add_project("Quiet", customer.account_id, NOW)
     [second, first] = findings.scanned_projects(customer.account_id, 10)
-    assert (first.id, first.newest_finding_id) == (customer.project_id, newest.id)
-    assert second == findings.ScannedProject(quiet.id, "Quiet", TicketGrouping.RULE, None)
+    assert (first.id, first.ticket_grouping) == (customer.project_id, TicketGrouping.FINDING)
+    assert second == findings.ScannedProject(quiet.id, "Quiet", TicketGrouping.RULE)
     assert findings.scanned_projects(customer.account_id, 1) == [second]
     assert findings.scanned_project(customer.project_id, customer.account_id) == first
     with pytest.raises(NotFound):

@@ -26,19 +26,24 @@ def scanned(project_id: int, scan_run_id: int, *issues: Any, minutes: int = 0) -
     return list(record_postback(posted, project_id, NOW + timedelta(minutes=minutes)).ticket_exports)
 
 
+#: The title of a row, in the link to its finding.
+TITLE = re.compile(r'<tr>\n<td><a href="/console/findings/fnd_[0-9A-Z]{26}"><bdi>([^<]*)</bdi>')
+
+
 def titles(page: Result) -> list[str]:
-    return [unescape(title) for title in re.findall(r"<tr>\n<td><bdi>([^<]*)</bdi>", page.text)]
+    return [unescape(title) for title in TITLE.findall(page.text)]
 
 
 def test_a_finding_is_listed_with_its_export(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = scanned(customer.project_id, 1, issue("img-alt", title="No alternative text", severity="critical"))
     scanned(customer.project_id, 2, issue("img-alt", title="No alternative text", severity="critical"), minutes=5)
     page = person.get("/findings")
-    [row] = re.findall(r"<tr>\n<td><bdi>.*?</tr>", page.text, re.DOTALL)
+    [row] = re.findall(r"<tr>\n<td><a href=.*?</tr>", page.text, re.DOTALL)
     for expected in (
         "No alternative text",
         "img-alt",
-        "critical",
+        "Critical",
+        '<span class="status bad">open</span>',
         "https://shop.example/",
         "12:00:00 UTC",
         "12:05:00 UTC",
@@ -51,17 +56,13 @@ def test_a_finding_is_listed_with_its_export(person: ConsoleBrowser, customer: C
     assert "<td></td>" in person.get("/findings").text
 
 
-def test_the_project_with_the_newest_finding_is_shown_unless_one_is_named(
-    person: ConsoleBrowser, customer: Customer
-) -> None:
+def test_findings_of_all_projects_are_shown_unless_one_is_chosen(person: ConsoleBrowser, customer: Customer) -> None:
     other = make_project(customer)
     assert 'data-state="unused"' in person.get("/findings").text
     scanned(other, 1, issue("a", title="Of the other"), minutes=1)
     scanned(customer.project_id, 2, issue("b", title="Of the first"))
-    assert titles(person.get("/findings")) == ["Of the other"]
-    scanned(customer.project_id, 3, issue("c", title="Newer of the first"), minutes=2)
-    assert titles(person.get("/findings")) == ["Newer of the first", "Of the first"]
-    page = person.get("/findings", f"project={other}&severity=&cursor=")
+    assert titles(person.get("/findings")) == ["Of the other", "Of the first"]
+    page = person.get("/findings", f"project_id={other}&severity=&cursor=")
     assert titles(page) == ["Of the other"]
     assert f'<option value="{other}" selected>' in page.text
 
@@ -71,12 +72,75 @@ def test_findings_are_listed_by_severity(person: ConsoleBrowser, customer: Custo
     assert {*titles(person.get("/findings"))} == {*SEVERITIES}
     for severity in SEVERITIES:
         assert titles(person.get("/findings", f"severity={severity}")) == [severity]
+        assert titles(person.get("/findings", f"rule={severity}&q={severity}&host=shop.example")) == [severity]
+    assert titles(person.get("/findings", "state=fixed")) == titles(person.get("/findings", "host=other.example")) == []
+
+
+def linked(page: Result, text: str) -> str:
+    """Return the query of the link to a list with a text."""
+    [query] = {unescape(query) for query in re.findall(rf'href="/console/findings\?([^"]+)">{text}', page.text)}
+    return query
+
+
+def test_a_rule_and_a_page_have_their_findings_by_state(person: ConsoleBrowser, customer: Customer) -> None:
+    scanned(customer.project_id, 1, issue("a", title="First"), issue("b", title="Second"))
+    about = PostbackForm().read(
+        postback(2, [issue("a", title="Third")], page={"url": "https://shop.example/about?utm_source=x"})
+    )
+    record_postback(about, customer.project_id, NOW + timedelta(minutes=2))
+    for run in (3, 4):
+        scanned(customer.project_id, run, issue("b", title="Second"), minutes=run)
+    of_rule = person.get("/findings", linked(person.get("/findings"), "<code>a</code>"))
+    assert titles(of_rule) == ["Third", "First"]
+    assert "<h2>Rule <code>a</code></h2>" in of_rule.text
+    assert titles(person.get("/findings", linked(of_rule, "1 fixed"))) == ["First"]
+    of_page = person.get("/findings", linked(person.get("/findings"), "<bdi>https://shop.example/</bdi>"))
+    assert titles(of_page) == ["Second", "First"]
+    assert "<h2>Page <bdi>https://shop.example/</bdi></h2>" in of_page.text
+    assert titles(person.get("/findings", linked(of_page, "1 open"))) == ["Second"]
+    assert person.get("/findings", "page=CANARY").status_code == 422
+
+
+def test_a_finding_is_shown_with_its_history_and_its_ticket(person: ConsoleBrowser, customer: Customer) -> None:
+    [export_id] = scanned(customer.project_id, 1, issue("a", title="Heading"))
+    for run in (2, 3):
+        scanned(customer.project_id, run, minutes=run)
+    scanned(customer.project_id, 4, issue("a", title="Heading"), minutes=4)
+    [finding_id] = re.findall(r"/console/findings/(fnd_[0-9A-Z]{26})", person.get("/findings").text)
+    execute("UPDATE findings SET page_url = 'javascript:alert(1)'")
+    page = person.get(f"/findings/{finding_id}")
+    runs = re.findall(r'<tr><td>(\d)</td><td><time.*?<span class="status \w+">(\w+)</span>', page.text)
+    assert runs == [("4", "reopened"), ("3", "fixed"), ("2", "missed"), ("1", "seen")]
+    assert (
+        f'<a href="/console/exports/{export_id}">Open the ticket</a> <span class="status calm">prepared</span>' in page.text
+    )
+    assert "reopened 1 time<" in page.text
+    assert (page.text.count("javascript:alert(1)"), 'href="javascript' in page.text) == (1, False)
+    assert person.get("/findings/fnd_1").status_code == 404
+
+
+def test_the_places_of_a_ticket_lead_to_their_findings_and_say_which_are_fixed(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    [export_id] = scanned(customer.project_id, 1, issue("a", location="h1"), issue("a", location="h2"))
+    for run in (2, 3):
+        scanned(customer.project_id, run, issue("a", location="h2"), minutes=run)
+    found = dict(rows("SELECT location, id FROM findings"))
+    page = person.get(f"/exports/{export_id}").text
+    place = r'<li><a class="page" href="/console/findings/(\w+)"><bdi>/</bdi></a><code><bdi>(h\d)</bdi></code>(.*?)</li>'
+    assert re.findall(place, page) == [
+        (found["h1"], "h1", ' <span class="status good">fixed</span>'),
+        (found["h2"], "h2", ""),
+    ]
+    assert "1 of 2 fixed" in page
+    assert "1 of 2 fixed" in person.get("/inbox").text
 
 
 def test_the_pages_of_a_list_follow_one_another_in_their_project(person: ConsoleBrowser, customer: Customer) -> None:
     for number in range(5):
         scanned(customer.project_id, number + 1, issue(f"r{number}", title=f"No. {number}", severity="high"), minutes=number)
-    query, seen = "severity=high&limit=2", []
+    query, seen = f"severity=high&limit=2&project_id={customer.project_id}", []
     while query:
         page = person.get("/findings", query)
         seen += titles(page)
@@ -92,7 +156,7 @@ def test_an_empty_list_says_what_to_do(person: ConsoleBrowser, customer: Custome
     assert "/api/scanner/results" in page.text
     scanned(customer.project_id, 1, issue(severity="high"))
     assert 'data-state="filtered"' in person.get("/findings", "severity=low").text
-    assert 'data-state="unused"' in person.get("/findings", f"project={make_project(customer)}").text
+    assert 'data-state="filtered"' in person.get("/findings", f"project_id={make_project(customer)}").text
     execute("DELETE FROM grants")
     for table in ("exports", "finding_sightings", "findings", "page_results", "scan_runs", "projects"):
         execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
@@ -102,13 +166,13 @@ def test_an_empty_list_says_what_to_do(person: ConsoleBrowser, customer: Custome
 def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBrowser) -> None:
     for query, named in [
         ("severity=CANARY", "/severity"),
-        ("project=CANARY", "/project"),
-        ("project=0", "/project"),
-        ("project=-1", "/project"),
-        ("project=1&project=2", "/project"),
-        (f"project={'9' * 5000}", "/project"),
-        ("project=9999999999", "/project"),  # beyond a database's number
-        ("project=%D9%A1", "/project"),  # a digit of another script
+        ("project_id=CANARY", "/project_id"),
+        ("project_id=0", "/project_id"),
+        ("project_id=-1", "/project_id"),
+        ("project_id=1&project_id=2", "/project_id"),
+        (f"project_id={'9' * 5000}", "/project_id"),
+        ("project_id=9999999999", "/project_id"),  # beyond a database's number
+        ("project_id=%D9%A1", "/project_id"),  # a digit of another script
         (f"cursor={'CANARY' * 1000}", "/cursor"),
         ("cursor=MTpleHBfMDFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE", "/cursor"),  # an export's
     ]:
@@ -120,7 +184,7 @@ def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer:
     strange = make_customer()
     scanned(strange.project_id, 1, issue(title="Not ours"), minutes=60)
     for project_id in (strange.project_id, 999_999_999):
-        page = person.get("/findings", f"project={project_id}")
+        page = person.get("/findings", f"project_id={project_id}")
         assert (page.status_code, "no such project" in page.text, "Not ours" in page.text) == (404, True, False)
     page = person.get("/findings")
     assert (titles(page), f'value="{strange.project_id}"' in page.text) == ([], False)
@@ -130,8 +194,8 @@ def test_a_project_that_is_not_offered_is_reached_by_its_number(person: ConsoleB
     scanned(customer.project_id, 1, issue(title="Of the oldest"))
     for _ in range(findings_page.MOST_PROJECTS):
         make_project(customer, is_granted=False)
-    assert titles(person.get("/findings")) == []
-    page = person.get("/findings", f"project={customer.project_id}")
+    assert f'<option value="{customer.project_id}"' not in person.get("/findings").text
+    page = person.get("/findings", f"project_id={customer.project_id}")
     assert titles(page) == ["Of the oldest"]
     assert f'<option value="{customer.project_id}" selected>' in page.text
 
@@ -158,7 +222,7 @@ def test_what_a_scanner_wrote_is_text(person: ConsoleBrowser, customer: Customer
 def test_the_grouping_of_a_project_is_set(person: ConsoleBrowser, customer: Customer) -> None:
     manager = ConsoleBrowser(person.client)
     manager.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_ACCOUNT))
-    path, query = f"/projects/{customer.project_id}/grouping", f"project={customer.project_id}"
+    path, query = f"/projects/{customer.project_id}/grouping", f"project_id={customer.project_id}"
     page = manager.get("/findings", query).text
     assert f'action="/console{path}"' in page
     assert '<option value="finding" selected>one for each finding</option>' in page
