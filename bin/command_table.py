@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 
 
 class Summary(NamedTuple):
-    """The first sentence of a command's help; `commands` are those of a group."""
+    """The first sentence of a command's help; `commands` are those of a group, `default` the one that options alone mean."""
 
     text: str
     commands: "dict[str, Summary] | None" = None
+    default: str | None = None
 
 
 COMMAND_TABLE: Final[dict[str, Summary]] = {
@@ -46,8 +47,12 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "report": Summary(
-        "Manage reports; a grant can be limited to one report of a project.",
-        {"add": Summary("Create a report.")},
+        "Write a report of a project's findings; manage reports, to one of which a grant can be limited.",
+        {
+            "write": Summary("Write all findings of a project to one file; `write` may be left out."),
+            "add": Summary("Create a report."),
+        },
+        default="write",
     ),
     "scan-run": Summary(
         "Manage scan runs, which assign scanner results to a project.",

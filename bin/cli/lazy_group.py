@@ -12,10 +12,24 @@ from bin.command_table import Summary
 class LazyGroup(click.Group):
     """Lists `table`; the command NAME is imported from `bin.commands.NAME`, or from the module of the group `within`."""
 
-    def __init__(self, *args: Any, table: dict[str, Summary], within: tuple[str, ...] = (), **attributes: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        table: dict[str, Summary],
+        within: tuple[str, ...] = (),
+        default: str | None = None,
+        **attributes: Any,
+    ) -> None:
         super().__init__(*args, **attributes)
         self._table = table
         self._within = within
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; options that begin them, but for help, are those of the default command."""
+        if self._default and args and args[0].startswith("--") and args[0] not in ctx.help_option_names:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
@@ -28,7 +42,7 @@ class LazyGroup(click.Group):
             return None
         path = (*self._within, cmd_name)
         if summary.commands is not None:
-            return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path)
+            return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path, default=summary.default)
         return load(path)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

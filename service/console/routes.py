@@ -14,7 +14,7 @@ from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage, ExportReceipt
 from service.console.pages.exports import ExportsPage
-from service.console.pages.findings import FindingPage, FindingsPage, SetTicketGrouping
+from service.console.pages.findings import FindingPage, FindingReport, FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
 from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
@@ -98,6 +98,7 @@ class Console:
             Split(layout, exports),
             EditPage(layout, exports),
             FindingsPage(layout),
+            FindingReport(layout),
             FindingPage(layout),
             SetTicketGrouping(layout),
             UploadReportPage(layout, operations.report_uploads),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Select, fn
+from peewee import JOIN, SQL, Case, Select, fn
 
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import to_ms
@@ -46,6 +46,7 @@ class Finding:
     ticket_status: ExportStatus | None
     #: The page, as `schemas.intake.page_url` identifies it.
     page_digest: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class _Row:
     times_reopened: int
     times_seen: int
     page_digest: str
+    fingerprint: str
     ticket_id: str | None
     ticket_status: ExportStatus | None
     snoozed_at: datetime | None
@@ -91,6 +93,7 @@ class _Row:
             ticket_export_id=self.ticket_id,
             ticket_status=self.ticket_status,
             page_digest=self.page_digest,
+            fingerprint=self.fingerprint,
         )
 
 
@@ -100,6 +103,24 @@ def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None
     ids = union([part.order_by(FindingRow.id.desc()) for part in parts], limit)
     found = _findings().where(FindingRow.id.in_(ids.order_by(SQL("id DESC")).limit(limit)))
     return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
+
+
+def list_severity(project_id: int, severity: str, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
+    """Return up to `limit` findings of a project with a severity, the newest first, older than the finding `before`."""
+    f = FindingRow
+    found = _findings().where(f.project == project_id, f.severity == severity, f.id < (before or _AFTER_ALL))
+    return [each.finding(now) for each in read(_Row, found.order_by(f.id.desc()).limit(limit))]
+
+
+def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], int]:
+    """Return how many findings of a project have each severity and state; it reads all of them."""
+    f, x = FindingRow, ExportRow
+    [is_snoozed], [is_dismissed] = (_of_states({each}, now) for each in (FindingState.SNOOZED, FindingState.DISMISSED))
+    cases = [(f.fixed_at.is_null(False), FindingState.FIXED), (is_dismissed, FindingState.DISMISSED)]
+    state = Case(None, [*cases, (is_snoozed, FindingState.SNOOZED)], FindingState.OPEN).alias("state")
+    found = f.select(f.severity, state, fn.COUNT(SQL("1"))).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
+    counted: Any = found.where(f.project == project_id).group_by(f.severity, SQL("state")).tuples()
+    return {(severity, FindingState(name)): int(number) for severity, name, number in counted}
 
 
 def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, int]:

@@ -20,14 +20,15 @@ from tests.docs.names import LEAVES, command_lines, error_in_command, flags, spl
 #: Commands that print no records, or JSON alone.
 WITHOUT_JSON: Final = {
     *(("init",), ("run",), ("serve",), ("work",), ("completion",), ("demo",)),
-    *(("compliance", "export"), ("audit", "export"), ("receipt", "show")),
+    *(("compliance", "export"), ("audit", "export"), ("receipt", "show"), ("report", "write")),
 }
 
 #: Public commands and options that must not disappear.
 PROMISED: Final = """
     init, run, serve, work, migrate --check,
     account add --no-webhooks, account set --webhooks, user add --account, user list,
-    user disable, user enable, user remove, project add --account --shop-domain, report add --project,
+    user disable, user enable, user remove, project add --account --shop-domain,
+    report write --project --format --output, report add --project,
     scan-run add --project --id, grant add --user --project --report, grant list,
     grant remove --user --project --report,
     token create --user --kind --ability --name --expires-days, token list, token revoke --user,

@@ -22,6 +22,7 @@ def _list_of(items: dict[str, Any], **bounds: Any) -> dict[str, Any]:
 
 
 _TEXT: Final = {"type": "string"}
+_LINE: Final = {"type": "integer", "minimum": 1}
 _MESSAGE: Final = _closed(("text",), text=_TEXT)
 _RULE: Final = _closed(
     ("id",),
@@ -29,11 +30,14 @@ _RULE: Final = _closed(
     shortDescription=_MESSAGE,
     fullDescription=_MESSAGE,
     defaultConfiguration=_closed(level=_LEVEL),
+    help=_MESSAGE,
     properties=_PROPERTIES,
 )
 _LOCATION: Final = _closed(
     physicalLocation=_closed(
-        ("artifactLocation",), artifactLocation=_closed(uri={"type": "string", "format": "uri-reference"})
+        ("artifactLocation",),
+        artifactLocation=_closed(uri={"type": "string", "format": "uri-reference"}),
+        region=_closed(startLine=_LINE, startColumn=_LINE, endLine=_LINE, endColumn=_LINE),
     ),
     logicalLocations=_list_of(_closed(fullyQualifiedName=_TEXT, kind=_TEXT), uniqueItems=True),
 )
@@ -45,6 +49,7 @@ _RESULT: Final = _closed(
     message=_MESSAGE,
     locations=_list_of(_LOCATION),
     partialFingerprints={"type": "object", "additionalProperties": _TEXT},
+    properties=_PROPERTIES,
 )
 _RUN: Final = _closed(
     ("tool",),

@@ -6,35 +6,17 @@ Events of tickets have those of CloudEvents alone: SARIF has results of scans, a
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from schemas.base.strict_json import canonical
-from schemas.base.ticket_event_types import TicketEventType
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.exports.group_ticket import is_group
+from schemas.findings.sarif import LEVELS, logical_locations, sarif_log, sarif_rule, uri_of
 from schemas.targets.webhook_options import BodyFormat
 
 #: Event types are reverse domain names by convention; ours is followed by the `type` of the body.
 _EVENT_TYPE_PREFIX: Final = "io.riskrelay."
-#: Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sarif-v2.1.0-errata01-os-complete.html
-_SARIF_SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS: Final[Mapping[str, str]] = {
-    "critical": "error",
-    "high": "error",
-    "medium": "warning",
-    "low": "note",
-    "info": "note",
-}
-#: Scores by which consumers tell critical from high, within the ranges that they share.
-_SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
-
-_TICKET_EVENTS: Final = frozenset(TicketEventType)
-
-#: What a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.
-_URI_CHARACTERS: Final = "%:/?#@!$&'()*+,;=~"
-_BARE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class FormattedBody(NamedTuple):
@@ -79,7 +61,7 @@ def _attributes(event: Mapping[str, Any]) -> dict[str, str]:
 
 def _sarif(body: bytes) -> FormattedBody:
     event = json.loads(body)
-    if event["type"] in _TICKET_EVENTS:
+    if event["type"] in ALL_EVENTS:
         return _as_it_is(body)
     ticket = event.pop("ticket", None)
     driver: dict[str, Any] = {"name": "RiskRelay"}
@@ -94,24 +76,15 @@ def _sarif(body: bytes) -> FormattedBody:
         driver["rules"] = [rule]
         run["results"] = [_result(rule, ticket, place) for place in _places(ticket)]
         event["evidence"] = {name: value for name, value in ticket["evidence"].items() if name != "places"}
-    log: dict[str, Any] = {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
-    return FormattedBody(canonical(log), {"Content-Type": "application/sarif+json"})
+    return FormattedBody(canonical(sarif_log([run])), {"Content-Type": "application/sarif+json"})
 
 
 def _rule(ticket: Mapping[str, Any], source: str) -> dict[str, Any]:
     code = ticket["evidence"].get("rule")
     # A title of a rule without a code would be another rule for every ticket.
-    return {
-        "id": code if isinstance(code, str) and code else source,
-        "shortDescription": {"text": ticket["title"]},
-        "fullDescription": {"text": ticket["description"] or ticket["title"]},
-        "defaultConfiguration": {"level": _LEVELS[ticket["severity"]]},
-        "properties": {
-            "tags": sorted({*ticket["labels"]}),
-            "security-severity": _SCORES[ticket["severity"]],
-            "severity": ticket["severity"],
-        },
-    }
+    rule_id = code if isinstance(code, str) and code else source
+    text = ticket["description"] or ticket["title"]
+    return sarif_rule(rule_id, ticket["title"], text, ticket["severity"], ticket["labels"])
 
 
 def _places(ticket: Mapping[str, Any]) -> list[tuple[str | None, str]]:
@@ -125,21 +98,17 @@ def _places(ticket: Mapping[str, Any]) -> list[tuple[str | None, str]]:
 
 def _result(rule: Mapping[str, Any], ticket: Mapping[str, Any], place: tuple[str | None, str]) -> dict[str, Any]:
     url, location = place
-    physical = {"physicalLocation": {"artifactLocation": {"uri": _uri(url)}}} if url else {}
-    logical = {"logicalLocations": [{"fullyQualifiedName": location, "kind": "element"}]} if location else {}
+    physical = {"physicalLocation": {"artifactLocation": {"uri": uri_of(url)}}} if url else {}
+    logical = logical_locations(location)
     identity = hashlib.sha256(canonical([rule["id"], url, location])).hexdigest()
     return {
         "ruleId": rule["id"],
         "ruleIndex": 0,
-        "level": _LEVELS[ticket["severity"]],
+        "level": LEVELS[ticket["severity"]],
         "message": {"text": ticket["title"]},
         **({"locations": [{**physical, **logical}]} if url or location else {}),
         "partialFingerprints": {"riskrelayPlace/v1": identity},
     }
-
-
-def _uri(url: str) -> str:
-    return quote(_BARE_PERCENT.sub("%25", url), safe=_URI_CHARACTERS)
 
 
 _FORMS: Final[Mapping[BodyFormat, Callable[[bytes], FormattedBody]]] = {

@@ -7,13 +7,14 @@ project's tickets is set here, too.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from tempfile import SpooledTemporaryFile
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Forbidden
+from schemas.base.errors import Forbidden, NotFound
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.findings.life_cycle import FindingState
@@ -25,7 +26,8 @@ from service.console.sessions import ConsoleUser
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
 from service.http.paging import read_page
-from service.operations import projects
+from service.operations import finding_reports, projects
+from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.db import identifiers
 from storage.intake import finding_history, finding_list, findings
 from storage.intake.finding_list import MOST_COUNTED, Finding
@@ -33,6 +35,10 @@ from storage.intake.findings import ScannedProject
 
 #: Entries of the drop-down; the page of any other project is reachable by its number in the URL.
 MOST_PROJECTS: Final = 200
+#: Findings of a download that has all of them; it takes a few seconds, and a worker of the service does nothing else.
+MOST_DOWNLOADED: Final = 25_000
+#: Bytes of a download beyond which it is written to a file.
+MOST_IN_MEMORY: Final = 1 << 20
 #: Scan runs of a finding's history.
 MOST_RUNS: Final = 200
 
@@ -81,6 +87,7 @@ class FindingsPage(ConsolePage):
             "project_names": {each.id: each.name for each in known},
             "severities": SEVERITIES,
             "states": [each.value for each in FindingState],
+            "formats": [each.value for each in ReportFormat],
             "groupings": GROUPINGS,
             "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities,
             "rule": page.filters.get("rule") if len(query.rules) == 1 else None,
@@ -110,6 +117,32 @@ class FindingPage(ConsolePage):
             "page_query": page_query,
             "rule_query": rule_query,
         }
+
+
+class FindingReport(ConsolePage):
+    """Downloads a report of a project's findings, as the command `report` writes it."""
+
+    path = f"{CONSOLE}/projects/{{project_id}}/report/{{report_format}}"
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Respond with the file. Raises NotFound, and ValidationFailed where there are too many findings."""
+        user = self._layout.gate.authenticate(req, resp)
+        project = projects.get(ids["project_id"], user.principal)
+        if ids["report_format"] not in {*ReportFormat}:
+            raise NotFound("There is no such format.")
+        wanted = ReportFormat(ids["report_format"])
+        parts = finding_reports.report(project, wanted, utc_now(), MOST_DOWNLOADED)
+        # Written before the response begins, so that a failure is an error page and not half a file.
+        file = SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - the server closes it
+        for part in parts:
+            file.write(part.encode())
+        length = file.tell()
+        file.seek(0)
+        resp.content_type = MEDIA_TYPES[wanted]
+        resp.downloadable_as = f"findings-{project.id}.{wanted}"
+        resp.set_stream(file, length)
+
+    on_head = on_get
 
 
 class SetTicketGrouping(Action):

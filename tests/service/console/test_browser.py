@@ -24,6 +24,7 @@ from schemas.base.timestamps import to_ms
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.navigation import MENU
 from service.console.pages.export import ExportReceipt
+from service.console.pages.findings import FindingReport
 from service.console.pages.sign_in import SignIn
 from storage.accounts import audit_log, tokens
 from storage.accounts.audit_log import AuditEntry
@@ -87,8 +88,9 @@ def _kinds(of: type[ConsolePage]) -> Iterator[type[ConsolePage]]:
         yield from _kinds(kind)
 
 
-#: What is looked at, beneath the console; a receipt is downloaded.
-_PAGES: Final = {kind.path for kind in _kinds(ConsolePage) if hasattr(kind, "path")} - {ExportReceipt.path}
+#: What is looked at, beneath the console; a receipt and a report are downloaded.
+_DOWNLOADS: Final = {ExportReceipt.path, FindingReport.path}
+_PAGES: Final = {kind.path for kind in _kinds(ConsolePage) if hasattr(kind, "path")} - _DOWNLOADS
 PATHS: Final = sorted(path.removeprefix(CONSOLE) for path in _PAGES)
 PLAIN: Final = [*(path for path in PATHS if "{" not in path), "/targets/add?provider=jira"]
 

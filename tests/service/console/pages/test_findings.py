@@ -5,12 +5,14 @@ from datetime import timedelta
 from html import unescape
 from typing import Any
 
+import pytest
 from falcon.testing import Result
 
 from schemas.base.principal import Ability
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
+from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows
 from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
@@ -216,6 +218,30 @@ def test_what_a_scanner_wrote_is_text(person: ConsoleBrowser, customer: Customer
         assert live not in page.text.partition("<main")[2]
     assert "C" * 100 in page.text
     assert "W" * 240 in page.text
+
+
+@on_sqlite
+@pytest.mark.parametrize("wanted", list(ReportFormat))
+def test_a_report_is_downloaded(person: ConsoleBrowser, customer: Customer, wanted: ReportFormat) -> None:
+    scanned(customer.project_id, 1, issue("img-alt", title=MARKUP))
+    assert f'href="/console/projects/{customer.project_id}/report/{wanted}" download' in person.get("/findings").text
+    answer = person.get(f"/projects/{customer.project_id}/report/{wanted}")
+    assert answer.headers["content-type"] == MEDIA_TYPES[wanted]
+    assert answer.headers["content-disposition"] == f'attachment; filename="findings-{customer.project_id}.{wanted}"'
+    assert answer.headers["content-length"] == str(len(answer.content))
+    assert "img-alt" in answer.text
+    assert person.get(f"/projects/{make_customer().project_id}/report/{wanted}").status_code == 404
+    assert person.get(f"/projects/{customer.project_id}/report/pdf").status_code == 404
+
+
+@on_sqlite
+def test_a_report_that_is_too_large_is_an_error_page(
+    person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings_page, "MOST_DOWNLOADED", 0)
+    scanned(customer.project_id, 1, issue("img-alt"))
+    answer = person.get(f"/projects/{customer.project_id}/report/csv")
+    assert (answer.status_code, "riskrelay report" in answer.text) == (422, True)
 
 
 @on_sqlite

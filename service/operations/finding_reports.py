@@ -1,0 +1,192 @@
+"""Reports of a project's findings, one file to hand on: HTML to read, CSV, JSON, and SARIF for code scanning.
+
+Findings are read in parts, the most severe first, so that a large project needs no more memory than a small one.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from schemas.api.findings import FindingResponse
+from schemas.api.response_fields import dump
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.printable import printable
+from schemas.base.timestamps import rfc3339
+from schemas.findings.life_cycle import FindingState
+from schemas.findings.sarif import LEVELS, logical_locations, path_of, sarif_log, sarif_rule
+from schemas.intake.scanner import SEVERITIES
+from storage.accounts.projects import Project
+from storage.intake import finding_list
+from storage.intake.finding_list import Finding
+
+#: Findings that are read at once.
+_BATCH: Final = 1_000
+#: Findings that a page lists; a browser shows more of them slowly, and nobody reads them.
+MOST_IN_HTML: Final = 5_000
+#: GitHub shows at most as many results of one run, and one run has one severity.
+MOST_IN_RUN: Final = 5_000
+_WORST_FIRST: Final = SEVERITIES[::-1]
+#: What is done about a finding that code scanning shall not show.
+_CLOSED: Final = frozenset({FindingState.FIXED, FindingState.DISMISSED})
+#: A spreadsheet takes a cell that begins with one of these for a formula.
+_FORMULA: Final = re.compile(r"[\t\r\n ]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+#: A URL that no browser reads as another: without user, and without characters that need a look.
+_PLAIN_URL: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?([/?#][!-~]*)?")
+
+
+class ReportFormat(StrEnum):
+    """The form of a report."""
+
+    HTML = "html"
+    CSV = "csv"
+    JSON = "json"
+    SARIF = "sarif"
+
+
+#: The media type of each format.
+MEDIA_TYPES: Final[Mapping[ReportFormat, str]] = {
+    ReportFormat.HTML: "text/html; charset=utf-8",
+    ReportFormat.CSV: "text/csv; charset=utf-8",
+    ReportFormat.JSON: "application/json",
+    ReportFormat.SARIF: "application/sarif+json",
+}
+
+
+def report(project: Project, wanted: ReportFormat, now: datetime, most: int | None = None) -> Iterator[str]:
+    """Yield the report of a project's findings at `now` in parts.
+
+    Raises ValidationFailed on `/format` before the first part where a format that lists everything has more than `most`
+    findings.
+    """
+    is_whole = wanted in {ReportFormat.CSV, ReportFormat.JSON}
+    if is_whole and most is not None and sum(finding_list.totals(project.id, now).values()) > most:
+        advice = "Choose HTML or SARIF, or run `riskrelay report` on the server."
+        raise ValidationFailed(
+            FieldProblem("/format", "too_many", f"This project has more than {most:,} findings. {advice}")
+        )
+    return _WRITERS[wanted](project, now)
+
+
+def _html(project: Project, now: datetime) -> Iterator[str]:
+    totals = finding_list.totals(project.id, now)
+    counts = {severity: [totals.get((severity, state), 0) for state in FindingState] for severity in _WORST_FIRST}
+    total = sum(totals.values())
+    parts: Iterator[str] = _template().generate(
+        project=project,
+        at=now,
+        states=[state.value for state in FindingState],
+        counts=counts,
+        total=total,
+        left_out=max(0, total - MOST_IN_HTML),
+        findings=islice(_walk(project, now, _WORST_FIRST), MOST_IN_HTML),
+    )
+    return parts
+
+
+def _csv(project: Project, now: datetime) -> Iterator[str]:
+    # A mark for spreadsheets that take a file without it for another encoding.
+    yield "\N{ZERO WIDTH NO-BREAK SPACE}" + _line(FindingResponse().fields)
+    for each in _walk(project, now, _WORST_FIRST):
+        yield _line(_cell(value) for value in dump(FindingResponse, each).values())
+
+
+def _json(project: Project, now: datetime) -> Iterator[str]:
+    counts: dict[str, dict[str, int]] = {severity: {} for severity in _WORST_FIRST}
+    for (severity, state), number in finding_list.totals(project.id, now).items():
+        counts[severity][state.value] = number
+    head = {"project": {"id": project.id, "name": project.name}, "created_at": rfc3339(now), "counts": counts}
+    yield json.dumps(head, ensure_ascii=False).removesuffix("}") + ', "findings": ['
+    between = "\n"
+    for each in _walk(project, now, _WORST_FIRST):
+        yield between + json.dumps(dump(FindingResponse, each), ensure_ascii=False)
+        between = ",\n"
+    yield "\n]}\n"
+
+
+def _sarif(project: Project, now: datetime) -> Iterator[str]:
+    head, _, tail = json.dumps(sarif_log([])).rpartition("]")
+    between = "\n"
+    for severity in _WORST_FIRST:
+        shown = (each for each in _walk(project, now, (severity,)) if each.state not in _CLOSED)
+        yield head + between + json.dumps(_run(project, severity, islice(shown, MOST_IN_RUN)), ensure_ascii=False)
+        head, between = "", ",\n"
+    yield f"\n]{tail}\n"
+
+
+def _run(project: Project, severity: str, found: Iterable[Finding]) -> dict[str, Any]:
+    """Return the run of one severity; an empty one closes the alerts of its category."""
+    rules: dict[str, dict[str, Any]] = {}
+    results: list[dict[str, Any]] = []
+    for each in found:
+        rule = rules.setdefault(each.rule, {**_rule(each), "index": len(rules)})
+        results.append(_result(each, rule["index"]))
+    listed = [{name: value for name, value in rule.items() if name != "index"} for rule in rules.values()]
+    return {
+        "tool": {"driver": {"name": "RiskRelay", "rules": listed}},
+        # GitHub's category of the run: what precedes the last slash.
+        "automationDetails": {"id": f"riskrelay/project-{project.id}/{severity}/"},
+        "results": results,
+    }
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    return {**sarif_rule(finding.rule, finding.title, finding.title, finding.severity), "help": {"text": finding.title}}
+
+
+def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    # GitHub needs a line; a page has none.
+    region = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
+    physical = {"artifactLocation": {"uri": path_of(finding.url)}, "region": region}
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule_index,
+        "level": LEVELS[finding.severity],
+        "message": {"text": f"{finding.title} at {finding.url}"},
+        "locations": [{"physicalLocation": physical, **logical_locations(finding.location)}],
+        "partialFingerprints": {"primaryLocationLineHash": finding.fingerprint},
+        "properties": {"id": finding.id, "state": finding.state.value, "url": finding.url},
+    }
+
+
+def _walk(project: Project, now: datetime, severities: Sequence[str]) -> Iterator[Finding]:
+    for severity in severities:
+        last: str | None = None
+        while found := finding_list.list_severity(project.id, severity, now, _BATCH, last):
+            yield from found
+            if len(found) < _BATCH:
+                break
+            last = found[-1].id
+
+
+def _line(cells: Iterable[object]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def _template() -> Any:
+    folder = FileSystemLoader(Path(__file__).parent)
+    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters.update(visible=printable, is_plain_url=lambda url: _PLAIN_URL.fullmatch(url) is not None)
+    return made.get_template("finding_report.html")
+
+
+_WRITERS: Final[Mapping[ReportFormat, Callable[[Project, datetime], Iterator[str]]]] = {
+    ReportFormat.HTML: _html,
+    ReportFormat.CSV: _csv,
+    ReportFormat.JSON: _json,
+    ReportFormat.SARIF: _sarif,
+}

@@ -1,0 +1,43 @@
+"""`riskrelay report`, as an operator types it: options alone write a report, `add` keeps its place."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.intake.scanner import PostbackForm
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import issue, make_customer, postback, record_postback
+from tests.support.shell import Shell
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    monkeypatch.chdir(tmp_path)
+    open_database(sqlite_url)
+    with connection():
+        record_postback(PostbackForm().read(postback(1, [issue(title="Größe\u202e")])), make_customer().project_id)
+    close_database()
+    yield Shell(tmp_path, sqlite_url)
+    close_database()
+
+
+def test_a_report_goes_to_standard_output_or_to_a_file_of_its_owner(shell: Shell, tmp_path: Path) -> None:
+    shown = shell.type("report", "--project", "1", "--format", "json")
+    assert (shown.exit_code, json.loads(shown.stdout)["findings"][0]["title"]) == (0, "Größe\u202e")
+    for wanted in ("html", "csv", "json", "sarif"):
+        file = tmp_path / f"report.{wanted}"
+        written = shell.type("report", "write", "--format", wanted, "--project", "1", "--output", str(file))
+        assert (written.exit_code, written.output) == (0, "")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "Größe" in file.read_text(encoding="utf-8") or wanted == "sarif"
+
+
+def test_a_report_of_no_project_or_of_no_format_is_refused(shell: Shell) -> None:
+    assert "no project 9" in shell.refused("report", "--project", "9", "--format", "csv")
+    assert shell.type("report", "--project", "1", "--format", "pdf").exit_code == 2
+    assert shell.type("report", "--project", "1").exit_code == 2
+    assert shell.json("report", "add", "Spring", "--project", "1")["title"] == "Spring"
+    assert "Commands" in shell.type("report", "--help").stdout
