@@ -28,6 +28,7 @@ _MAXIMA: Final = (1, 2, 4, 6, 8, 10)
 #: Only some columns have a label, so that labels do not overlap.
 _LABEL_EVERY_H: Final = 3
 _LABEL_EVERY_DAYS: Final = 5
+_MOST_DAY_LABELS: Final = 6
 
 
 class Series(NamedTuple):
@@ -44,6 +45,9 @@ class Stack(NamedTuple):
     numbers: tuple[int, ...]
 
 
+#: The parts of a column of findings, the lowest first, and the severities of each.
+SEVERITY_SERIES: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
+SEVERITY_PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
 #: Failed attempts stand on the delivered ones.
 DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed"))
 
@@ -107,8 +111,9 @@ def hourly_chart(hours: Sequence[DeliveryHour]) -> ColumnChart:
 
 
 def daily_chart(days: Sequence[Stack], series: Sequence[Series]) -> ColumnChart:
-    """Return the chart of days (UTC); today and every fifth day before it have a label."""
-    return _chart(days, series, "%d %b", lambda number: (len(days) - 1 - number) % _LABEL_EVERY_DAYS == 0, is_hourly=False)
+    """Return the chart of days (UTC); today and every fifth day before it have a label, of many days every 15th."""
+    every = max(_LABEL_EVERY_DAYS, len(days) // _MOST_DAY_LABELS)
+    return _chart(days, series, "%d %b", lambda number: (len(days) - 1 - number) % every == 0, is_hourly=False)
 
 
 def _chart(

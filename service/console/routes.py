@@ -14,6 +14,7 @@ from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage, ExportReceipt
 from service.console.pages.exports import ExportsPage
+from service.console.pages.finding_trends import FindingTrendsPage
 from service.console.pages.findings import FindingPage, FindingReport, FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
 from service.console.pages.overview import OverviewPage
@@ -99,6 +100,7 @@ class Console:
             EditPage(layout, exports),
             FindingsPage(layout),
             FindingReport(layout),
+            FindingTrendsPage(layout),
             FindingPage(layout),
             SetTicketGrouping(layout),
             UploadReportPage(layout, operations.report_uploads),

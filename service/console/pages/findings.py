@@ -20,6 +20,7 @@ from schemas.content_policy.checked_form import read_checked
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.export_filter import PROJECT_ID
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
@@ -56,6 +57,13 @@ class _Texts(frozenset[str]):
         return True
 
 
+class _ProjectIds(frozenset[str]):
+    """Contains every text that is well-formed as a project's id."""
+
+    def __contains__(self, text: object) -> bool:
+        return PROJECT_ID.fullmatch(str(text)) is not None
+
+
 class _Digests(frozenset[str]):
     """Contains every text that is well-formed as the digest of a page."""
 
@@ -63,6 +71,7 @@ class _Digests(frozenset[str]):
         return re.fullmatch("[0-9a-f]{32}", str(text)) is not None
 
 
+PROJECT_IDS: Final = _ProjectIds()
 _FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _Texts()), "page": _Digests()}
 
 

@@ -16,7 +16,7 @@ from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL, ReadinessChecks
 from service.console import charts
-from service.console.charts import DELIVERIES, Series, Stack
+from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, Stack
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
@@ -36,9 +36,6 @@ TREND_DAYS: Final = 30
 _WEEK: Final = 7
 #: Accounts whose trends are kept, two kilobytes each.
 _MOST_TRENDS: Final = 500
-#: The parts of a column of new findings, the lowest first, and the severities of each.
-_FINDINGS: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
-_SEVERITIES: Final = (("info", "low", "medium"), ("high",), ("critical",))
 
 _IN_PROGRESS: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 #: What to do about a target, by its status or the reason of its pause.
@@ -130,9 +127,9 @@ class OverviewPage(ConsolePage):
             "deliveries_series": DELIVERIES,
             "deliveries_total": _totals(trend.deliveries, len(DELIVERIES)),
             "findings": trend.findings,
-            "findings_chart": charts.daily_chart(trend.findings or (), _FINDINGS),
-            "findings_series": _FINDINGS,
-            "findings_total": _totals(trend.findings or (), len(_FINDINGS)),
+            "findings_chart": charts.daily_chart(trend.findings or (), SEVERITY_SERIES),
+            "findings_series": SEVERITY_SERIES,
+            "findings_total": _totals(trend.findings or (), len(SEVERITY_SERIES)),
             "most_findings": trends.MOST_FINDINGS,
         }
 
@@ -158,7 +155,7 @@ def _read_trends(account_id: int, first: datetime, until: datetime) -> Trends:
         None
         if found is None
         else tuple(
-            Stack(day.at, tuple(sum(found.get((to_ms(day.at), each), 0) for each in part) for part in _SEVERITIES))
+            Stack(day.at, tuple(sum(found.get((to_ms(day.at), each), 0) for each in part) for part in SEVERITY_PARTS))
             for day in days
         ),
     )

@@ -96,6 +96,7 @@ ROWS: Final = [
     AccessRow("GET", "/recoveries/{recovery_id}"),
     AccessRow("GET", "/findings"),
     AccessRow("GET", "/findings/{finding_id}"),
+    AccessRow("GET", "/findings/trends"),
     AccessRow("GET", "/projects/{project_id}/report/{report_format}"),
     AccessRow("POST", "/projects/{project_id}/grouping", fields={"ticket_grouping": "finding"}),
     AccessRow("GET", "/report-uploads"),

@@ -1,0 +1,65 @@
+"""`/console/findings/trends`: whether findings become fewer: by severity over time, changes per day, and time to fix."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.intake.scanner import SEVERITIES
+from service.console import charts
+from service.console.charts import SEVERITY_PARTS, SEVERITY_SERIES, Series, Stack
+from service.console.layout import CONSOLE, ConsolePage
+from service.console.pages.findings import MOST_PROJECTS, PROJECT_IDS
+from service.console.sessions import ConsoleUser
+from service.http.paging import read_page
+from storage.db import identifiers
+from storage.intake import findings
+from storage.reporting import finding_trends
+from storage.reporting.finding_trends import Change
+
+#: Days of a trend, including today.
+DAYS: Final = ("7", "30", "90")
+_DEFAULT_DAYS: Final = "30"
+_CHANGES: Final = (Series("good", "fixed"), Series("high", "new"), Series("critical", "reopened"))
+_OF_SERIES: Final = (Change.FIXED, Change.NEW, Change.REOPENED)
+
+
+class FindingTrendsPage(ConsolePage):
+    """Shows the trends of a project, or of the account."""
+
+    path = f"{CONSOLE}/findings/trends"
+    template = "finding_trends.html"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return charts and numbers. Raises ValidationFailed, NotFound for a project of another account."""
+        filters = read_page(req, identifiers.FINDING, {"project_id": PROJECT_IDS, "days": frozenset(DAYS)}).filters
+        days = filters.get("days", _DEFAULT_DAYS)
+        project_id = int(filters["project_id"]) if "project_id" in filters else None
+        known = findings.scanned_projects(user.account_id, MOST_PROJECTS)
+        if project_id is not None and project_id not in {each.id for each in known}:
+            known = [*known, findings.scanned_project(project_id, user.account_id)]
+        today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
+        trend = finding_trends.read_trend(user.account_id, project_id, today - timedelta(days=int(days) - 1), int(days))
+        unfixed = [
+            Stack(day.at, tuple(sum(day.unfixed.get(each, 0) for each in part) for part in SEVERITY_PARTS))
+            for day in trend.days
+        ]
+        changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _OF_SERIES)) for day in trend.days]
+        return {
+            "filters": filters,
+            "projects": known,
+            "days": days,
+            "all_days": DAYS,
+            "unfixed": unfixed,
+            "unfixed_series": SEVERITY_SERIES,
+            "unfixed_chart": charts.daily_chart(unfixed, SEVERITY_SERIES),
+            "unfixed_now": unfixed[-1].numbers,
+            "by_severity": [(each, trend.days[-1].unfixed.get(each, 0)) for each in reversed(SEVERITIES)],
+            "changes": changes,
+            "changes_series": _CHANGES,
+            "changes_chart": charts.daily_chart(changes, _CHANGES),
+            "changes_total": [sum(day.numbers[place] for day in changes) for place in range(len(_CHANGES))],
+            "median_fix": trend.median_fix,
+        }

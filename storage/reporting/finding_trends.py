@@ -1,0 +1,98 @@
+"""How an account's findings change by day: new, fixed, reported again, and how long fixes take.
+
+Each query reads an index alone. A finding that is fixed counts on the day of its fix; one that was reported again has its
+earlier fixes in the history of its scan runs.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from peewee import JOIN, SQL, fn
+
+from schemas.base.timestamps import to_ms
+from schemas.findings.life_cycle import RunOutcome
+from storage.db.models import FindingRow, FindingSightingRow
+
+_DAY_MS: Final = 86_400_000
+
+
+class Change(StrEnum):
+    """What happens to a finding on a day."""
+
+    NEW = "new"
+    FIXED = "fixed"
+    REOPENED = "reopened"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingDay:
+    """A day (UTC): the changes on it, and by severity the findings that were not fixed at its end."""
+
+    at: datetime
+    changes: Mapping[Change, int]
+    unfixed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingTrend:
+    """Days, the oldest first, and the median time from a finding's first report to its fix; None without a fix."""
+
+    days: tuple[FindingDay, ...]
+    median_fix: timedelta | None = field(default=None)
+
+
+def read_trend(account_id: int, project_id: int | None, first: datetime, days: int) -> FindingTrend:
+    """Return `days` days from midnight `first` on, of an account's project or of all of them. Four queries."""
+    first_day = to_ms(first) // _DAY_MS
+    changes = Counter[tuple[int, Change, str]]()
+    for day, change, severity, number in _changes(account_id, project_id):
+        # What was before is the level on which the first day begins.
+        changes[max(int(day), first_day - 1), Change(change), severity] += int(number)
+    unfixed, found = Counter[str](), []
+    for day in range(first_day - 1, first_day + days):
+        of_day = Counter[Change]()
+        for (_, change, severity), number in ((key, number) for key, number in changes.items() if key[0] == day):
+            of_day[change] += number
+            unfixed[severity] += -number if change is Change.FIXED else number
+        found.append(FindingDay(first + timedelta(days=day - first_day), of_day, Counter(unfixed)))
+    fixes = sum(number for (day, change, _), number in changes.items() if change is Change.FIXED and day >= first_day)
+    return FindingTrend(tuple(found[1:]), _median_fix(account_id, project_id, first) if fixes else None)
+
+
+def _changes(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the number of each day (of 1970), change and severity."""
+    f, s = FindingRow, FindingSightingRow
+    of = _of(account_id, project_id)
+    for column, change in ((f.first_seen_at, Change.NEW), (f.fixed_at, Change.FIXED)):
+        counted = _by_day(column, SQL(f"'{change}'")).where(*of, column.is_null(False))
+        yield from counted.group_by(SQL("day"), f.severity).tuples()
+    # In this order: SQLite could begin with the history of all accounts.
+    found = _by_day(s.seen_at, s.outcome).join(s, JOIN.CROSS).where(s.finding == f.id)
+    # Of one that is fixed now, the last fix is counted already. Word by word the conditions of the indexes.
+    is_earlier = (s.outcome == RunOutcome.REOPENED.value) | f.fixed_at.is_null() | (s.seen_at != f.fixed_at)
+    found = found.where(*of, SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier)
+    yield from found.group_by(SQL("day"), s.outcome, f.severity).tuples()
+
+
+def _by_day(at: Any, change: Any) -> Any:
+    return FindingRow.select((at / _DAY_MS).alias("day"), change, FindingRow.severity, fn.COUNT(SQL("1")))
+
+
+def _median_fix(account_id: int, project_id: int | None, first: datetime) -> timedelta | None:
+    f = FindingRow
+    fixed = f.select().where(*_of(account_id, project_id), f.fixed_at >= to_ms(first))
+    number = fixed.count()
+    took = (f.fixed_at - f.first_seen_at).alias("took")
+    middle: Any = fixed.select(took).order_by(SQL("took")).offset((number - 1) // 2).limit(2 - number % 2).tuples()
+    found = [int(each) for (each,) in middle]
+    return timedelta(milliseconds=sum(found) / len(found)) if found else None
+
+
+def _of(account_id: int, project_id: int | None) -> tuple[Any, ...]:
+    f = FindingRow
+    # The sum has no index: those that begin with the project lack what is counted.
+    return (f.account_id == account_id, *(() if project_id is None else (f.project + 0 == project_id,)))
