@@ -6,6 +6,7 @@ its lease expires within seconds and the next run continues.
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -16,12 +17,15 @@ from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.compliance.requests import compliance_record
-from storage.compliance import erasure_replay
+from storage.compliance import erasure_replay, recipients
 from storage.compliance import requests as ledger
 from storage.db.locks import Lock
 from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
 from worker.background.compliance import ComplianceTask
+
+#: Tickets at targets that `show` names.
+MOST_RECIPIENTS: Final = 1_000
 
 
 @click.group()
@@ -70,9 +74,11 @@ def list_requests(as_json: bool) -> None:
 @click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
 @json_option
 def show(request_id: str, with_report: bool, as_json: bool) -> None:
-    """Show one compliance request."""
+    """Show one compliance request, and the targets that received what it redacted."""
     with opened() as settings:
         record = compliance_record(ledger.get(request_id), utc_now())
+        received = recipients.of_requests([request_id], MOST_RECIPIENTS).get(request_id, [])
+        record["recipients"] = [each.record() for each in received]
         if with_report:
             record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))
         print_record(record, as_json)

@@ -10,10 +10,13 @@ from schemas.compliance.requests import ComplianceStatus, Topic
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
+from storage.compliance import recipients
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 
 _FILTERS: Final = {"status": tuple(ComplianceStatus), "topic": tuple(Topic)}
+#: Recipients that the page names; `riskrelay compliance show` names more.
+MOST_RECIPIENTS: Final = 20
 
 
 class CompliancePage(ConsolePage):
@@ -30,4 +33,5 @@ class CompliancePage(ConsolePage):
         found = compliance_requests.list_page(
             page.fetch_limit, page.before, ComplianceStatus(status) if status else None, Topic(topic) if topic else None
         )
-        return {**list_content(page, found), "choices": _FILTERS, "at": utc_now()}
+        received = recipients.of_requests([request.id for request in found], MOST_RECIPIENTS)
+        return {**list_content(page, found), "choices": _FILTERS, "at": utc_now(), "recipients": received}

@@ -47,6 +47,8 @@ CREATE TABLE ticket_events (
 CREATE UNIQUE INDEX ticket_events_export ON ticket_events (export_id, number);
 CREATE INDEX ticket_events_due ON ticket_events (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX ticket_events_target ON ticket_events (target_id, due_at);
+-- What a compliance request redacted, and so who received it.
+CREATE INDEX redactions_request ON redactions (request_id);
 CREATE INDEX ticket_events_account ON ticket_events (account_id)
 """
 
