@@ -53,10 +53,11 @@ SELECT 'att_{_LEADING}' || ({_FIRST} + n), 'exp_{_LEADING}' || ({_FIRST} + n), 1
 FROM placed WHERE place < 96"""  # noqa: S608 - our own names and numbers
 _FINDINGS: Final = f"""{_NUMBERS}
 INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id,
-    last_scan_run_id, first_seen_at, last_seen_at, times_seen)
+    last_scan_run_id, first_seen_at, last_seen_at, times_seen, account_id, page_digest, host)
 SELECT 'fnd_{_LEADING}' || ({_FIRST} + n), f.project_id, 'print-' || n, f.code, f.title,
     CASE WHEN place < 50 THEN 'low' WHEN place < 80 THEN 'medium' ELSE 'high' END, f.page_url, f.location,
-    f.first_scan_run_id, f.last_scan_run_id, f.first_seen_at, f.last_seen_at, 1
+    f.first_scan_run_id, f.last_scan_run_id, f.first_seen_at, f.last_seen_at, 1,
+    f.account_id, f.page_digest, f.host
 FROM placed CROSS JOIN (SELECT * FROM findings ORDER BY id LIMIT 1) f"""  # noqa: S608 - our own names and numbers
 _HOURS: Final = f"""{_NUMBERS}
 INSERT INTO delivery_hours (target_id, hour_at, worker, delivered, failed)

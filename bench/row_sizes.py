@@ -26,10 +26,12 @@ _MADE: Final = {
     "scan_runs": "(id, project_id, status, created_at, updated_at) "
     "SELECT n, 1, 'completed', 1760000000000 + n, 1760000000000 + n FROM r",
     "findings": "(id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id, "
-    "last_scan_run_id, first_seen_at, last_seen_at, times_seen) SELECT 'fnd_' || id, 1, "
+    "last_scan_run_id, first_seen_at, last_seen_at, times_seen, account_id, host, page_digest, export_id) "
+    "SELECT 'fnd_' || id, 1, "
     "'0123456789abcdef0123456789abcdef0123456789abcdef' || (1000000000000000 + n), 'image-alt', "
     "'Images must have alternative text', 'high', 'https://shop.example/products/a-product-' || n, "
-    "'main > section.hero > img.banner', n, n, 1760000000000, 1760000000000, 1 FROM r",
+    "'main > section.hero > img.banner', n, n, 1760000000000, 1760000000000, 1, 1, 'shop.example', "
+    "'0123456789abcdef' || (1000000000000000 + n), 'exp_' || id FROM r",
     # Two of five have a digest.
     "audit_entries": "(at, actor, action, subject_id, status_before, status_after, digest) "
     "SELECT 1760000000000 + n, 'worker:host-1:4711', 'deliver', 'exp_' || id, 'delivering', 'exported', "
