@@ -34,7 +34,12 @@ BEFORE, BOTH, AFTER = Vault([OLD]), Vault([NEW, OLD]), Vault([NEW])
 EVERYTHING: Final = 1_000_000
 
 #: Bytes that nobody seals: an export's body is what its receiver gets, the hashes of the audit log are for everybody.
-OPEN_COLUMNS: Final = {("exports", "body"), ("ticket_events", "body"), ("audit_entries", "digest"), ("audit_entries", "hash")}
+OPEN_COLUMNS: Final = {
+    ("exports", "body"),
+    ("ticket_events", "body"),
+    ("audit_entries", "digest"),
+    ("audit_entries", "hash"),
+}
 
 
 def rotate(limit: int = EVERYTHING) -> tuple[int, list[UnreadableValue]]:
