@@ -146,7 +146,17 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "test": Summary("Show what a rule would have matched in the last 30 days; changes nothing."),
         },
     ),
-    "sweep": Summary("Wake the workers if exports are due or leases have expired; only one sweep runs at a time."),
+    "sweep": Summary(
+        "Wake the workers if exports are due or leases have expired, and send alerts; only one sweep runs at a time."
+    ),
+    "alert": Summary(
+        "Test the channels of alerts, and list alerts.",
+        {
+            "test": Summary("Send a test message to each configured channel, and print what each one answers."),
+            "acknowledge": Summary("Silence an open alert until it comes back."),
+            "list": Summary("List alerts: open ones, the latest first, then up to 100 that are over, newest first."),
+        },
+    ),
     "compliance": Summary(
         "Process compliance requests: data requests, customer erasures and shop erasures.",
         {

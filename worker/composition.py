@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
-from schemas.settings.definitions import Settings
+from schemas.settings.definitions import RouteFamily, Settings
 from schemas.settings.egress import Egress
 from schemas.targets.validations import Validation
 from storage.accounts.account_limits import account_limits
@@ -18,10 +18,12 @@ from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.maintenance.retention import Cutoffs, cutoffs
+from storage.reporting.alert_causes import AlertSources
 from storage.secrets.default_secret import DefaultSecret, served_accounts
 from storage.secrets.vault import Vault
 from storage.targets.validations import ValidationJob
 from worker.background import (
+    alerts,
     approval_rules,
     audit_chain,
     batches,
@@ -35,6 +37,7 @@ from worker.background import (
     validations,
 )
 from worker.background.account_tasks import AccountTask
+from worker.background.alert_channels import AlertSender
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -119,7 +122,9 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
     deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now)
+    alert = compose_alert_task(settings, now)
     return [
+        *([] if alert is None else [BackgroundTask("alerts", alert.run_once, alerts.POLL_S)]),
         AccountTask("pings", ping.claim, ping.send, pings.PINGS_AT_ONCE, pings.POLL_S),
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
@@ -134,6 +139,18 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]
+
+
+def compose_alert_task(settings: Settings, now: Now = utc_now) -> alerts.AlertTask | None:
+    """Return the task that finds causes of alerts and sends messages; None without a channel."""
+    channels = settings.alert_channels
+    if not channels:
+        return None
+    backup_after = timedelta(days=settings.backup_alert_days)
+    sources = AlertSources(settings.alert_kinds, settings.data_dir, backup_after)
+    sender = AlertSender(settings, compose_client(settings, 1))
+    console = f"{settings.public_base_url}/console" if RouteFamily.CONSOLE in settings.route_families else None
+    return alerts.AlertTask(sources, channels, sender.send, console, now)
 
 
 def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:

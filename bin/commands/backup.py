@@ -68,6 +68,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
         _require_another(path)
         _make_sure_of_canary(settings)
         record = _taken(settings, path, taken_at)
+        backup_files.record(taken_at)
     record["removed"] = [str(each) for each in _remove_older(place, keep, path)] if keep is not None else []
     print_record(record, as_json)
     if not as_json:

@@ -1,4 +1,7 @@
-"""`sweep`: wake the workers if exports are due; for cron, if no worker daemon runs."""
+"""`sweep`: wake the workers if exports are due, and send alerts; for cron, if no worker daemon runs, or to notice that.
+
+Beside a worker the alert task sends nothing twice. A channel that fails is tried again by the next sweep.
+"""
 
 from contextlib import nullcontext
 
@@ -9,8 +12,10 @@ from bin.cli.number_types import LIMIT
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.settings.definitions import Settings
 from storage.db.locks import Lock
 from storage.exports import queries
+from worker.composition import compose_alert_task
 
 
 @click.command(
@@ -21,10 +26,18 @@ from storage.exports import queries
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Stop counting at this number.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Wake the workers if exports are due or leases have expired; only one sweep runs at a time."""
+    """Wake the workers if exports are due or leases have expired, and send alerts; only one sweep runs at a time."""
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)
         is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
+        if not dry_run:
+            _send_alerts(settings)
         print_record({"due": due, "rung": is_notified}, as_json)
     if due and not dry_run and not is_notified:
         raise SystemExit(1)
+
+
+def _send_alerts(settings: Settings) -> None:
+    task = compose_alert_task(settings)
+    while task is not None and task.run_once():
+        pass

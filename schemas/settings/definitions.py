@@ -20,8 +20,9 @@ from urllib.parse import quote
 from environs import Env, EnvValidationError
 from marshmallow import ValidationError
 
-from schemas.settings import certificates, egress
+from schemas.settings import alert_channels, certificates, egress
 from schemas.settings import parsers as values
+from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.env_lines import NAME, line_mistakes
 from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
@@ -92,6 +93,7 @@ class Setting:
 
 
 _FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Use route families from: scanner, email.")
+_ALERT_KINDS: Final = values.some_of(AlertKind, AlertKind, f"Use kinds of alerts from: {', '.join(AlertKind)}.")
 _NETWORKS: Final = values.refused_as("Use comma-separated networks such as 10.0.0.0/8, with host bits zero.", parse_networks)
 _PORTS: Final = values.refused_as("Use comma-separated ports or ranges from 1 to 65535, such as 443,8000-8999.", parse_ports)
 
@@ -424,6 +426,91 @@ SETTINGS: Final = (
         "OTLP/HTTP collector for traces, such as `http://127.0.0.1:4318`; off unless set, needs `make setup EXTRAS=1`",
     ),
     Setting(
+        "ALERTS",
+        "alert_kinds",
+        _ALERT_KINDS,
+        ",".join(AlertKind),
+        "kinds of alerts that are sent: `target`, `exports`, `rule`, `compliance`, `disk`, `worker`, `backup`, `weekly`; "
+        "none without a channel, which is one of the next settings",
+    ),
+    Setting(
+        "SMTP_URL",
+        "smtp_server",
+        alert_channels.parse_smtp,
+        "",
+        "`smtps://USER:PASSWORD@HOST:465` or `smtp://USER:PASSWORD@HOST:587` (STARTTLS): mail server for alerts",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_EMAIL_TO",
+        "alert_email_to",
+        alert_channels.parse_addresses,
+        "",
+        "addresses that get alerts by email, comma-separated",
+    ),
+    Setting("ALERT_EMAIL_FROM", "alert_email_from", alert_channels.parse_address, "", "sender of alerts by email"),
+    Setting(
+        "ALERT_SLACK_URL",
+        "alert_slack_url",
+        alert_channels.parse_webhook,
+        "",
+        "incoming webhook of a Slack channel, for alerts",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_MATTERMOST_URL",
+        "alert_mattermost_url",
+        alert_channels.parse_webhook,
+        "",
+        "incoming webhook of a Mattermost channel, for alerts",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_DISCORD_URL",
+        "alert_discord_url",
+        alert_channels.parse_webhook,
+        "",
+        "webhook of a Discord channel, for alerts",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_TEAMS_URL",
+        "alert_teams_url",
+        alert_channels.parse_webhook,
+        "",
+        "webhook of a Microsoft Teams channel, made by Workflows, for alerts",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_WEBHOOK_URL",
+        "alert_webhook_url",
+        alert_channels.parse_webhook,
+        "",
+        "https URL that gets alerts as signed JSON",
+        shown="none",
+        is_secret=True,
+    ),
+    Setting(
+        "ALERT_WEBHOOK_SECRET",
+        "alert_webhook_secret",
+        values.secret,
+        None,
+        "signs alerts for `ALERT_WEBHOOK_URL`",
+        is_secret=True,
+    ),
+    Setting(
+        "BACKUP_ALERT_DAYS",
+        "backup_alert_days",
+        values.whole(1, 3_650),
+        "7",
+        "an alert says when `riskrelay backup` made no backup for so many days",
+    ),
+    Setting(
         "LOG_LEVEL",
         "log_level",
         values.one_of("debug", "info", "warning", "error"),
@@ -492,6 +579,17 @@ class Settings:
     worker_metrics_bind: str | None
     sentry_dsn: str | None = field(repr=False)
     otlp_endpoint: str | None = field(repr=False)
+    alert_kinds: frozenset[AlertKind]
+    smtp_server: SmtpServer | None = field(repr=False)
+    alert_email_to: tuple[str, ...]
+    alert_email_from: str
+    alert_slack_url: str = field(repr=False)
+    alert_mattermost_url: str = field(repr=False)
+    alert_discord_url: str = field(repr=False)
+    alert_teams_url: str = field(repr=False)
+    alert_webhook_url: str = field(repr=False)
+    alert_webhook_secret: str | None = field(repr=False)
+    backup_alert_days: int
     log_level: str
     log_format: str
 
@@ -526,6 +624,19 @@ class Settings:
         return f"{self.target_client_cert}{self.target_client_key}" or None
 
     @property
+    def alert_channels(self) -> tuple[AlertChannel, ...]:
+        """The channels that are configured, in a fixed order."""
+        urls = {
+            AlertChannel.EMAIL: self.smtp_server,
+            AlertChannel.SLACK: self.alert_slack_url,
+            AlertChannel.MATTERMOST: self.alert_mattermost_url,
+            AlertChannel.DISCORD: self.alert_discord_url,
+            AlertChannel.TEAMS: self.alert_teams_url,
+            AlertChannel.WEBHOOK: self.alert_webhook_url,
+        }
+        return tuple(channel for channel, url in urls.items() if url)
+
+    @property
     def redis_socket(self) -> Path:
         """The socket of the embedded Redis."""
         return embedded_redis_socket(self.data_dir)
@@ -544,7 +655,7 @@ def load_settings(env_file: Path | None = None) -> Settings:
         env.seal()
     except EnvValidationError as invalid:
         raise InvalidSettings(_mistakes(invalid)) from None
-    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]):
+    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _alert_mistakes(read):
         raise InvalidSettings(mistakes)
     return _settings(read, env_file.parent.resolve())
 
@@ -681,6 +792,20 @@ def _pair_mistakes(certificate: str, key: str) -> dict[str, list[str]]:
     except ValidationError as refused:
         return {"TARGET_CLIENT_KEY": [str(each) for each in refused.messages]}
     return {}
+
+
+def _alert_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return which settings a channel of alerts lacks."""
+    groups = (
+        {"SMTP_URL": "smtp_server", "ALERT_EMAIL_TO": "alert_email_to", "ALERT_EMAIL_FROM": "alert_email_from"},
+        {"ALERT_WEBHOOK_URL": "alert_webhook_url", "ALERT_WEBHOOK_SECRET": "alert_webhook_secret"},
+    )
+    mistakes: dict[str, list[str]] = {}
+    for members in groups:
+        given = [name for name, member in members.items() if read[member]]
+        if given:
+            mistakes |= {name: [f"Set it too: {given[0]} needs it."] for name in members if name not in given}
+    return mistakes
 
 
 def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:

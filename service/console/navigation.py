@@ -48,6 +48,7 @@ MENU: Final = (
     MenuItem("Rules", "/rules", "rules", has_count=True),
     MenuItem("Targets", "/targets", "targets", has_count=True),
     MenuItem("Overview", "/overview", "overview"),
+    MenuItem("Alerts", "/alerts", "alerts"),
     MenuItem("Integrations", "/integrations", "integrations", is_for_operator=True),
     MenuItem("Compliance", "/compliance", "compliance", is_for_operator=True),
     MenuItem("Audit", "/audit", "audit", is_for_operator=True),

@@ -10,6 +10,7 @@ from schemas.settings.definitions import Settings
 from service.api.health import ReadinessChecks
 from service.console.layout import CONSOLE, Moved, PageLayout
 from service.console.navigation import LiveCounts, Navigation
+from service.console.pages.alerts import AcknowledgeAlert, AlertsPage
 from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage, ExportReceipt
@@ -88,6 +89,8 @@ class Console:
             SessionsPage(layout),
             SessionRevocation(layout),
             OverviewPage(layout, checks),
+            AlertsPage(layout, settings),
+            AcknowledgeAlert(layout),
             ExportsPage(layout),
             ExportPage(layout, settings.artifacts_base_url),
             ExportReceipt(layout, exports),

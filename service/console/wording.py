@@ -53,6 +53,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "grouping_set": "Tickets of new findings are set. Tickets that exist stay as they are.",
     "report_uploaded": "Report uploaded. A worker imports it.",
     "session_revoked": "Session revoked.",
+    "alert_acknowledged": "Alert acknowledged. It is silent until it comes back.",
 }
 
 #: The notices that report a failure.
@@ -92,6 +93,7 @@ TONES: Final[Mapping[str, str]] = {
     "fixed": "good",
     "missed": "calm",
     "reopened": "bad",
+    "recovered": "good",
 }
 
 #: Units of relative times in seconds; the script has the same ones.

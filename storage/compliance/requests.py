@@ -159,6 +159,13 @@ def count_overdue(now: datetime) -> int:
     return _unfinished().where(ComplianceRequestRow.due_at < now).count()
 
 
+def list_due(until: datetime, limit: int) -> list[ComplianceRequest]:
+    """Return up to `limit` requests that are not done and due by `until`, the first due ones first."""
+    row = ComplianceRequestRow
+    found = _requests().where(row.next_run_at.is_null(False), row.due_at <= until)
+    return read(ComplianceRequest, found.order_by(row.due_at, row.id).limit(limit))
+
+
 def claim_next(now: datetime) -> ComplianceLease | None:
     """Claim the request that has waited longest, of a shop without a claimed request; None if there is none.
 

@@ -28,6 +28,8 @@ REPORT_UPLOAD: Final = "rpt"
 REQUEST: Final = "req"
 LEASE: Final = "lse"
 SESSION: Final = "ses"
+ALERT: Final = "alr"
+ALERT_MESSAGE: Final = "alm"
 
 _ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
 #: A ULID is 6 bytes of milliseconds and 10 random bytes.

@@ -32,6 +32,7 @@ class Lock(IntEnum):
     RESTORE = 7_245_997
     INIT = 7_245_998
     AUDIT = 7_245_999
+    ALERTS = 7_246_000
 
 
 class LockBusy(Exception):

@@ -19,6 +19,7 @@ from peewee import (
     TextField,
 )
 
+from schemas.alerts.alert import AlertState
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
@@ -27,6 +28,7 @@ from schemas.exports.ticket_events import PlaceChange, TicketEventStatus
 from schemas.findings.life_cycle import RunOutcome
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError
+from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import TargetStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -747,6 +749,8 @@ class InstallationRow(BaseModel):
     #: A known text sealed by the first key; a key that cannot open it belongs to another installation.
     key_canary = BlobField()
     created_at = MomentField()
+    #: When `backup` last made a backup.
+    backup_at = MomentField(null=True)
 
     class Meta:
         table_name = "installation"
@@ -760,6 +764,44 @@ class RedactionRow(BaseModel):
     table_name = TextField()
     row_id = TextField()
     redacted_at = MomentField()
+
+
+class AlertRow(BaseModel):
+    """Something that is or was wrong, one row for each cause; it opens again when the cause comes back."""
+
+    id = TextField(primary_key=True)
+    #: The same as long as the cause goes on, and when it comes back.
+    cause = TextField(unique=True)
+    kind = EnumField(AlertKind)
+    state = EnumField(AlertState)
+    #: The account whose target or rule it is about; NULL for the installation.
+    account = ForeignKeyField(AccountRow, null=True)
+    subject_id = TextField(null=True)
+    #: Names, counts and reasons for the text.
+    details = JsonField()
+    first_at = MomentField()
+    last_at = MomentField()
+    count = IntegerField()
+    #: When the last message about it was queued, and the state that it had.
+    sent_at = MomentField(null=True)
+    sent_state = EnumField(AlertState, null=True)
+    acknowledged_at = MomentField(null=True)
+    acknowledged_by = TextField(null=True)
+
+
+class AlertMessageRow(BaseModel):
+    """A message for one channel until it is sent; then the row is deleted."""
+
+    id = TextField(primary_key=True)
+    channel = TextField()
+    body = JsonField()
+    #: How often a worker claimed it.
+    attempts = IntegerField()
+    #: The lease of its worker; a write under another lease changes nothing.
+    lease = TextField(null=True)
+    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
 
 
 ALL: tuple[type[BaseModel], ...] = (
@@ -800,4 +842,6 @@ ALL: tuple[type[BaseModel], ...] = (
     AuditEntryRow,
     InstallationRow,
     RedactionRow,
+    AlertRow,
+    AlertMessageRow,
 )

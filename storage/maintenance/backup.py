@@ -20,7 +20,8 @@ from runtime.fsync import sync
 from schemas.targets.target import TargetStatus
 from storage.compliance.erasure_log import ErasedRow
 from storage.db import schema_version as schema
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import database, is_sqlite, transaction
+from storage.db.models import InstallationRow
 from storage.maintenance import postgres_dumps, sqlite_copies
 from storage.maintenance.postgres_dumps import DumpFailed
 from storage.maintenance.sqlite_copies import DamagedCopy, Progress
@@ -77,6 +78,12 @@ def take(url: str, part: Path, progress: Progress) -> None:
             sync(part)
     except (DamagedCopy, DumpFailed, sqlite3.Error) as failed:
         raise BackupRefused(f"The backup failed: {failed}") from failed
+
+
+def record(taken_at: datetime) -> None:
+    """Store when the last backup was made, for the alert about old ones."""
+    with transaction():
+        InstallationRow.update(backup_at=taken_at).execute()
 
 
 def examine(file: Path, vault: Vault) -> Backup:

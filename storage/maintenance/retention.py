@@ -18,11 +18,14 @@ from typing import Any, Final
 
 from peewee import OP, SQL, Expression, OperationalError, fn
 
+from schemas.alerts.alert import AlertState
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import FINISHED, ExportStatus
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.db.models import (
+    AlertMessageRow,
+    AlertRow,
     AttemptRow,
     BulkJobItemRow,
     BulkJobRow,
@@ -85,6 +88,8 @@ COUNTED: Final = (
     "delivery_hours",
     "console_sessions",
     "tokens",
+    "alerts",
+    "alert_messages",
     REPORTS,
 )
 
@@ -236,6 +241,13 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
         _rule(TokenRow, (TokenRow.expires_at < until.over) & is_unused, TokenRow.expires_at),
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
+        _rule(AlertRow, (AlertRow.state == AlertState.RECOVERED.value) & (AlertRow.last_at < until.over), AlertRow.last_at),
+        # Those of channels that are no longer configured; others are dropped after a day.
+        _rule(
+            AlertMessageRow,
+            AlertMessageRow.id < identifiers.first_id(identifiers.ALERT_MESSAGE, until.answered),
+            AlertMessageRow.id,
+        ),
         PurgeRule(
             reports,
             (reports.finished_at < until.over) & reports.report_sealed.is_null(False),

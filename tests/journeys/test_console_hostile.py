@@ -84,6 +84,8 @@ OURS: Final = {
     "console_sessions.secret_sha256",
     "console_sessions.ended_reason",
     "compliance_requests.result",
+    "alerts.kind",
+    "alerts.subject_id",
     "approval_rules.action",
     "approval_rules.conditions",
     "approval_rules.stopped_reason",
@@ -232,6 +234,8 @@ class TextPlanter:
             }
         if name == "exports.preview_problems":
             return [{each: self._text(f"{name}.{each}") for each in ("path", "code", "message")}]
+        if name == "alerts.details":
+            return {each: self._text(f"{name}.{each}") for each in ("name", "host")} | {"status": "failing", "reason": None}
         if name == "report_uploads.left_out":
             return [[self._text(f"{name}.url"), self._text(f"{name}.reason")]]
         if name == "inbound_refusals.problems":

@@ -34,6 +34,7 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.accounts.account_limits import UNLIMITED
 from storage.db import identifiers
+from storage.db.columns import JsonField
 from storage.db.engine import execute, rows, transaction, values_list
 from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
@@ -235,6 +236,18 @@ def make_report_upload(
         actor=f"user:{customer.user_id}",
     )
     return report_uploads.create(new, now or NOW, Vault([b64decode(ENCRYPTION_KEY)]), UNLIMITED)
+
+
+def make_alert(customer: Customer, number: int = 1, state: str = "open", name: str = "Tracker") -> str:
+    """Store an alert about a failing target of the customer; return its id."""
+    alert_id, at = identifiers.new_id(identifiers.ALERT, NOW), to_ms(NOW)
+    details = JsonField.text({"name": name, "host": "tracker.example.com", "status": "failing", "reason": "connect_refused"})
+    execute(
+        "INSERT INTO alerts (id, cause, kind, state, account_id, subject_id, details, first_at, last_at, count) "
+        "VALUES (?, ?, 'target', ?, ?, 'tgt_1', ?, ?, ?, 1)",
+        (alert_id, f"target:{customer.account_id}-{number}", state, customer.account_id, details, at, at),
+    )
+    return alert_id
 
 
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:

@@ -26,6 +26,10 @@ _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":nul
 
 #: What code reads again, and so needs a form; % is the row's number.
 FORMS: Final[dict[tuple[str, str], str]] = {
+    ("alerts", "details"): '{"name":"T","host":"tracker.example","status":"failing","reason":"connect_refused"}',
+    ("alerts", "id"): f"alr_01J{'0' * 19}%",
+    ("alerts", "kind"): "target",
+    ("alert_messages", "channel"): "slack",
     ("approval_rules", "action"): '{"type":"dismiss","reason":"wont_fix"}',
     ("approval_rules", "conditions"): '{"severity_at_least":"high"}',
     ("approval_rules", "stopped_reason"): "target_removed",

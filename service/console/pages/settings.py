@@ -167,6 +167,13 @@ def _egress_proxy(settings: Settings) -> str:
     return f"host {proxy.host}, port {proxy.port}" + (", with a password" if proxy.authorization else "")
 
 
+def _smtp(settings: Settings) -> str:
+    server = settings.smtp_server
+    if server is None:
+        return NOT_SET
+    return f"host {server.host}, port {server.port}" + (", with a password" if server.password else "")
+
+
 def _target_ca(settings: Settings) -> str:
     count = count_certificates(settings.target_ca)
     return f"{count} {'certificate' if count == 1 else 'certificates'}" if count else NOT_SET
@@ -183,6 +190,7 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "SENTRY_DSN": _sentry,
     "ENCRYPTION_KEYS": _encryption_keys,
     "EGRESS_PROXY_URL": _egress_proxy,
+    "SMTP_URL": _smtp,
     "TARGET_CA": _target_ca,
     "TARGET_CLIENT_CERT": _client_certificate,
     "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),

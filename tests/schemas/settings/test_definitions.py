@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.definitions import (
     MAX_SOCKET_PATH_BYTES,
     SETTINGS,
@@ -112,6 +113,17 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "worker_metrics_bind": None,
         "sentry_dsn": None,
         "otlp_endpoint": None,
+        "alert_kinds": set(AlertKind),
+        "smtp_server": None,
+        "alert_email_to": (),
+        "alert_email_from": "",
+        "alert_slack_url": "",
+        "alert_mattermost_url": "",
+        "alert_discord_url": "",
+        "alert_teams_url": "",
+        "alert_webhook_url": "",
+        "alert_webhook_secret": None,
+        "backup_alert_days": 7,
         "log_level": "info",
         "log_format": "auto",
     }
@@ -256,6 +268,26 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:port"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:4318/v1/traces"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@collector.example:4318"),
+        ("ALERTS", "target,hunter2"),
+        ("SMTP_URL", "http://user:hunter2@mail.example.com"),
+        ("SMTP_URL", "smtp://user@mail.example.com"),  # no password
+        ("SMTP_URL", "smtps://user:hunter2@mail.example.com:0"),
+        ("SMTP_URL", "smtps://user:hunter2@mail.example.com:99999"),
+        ("SMTP_URL", "smtps://user:hunter2@mail.example.com/inbox"),
+        ("SMTP_URL", "smtps://user:hun ter2@mail.example.com"),
+        ("SMTP_URL", "smtps://user:hunter2"),
+        ("ALERT_EMAIL_TO", "hunter2"),
+        ("ALERT_EMAIL_TO", "ops@example.com\nBcc: hunter2@example.com"),
+        ("ALERT_EMAIL_TO", "Ops <hunter2@example.com>"),
+        ("ALERT_EMAIL_FROM", "a@example.com,hunter2@example.com"),
+        ("ALERT_SLACK_URL", "http://hooks.slack.com/services/hunter2"),
+        ("ALERT_SLACK_URL", "https://user:hunter2@hooks.slack.com/"),
+        ("ALERT_DISCORD_URL", "https://discord.com/api/webhooks/1/hunter2 x"),
+        ("ALERT_TEAMS_URL", "https://"),
+        ("ALERT_MATTERMOST_URL", "https://chat.example.com:99999/hooks/hunter2"),
+        ("ALERT_WEBHOOK_URL", "https://alerts.example.com/#hunter2"),
+        ("ALERT_WEBHOOK_SECRET", "hunter2"),
+        ("BACKUP_ALERT_DAYS", "0"),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
     ],
@@ -297,6 +329,31 @@ def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
     assert settings.webhook_secret == "hunter2!"
     assert "hunter2" not in repr(settings) + str(settings)
     assert "AAAA" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"SMTP_URL": "smtps://mail.example.com"}, {"ALERT_EMAIL_TO", "ALERT_EMAIL_FROM"}),
+        ({"ALERT_EMAIL_TO": "ops@example.com"}, {"SMTP_URL", "ALERT_EMAIL_FROM"}),
+        ({"ALERT_WEBHOOK_URL": "https://alerts.example.com/"}, {"ALERT_WEBHOOK_SECRET"}),
+        ({"ALERT_WEBHOOK_SECRET": "s3cret!!"}, {"ALERT_WEBHOOK_URL"}),
+    ],
+)
+def test_a_channel_of_alerts_needs_all_of_its_settings(load: Load, given: dict[str, str], missing: set[str]) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        load(given)
+    assert set(refused.value.mistakes) == missing
+
+
+def test_channels_of_alerts_are_those_with_an_address(load: Load) -> None:
+    mail = {"SMTP_URL": "smtp://relay:p%40ss@mail.example.com", "ALERT_EMAIL_TO": "a@b.example, c@d.example"}
+    settings = load({**mail, "ALERT_EMAIL_FROM": "r@b.example", "ALERT_TEAMS_URL": "https://teams.example.com/x?sig=s3cret"})
+    assert settings.alert_channels == (AlertChannel.EMAIL, AlertChannel.TEAMS)
+    assert settings.smtp_server == SmtpServer("mail.example.com", 587, is_tls=False, username="relay", password="p@ss")
+    assert settings.alert_email_to == ("a@b.example", "c@d.example")
+    assert "p@ss" not in repr(settings)
+    assert "s3cret" not in repr(settings)
 
 
 @pytest.mark.parametrize("name", SECRETS)

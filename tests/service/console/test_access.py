@@ -33,6 +33,7 @@ from tests.support.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
+    make_alert,
     make_customer,
     make_exports,
     make_project,
@@ -104,6 +105,8 @@ ROWS: Final = [
     AccessRow("POST", "/report-uploads", status=415),
     AccessRow("GET", "/report-uploads/{upload_id}"),
     AccessRow("GET", "/sessions"),
+    AccessRow("GET", "/alerts"),
+    AccessRow("POST", "/alerts/{alert_id}/acknowledge"),
     AccessRow("GET", "/integrations", is_for_operator=True),
     AccessRow("GET", "/compliance", is_for_operator=True),
     AccessRow("GET", "/audit", is_for_operator=True),
@@ -208,6 +211,7 @@ def scene(customer: Customer, tmp_path: Path) -> AccessScene:
         "upload_id": make_report_upload(customer).id,
         "project_id": str(PROJECT_ID),
         "finding_id": make_finding(customer),
+        "alert_id": make_alert(customer),
     }
     return AccessScene(client, customer, make_customer(), ids)
 

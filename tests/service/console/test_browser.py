@@ -77,7 +77,7 @@ IDS: Final = {
     "attempted_id": "SELECT export_id FROM attempts ORDER BY started_at DESC LIMIT 1",
 }
 #: Pages that are lists; each shows its four states.
-LISTS: Final = ("/exports", "/targets", "/recoveries", "/findings", "/compliance", "/audit", "/sessions")
+LISTS: Final = ("/exports", "/targets", "/recoveries", "/findings", "/compliance", "/audit", "/sessions", "/alerts")
 #: Never empty to somebody who looks: that somebody signed in.
 NEVER_EMPTY: Final = {"/audit", "/sessions"}
 

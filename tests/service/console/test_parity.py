@@ -62,6 +62,7 @@ BUTTONS: Final = {
     "/recoveries/{recovery_id}/cancel": Ways(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
     "/projects/{project_id}/grouping": Ways("/api/projects/{project_id}", "project set"),
     "/report-uploads": Ways("/api/scanner/results", "import-scan"),
+    "/alerts/{alert_id}/acknowledge": Ways(None, "alert acknowledge"),
     "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
 }
 #: A browser's session and preferences, and summaries before a decision: a caller of the API needs none of them.

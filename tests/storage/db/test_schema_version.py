@@ -99,6 +99,7 @@ ALL_MIGRATIONS: Final = [
     "0018_finding_life_cycle",
     "0019_audit_chain",
     "0020_ticket_events",
+    "0021_alerts",
     "0022_finding_pages",
 ]
 

@@ -1,0 +1,89 @@
+"""`alert`: test the channels of alerts, and list alerts."""
+
+from contextlib import closing
+from typing import Any, Final
+
+import click
+
+from bin.cli.installation import Refused, checked_settings, opened
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.alerts.alert import Alert, describe
+from schemas.alerts.messages import trial_body
+from schemas.base.principal import OPERATOR
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from service.operations import alerts
+from storage.db import identifiers
+from worker.background.alert_channels import AlertSender
+from worker.composition import compose_client
+
+_COLUMNS: Final = ("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at")
+#: Alerts that are over, beside the open ones.
+_MAX_RECOVERED: Final = 100
+
+
+@click.group()
+def alert() -> None:
+    """Test the channels of alerts, and list alerts."""
+
+
+@alert.command(
+    epilog="Example: riskrelay alert test --json\n\n"
+    "Exit codes: 0 every channel took the message, 1 one did not, 2 no channel is configured, or wrong usage or settings."
+)
+@json_option
+def test(as_json: bool) -> None:
+    """Send a test message to each configured channel, and print what each one answers."""
+    settings, now = checked_settings(), utc_now()
+    if not settings.alert_channels:
+        raise click.UsageError("No channel is configured. Set SMTP_URL, ALERT_SLACK_URL or another one, see docs/alerts.md.")
+    body = trial_body(identifiers.new_id(identifiers.ALERT_MESSAGE, now), now)
+    with closing(compose_client(settings, 1)) as client:
+        sender = AlertSender(settings, client)
+        answers = {channel: sender.send(channel, body, now) for channel in settings.alert_channels}
+    print_record({channel.value: answer.text for channel, answer in answers.items()}, as_json)
+    failed = [channel.value for channel, answer in answers.items() if not answer.is_sent]
+    if failed:
+        raise Refused(f"Not sent: {', '.join(failed)}.")
+
+
+@alert.command(
+    epilog="Example: riskrelay alert acknowledge alr_…\n\nExit codes: 0 silent or over, 1 not found, 2 wrong settings."
+)
+@click.argument("alert_id")
+def acknowledge(alert_id: str) -> None:
+    """Silence an open alert until it comes back."""
+    with opened():
+        alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
+
+
+@alert.command(
+    "list",
+    epilog="Example: riskrelay alert list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
+)
+@json_option
+def list_alerts(as_json: bool) -> None:
+    """List alerts: open ones, the latest first, then up to 100 that are over, newest first."""
+    with opened():
+        found = [
+            *alerts.list_open(OPERATOR, is_operator=True),
+            *alerts.list_recovered(OPERATOR, _MAX_RECOVERED, is_operator=True),
+        ]
+    print_records([_record(each) for each in found], as_json, _COLUMNS, "There are no alerts.")
+
+
+def _record(each: Alert) -> dict[str, Any]:
+    text = describe(each)
+    return {
+        "id": each.id,
+        "kind": each.kind.value,
+        "state": each.state.value,
+        "alert": f"{text.headline}: {text.subject}" if text.subject else text.headline,
+        "what_to_do": text.advice,
+        "account_id": each.account_id,
+        "first_at": rfc3339(each.first_at),
+        "last_at": rfc3339(each.last_at),
+        "count": each.count,
+        "acknowledged_at": rfc3339_or_none(each.acknowledged_at),
+        "acknowledged_by": each.acknowledged_by,
+    }

@@ -1,0 +1,1 @@
+"""Alerts: what happened in words, and the messages about it in the form of each channel."""

@@ -1,0 +1,157 @@
+"""Alerts: what is wrong, since when, and in words with what to do.
+
+A cause is a thing that can go wrong: one target, one rule, the workers. An alert is its record: it opens, recovers and may
+open again. Names of targets and rules are strangers' text: they stay apart from our words, so that each channel can contain
+them. No text of a ticket is part of an alert.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from schemas.settings.alert_channels import AlertKind
+from schemas.targets.error_help import help_for
+from schemas.trackers.text.neutral import cut, one_line
+
+#: Of a name in a message.
+_MAX_NAME: Final = 120
+
+#: A cause is in one message at most within it.
+QUIET_FOR: Final = timedelta(hours=1)
+
+
+class AlertState(StrEnum):
+    """Whether the cause goes on."""
+
+    OPEN = "open"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCause:
+    """Something that is wrong now; `key` is the same as long as it goes on, and when it comes back.
+
+    `subject_id` is the target, rule or request. `happened_at` and `times` are for causes that happen again while they are
+    open. `account_id` is None for the installation.
+    """
+
+    key: str
+    kind: AlertKind
+    details: Mapping[str, Any] = field(default_factory=dict)
+    subject_id: str | None = None
+    account_id: int | None = None
+    happened_at: datetime | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert as stored; `last_at` is when its cause last began or happened, or when it recovered."""
+
+    id: str
+    cause: str
+    kind: AlertKind
+    state: AlertState
+    account_id: int | None
+    subject_id: str | None
+    details: Mapping[str, Any]
+    first_at: datetime
+    last_at: datetime
+    count: int
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+
+
+class AlertText(NamedTuple):
+    """An alert in words: ours in `headline` and `advice`, strangers' in `subject`; `path` is below the console."""
+
+    headline: str
+    subject: str
+    advice: str
+    path: str
+
+
+def describe(alert: Alert) -> AlertText:
+    """Return an alert in words."""
+    text = _DESCRIBE[alert.kind](alert.details, alert.subject_id)
+    if alert.state is AlertState.OPEN or alert.kind is AlertKind.WEEKLY:
+        return text
+    return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice="Nothing is left to do.")
+
+
+def host_of(url: str) -> str:
+    """Return the host of a target's URL."""
+    return urlsplit(url).hostname or ""
+
+
+def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:
+    status, reason = details["status"], details["reason"]
+    path, subject = f"/targets/{target_id}", _name(f"{details['name']} ({details['host']})")
+    if status == "failing":
+        advice = f"{help_for(reason).fix} Deliveries are retried." if reason else "See the last attempts on its page."
+        return AlertText("Target fails", subject, advice, path)
+    advice = f"{help_for(reason).fix if reason else 'See its page.'} Then resume the target: until then it gets nothing."
+    return AlertText(f"Target {status}", subject, advice, path)
+
+
+def _exports(details: Mapping[str, Any], target_id: str | None) -> AlertText:
+    number = details["count"]
+    headline = f"{number}{'+' if details['is_cut'] else ''} {'export' if number == 1 else 'exports'} failed in a day"
+    path = f"/deliveries?status=failed&target_id={target_id}"
+    return AlertText(headline, _name(details["name"]), "See why, fix the cause, then retry them.", path)
+
+
+def _rule(details: Mapping[str, Any], rule_id: str | None) -> AlertText:
+    advice = f"Reason: {details['reason'].replace('_', ' ')}. New tickets wait for a person. Edit the rule or turn it on."
+    return AlertText("Approval rule stopped", _name(details["name"]), advice, f"/rules/{rule_id}")
+
+
+def _compliance(details: Mapping[str, Any], request_id: str | None) -> AlertText:
+    topic = str(details["topic"]).replace("_", " ")
+    headline = f"Compliance request ({topic}) is due on {details['due_on']}"
+    advice = f"Check that a worker runs, and the error of the request: riskrelay compliance show {request_id}"
+    return AlertText(headline, "", advice, "/compliance")
+
+
+def _disk(details: Mapping[str, Any], _subject: str | None) -> AlertText:
+    headline = "Disk full" if details["state"] == "full" else "Disk nearly full"
+    advice = "Free space on the disk of DATA_DIR and the database: a full disk stops intake and deliveries."
+    return AlertText(headline, _name(details["host"]), advice, "/queue")
+
+
+def _worker(_details: Mapping[str, Any], _subject: str | None) -> AlertText:
+    return AlertText("No worker is running", "", "Start a worker: nothing is delivered until then.", "/queue")
+
+
+def _backup(details: Mapping[str, Any], _subject: str | None) -> AlertText:
+    last = f"The last backup was made on {details['last_on']}." if details["last_on"] else "No backup was ever made."
+    advice = f"{last} Run riskrelay backup, or check its cron job."
+    return AlertText(f"No backup for {details['days']} days", "", advice, "")
+
+
+def _weekly(details: Mapping[str, Any], _subject: str | None) -> AlertText:
+    advice = (
+        f"Attempts in 7 days: {details['delivered']} delivered, {details['failed']} failed. "
+        f"Open alerts: {details['open_alerts']}. Targets that get nothing or fail: {details['targets']}. "
+        f"Exports that failed in a day: {details['exports']}."
+    )
+    return AlertText("Weekly summary", "", advice, "/overview")
+
+
+_DESCRIBE: Final = {
+    AlertKind.TARGET: _target,
+    AlertKind.EXPORTS: _exports,
+    AlertKind.RULE: _rule,
+    AlertKind.COMPLIANCE: _compliance,
+    AlertKind.DISK: _disk,
+    AlertKind.WORKER: _worker,
+    AlertKind.BACKUP: _backup,
+    AlertKind.WEEKLY: _weekly,
+}
+
+
+def _name(text: str) -> str:
+    return cut(one_line(text), _MAX_NAME)

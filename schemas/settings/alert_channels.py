@@ -1,0 +1,111 @@
+"""Where alerts go: a mail server, incoming webhooks of chats, a webhook of one's own.
+
+Errors never quote a value: each of these URLs contains a password or is one.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from marshmallow import ValidationError
+
+
+class AlertKind(StrEnum):
+    """What an alert is about."""
+
+    TARGET = "target"
+    EXPORTS = "exports"
+    RULE = "rule"
+    COMPLIANCE = "compliance"
+    DISK = "disk"
+    WORKER = "worker"
+    BACKUP = "backup"
+    WEEKLY = "weekly"
+
+
+class AlertChannel(StrEnum):
+    """A way to send alerts."""
+
+    EMAIL = "email"
+    SLACK = "slack"
+    MATTERMOST = "mattermost"
+    DISCORD = "discord"
+    TEAMS = "teams"
+    WEBHOOK = "webhook"
+
+
+#: Ports of mail servers: STARTTLS for a client that signs in, TLS from the first byte.
+_SMTP_PORTS: Final = {"smtp": 587, "smtps": 465}
+_SMTP_FORM: Final = (
+    "Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a server with STARTTLS. In a user or password, "
+    "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
+)
+#: Neither spaces nor characters that separate addresses or headers.
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """A mail server. Without `is_tls`, STARTTLS is required, except on loopback, where it is used if offered."""
+
+    host: str
+    port: int
+    is_tls: bool
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody can listen on the way."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def parse_smtp(text: str) -> SmtpServer | None:
+    """Return the mail server of a URL, None for an empty text. Raises ValidationError."""
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValidationError(_SMTP_FORM) from None
+    is_plain = text.isascii() and text.isprintable() and not set(text) & set(" ?#")
+    has_both = bool(parts.username) == bool(parts.password)
+    if not (is_plain and parts.scheme in _SMTP_PORTS and host and has_both and port != 0 and parts.path in {"", "/"}):
+        raise ValidationError(_SMTP_FORM)
+    user, password = (unquote(parts.username), unquote(parts.password or "")) if parts.username else (None, None)
+    return SmtpServer(host, port or _SMTP_PORTS[parts.scheme], parts.scheme == "smtps", user, password)
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Return comma-separated email addresses. Raises ValidationError."""
+    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    if not all(_ADDRESS.fullmatch(each) for each in found):
+        raise ValidationError("Use email addresses such as ops@example.com, comma-separated, without names.")
+    return found
+
+
+def parse_address(text: str) -> str:
+    """Return one email address, or an empty text. Raises ValidationError."""
+    found = parse_addresses(text)
+    if len(found) > 1:
+        raise ValidationError("Use one email address.")
+    return found[0] if found else ""
+
+
+def parse_webhook(text: str) -> str:
+    """Return the https URL of an incoming webhook, or an empty text. Raises ValidationError."""
+    try:
+        parts = urlsplit(text)
+        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        is_whole = False
+    if text and not (is_whole and text.isascii() and text.isprintable() and not set(text) & set(" #")):
+        raise ValidationError("Use the https:// URL of the incoming webhook, without user, password and fragment.")
+    return text

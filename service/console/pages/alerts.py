@@ -1,0 +1,45 @@
+"""`/console/alerts`: what is wrong, with what to do and a button to silence it; then what is over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from schemas.alerts.alert import describe
+from schemas.settings.definitions import Settings
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
+from service.console.sessions import ConsoleUser
+from service.http.paging import read_page
+from service.operations import alerts
+from storage.db import identifiers
+
+
+class AlertsPage(ConsolePage):
+    """Lists alerts: on the first page the open ones, then those that are over."""
+
+    path = f"{CONSOLE}/alerts"
+    template = "alerts.html"
+
+    def __init__(self, layout: PageLayout, settings: Settings) -> None:
+        super().__init__(layout)
+        self._channels = settings.alert_channels
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return the alerts in words."""
+        page = read_page(req, identifiers.ALERT)
+        found = alerts.list_recovered(user.principal, page.fetch_limit, page.before, is_operator=user.is_operator)
+        listed = list_content(page, found)
+        opened = [] if page.before else alerts.list_open(user.principal, is_operator=user.is_operator)
+        shown = [(alert, describe(alert)) for alert in (*opened, *listed["shown"])]
+        return {**listed, "shown": shown, "channels": [each.value for each in self._channels]}
+
+
+class AcknowledgeAlert(Action):
+    """Silences an alert until it comes back."""
+
+    path = f"{AlertsPage.path}/{{alert_id}}/acknowledge"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Acknowledge the alert. Raises NotFound."""
+        alerts.acknowledge(ids["alert_id"], user.principal, is_operator=user.is_operator)
+        return Redirect("/alerts", "alert_acknowledged")

@@ -1,0 +1,172 @@
+"""What is wrong now: the causes of alerts, read once in half a minute from indexes and small tables.
+
+Nothing here writes, and nothing is counted on the way of a delivery.
+"""
+
+import socket
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from peewee import SQL, fn
+
+from schemas.alerts.alert import AlertCause, host_of
+from schemas.base.timestamps import from_ms
+from schemas.settings.alert_channels import AlertKind
+from schemas.targets.target import FAILING, TargetStatus
+from storage.compliance import requests as compliance_requests
+from storage.db.disk_space import DiskState, free_bytes, state_of
+from storage.db.engine import database_folders
+from storage.db.models import ApprovalRuleRow, DeliveryHourRow, ExportRow, InstallationRow, TargetRow
+from storage.db.queries import tuples
+from storage.exports import worker_heartbeats
+from storage.exports.queries import last_error
+from storage.reporting.metrics_snapshot import due_age_s
+from storage.targets import targets
+
+#: A retry follows a failure within seconds: what is over by then is no reason to call somebody.
+FAILING_FOR: Final = timedelta(minutes=2)
+#: Exports that failed within it; an older failure is no news.
+FAILED_WITHIN: Final = timedelta(days=1)
+#: Failed exports that are counted.
+MOST_FAILED: Final = 1_000
+#: Before the legal deadline of a compliance request, which workers otherwise meet within seconds.
+DUE_WITHIN: Final = timedelta(days=7)
+MOST_DUE: Final = 100
+#: An export waits so long only if no worker runs. Installations whose cron job delivers have none between two jobs.
+OVERDUE_S: Final = 300.0
+#: A worker that stops says so; after this, one that has not was killed.
+SILENT_FOR: Final = timedelta(minutes=1)
+
+_WEEK: Final = timedelta(days=7)
+_OFF: Final = (TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSources:
+    """Which kinds of causes are looked for, and what they depend on."""
+
+    kinds: Collection[AlertKind]
+    data_dir: Path
+    backup_after: timedelta
+
+
+def find(sources: AlertSources, now: datetime) -> list[AlertCause]:
+    """Return every cause that holds at `now`; those of other hosts are left out."""
+    readers: dict[AlertKind, Callable[[], Iterator[AlertCause]]] = {
+        AlertKind.TARGET: lambda: _targets(now),
+        AlertKind.EXPORTS: lambda: _exports(now),
+        AlertKind.RULE: _rules,
+        AlertKind.COMPLIANCE: lambda: _compliance(now),
+        AlertKind.DISK: lambda: _disk(sources.data_dir),
+        AlertKind.WORKER: lambda: _worker(now),
+        AlertKind.BACKUP: lambda: _backup(sources.backup_after, now),
+    }
+    return [cause for kind, read in readers.items() if kind in sources.kinds for cause in read()]
+
+
+def other_hosts(now: datetime) -> set[str]:
+    """Return the keys of the causes that only other hosts can see: the disks of hosts where a worker is alive."""
+    names = [each.name.split(":") for each in worker_heartbeats.list_recent(now) if each.is_alive]
+    living = {name[1] for name in names if len(name) > 1}
+    return {_disk_key(host) for host in living - {socket.gethostname()}}
+
+
+def weekly_summary(open_alerts: int, now: datetime) -> AlertCause:
+    """Return the summary of the last seven days; its key is the same for a whole week (ISO, UTC)."""
+    d = DeliveryHourRow
+    sums = d.select(fn.COALESCE(fn.SUM(d.delivered), 0), fn.COALESCE(fn.SUM(d.failed), 0)).where(d.hour_at >= now - _WEEK)
+    [(delivered, failed)] = tuples(sums)
+    details = {
+        "delivered": int(delivered),
+        "failed": int(failed),
+        "open_alerts": open_alerts,
+        "targets": len(_target_rows(now)),
+        "exports": int(sum(row[2] for row in _failed_by_target(now))),
+    }
+    return AlertCause(weekly_key(now), AlertKind.WEEKLY, details)
+
+
+def weekly_key(now: datetime) -> str:
+    """Return the key of the summary of a week."""
+    year, week, _day = now.isocalendar()
+    return f"weekly:{year}-W{week:02}"
+
+
+def _targets(now: datetime) -> Iterator[AlertCause]:
+    for target_id, account_id, name, base_url, status, reason, validation_reason, code in _target_rows(now):
+        is_off = status in _OFF
+        details = {
+            "name": name,
+            "host": host_of(base_url),
+            "status": status if is_off else FAILING,
+            "reason": reason if is_off else validation_reason or code,
+        }
+        yield AlertCause(f"target:{target_id}", AlertKind.TARGET, details, target_id, account_id)
+
+
+def _target_rows(now: datetime) -> list[Any]:
+    t = TargetRow
+    is_failing = (t.status == TargetStatus.ACTIVE.value) & (t.connected_status == FAILING)
+    is_long = t.failing_since.is_null() | (t.failing_since <= now - FAILING_FOR)
+    shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_reason, last_error(t.id))
+    # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
+    return tuples(t.select(*shown).where(targets.IS_PRESENT, t.status.in_(_OFF) | (is_failing & is_long)))
+
+
+def _exports(now: datetime) -> Iterator[AlertCause]:
+    for target_id, newest, count, account_id, name in _failed_by_target(now):
+        details = {"name": name, "count": count, "is_cut": count >= MOST_FAILED}
+        yield AlertCause(f"exports:{target_id}", AlertKind.EXPORTS, details, target_id, account_id, from_ms(newest))
+
+
+def _failed_by_target(now: datetime) -> list[Any]:
+    x = ExportRow.alias("x")
+    # Word by word the condition of the index exports_failed: as a parameter, both databases would not read that index.
+    newest = x.select(x.target, x.finished_at).where(SQL("status = 'failed'"), x.finished_at >= now - FAILED_WITHIN)
+    part = newest.order_by(x.finished_at.desc()).limit(MOST_FAILED).alias("part")
+    t = TargetRow
+    counted = t.select(t.id, fn.MAX(part.c.finished_at), fn.COUNT(SQL("*")), t.account, t.name)
+    counted = counted.join(part, on=(part.c.target_id == t.id)).group_by(t.id, t.account, t.name)
+    return [(target_id, int(at), int(count), *rest) for target_id, at, count, *rest in tuples(counted)]
+
+
+def _rules() -> Iterator[AlertCause]:
+    r = ApprovalRuleRow
+    shown = (r.id, r.account, r.name, r.stopped_reason)
+    for rule_id, account_id, name, reason in tuples(r.select(*shown).where(SQL("stopped_reason IS NOT NULL"))):
+        yield AlertCause(f"rule:{rule_id}", AlertKind.RULE, {"name": name, "reason": reason}, rule_id, account_id)
+
+
+def _compliance(now: datetime) -> Iterator[AlertCause]:
+    for request in compliance_requests.list_due(now + DUE_WITHIN, MOST_DUE):
+        details = {"topic": request.topic.value, "due_on": request.due_at.date().isoformat()}
+        yield AlertCause(f"compliance:{request.id}", AlertKind.COMPLIANCE, details, request.id)
+
+
+def _disk(data_dir: Path) -> Iterator[AlertCause]:
+    state, host = state_of(free_bytes([data_dir, *database_folders()])), socket.gethostname()
+    if state is not DiskState.OK:
+        yield AlertCause(_disk_key(host), AlertKind.DISK, {"state": state.value, "host": host})
+
+
+def _disk_key(host: str) -> str:
+    return f"disk:{host}"
+
+
+def _worker(now: datetime) -> Iterator[AlertCause]:
+    if worker_heartbeats.count_alive(now):
+        return
+    seen_at = worker_heartbeats.last_seen()
+    if (seen_at is not None and now - seen_at > SILENT_FOR) or due_age_s(now) > OVERDUE_S:
+        yield AlertCause("worker", AlertKind.WORKER)
+
+
+def _backup(after: timedelta, now: datetime) -> Iterator[AlertCause]:
+    i = InstallationRow
+    for backup_at, created_at in tuples(i.select(i.backup_at, i.created_at)):
+        if now - (backup_at or created_at) > after:
+            details = {"days": after.days, "last_on": backup_at.date().isoformat() if backup_at else None}
+            yield AlertCause("backup", AlertKind.BACKUP, details)

@@ -1,0 +1,213 @@
+"""Alerts and their messages: one row for each cause, one row for each channel until its message is sent.
+
+An alert opens, recovers and opens again; each message about it is queued by a compare-and-swap of when the last one was,
+so that all workers together queue at most one in QUIET_FOR. An acknowledged alert is silent until it opens again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from peewee import EXCLUDED, chunked
+
+from schemas.alerts.alert import QUIET_FOR, Alert, AlertCause, AlertState
+from schemas.base.errors import NotFound
+from schemas.settings.alert_channels import AlertChannel, AlertKind
+from storage.accounts.audit_log import append
+from storage.db import identifiers
+from storage.db.columns import LAST_ULID, columns, read
+from storage.db.engine import transaction
+from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
+from storage.db.models import AlertMessageRow, AlertRow
+from storage.db.queries import for_update, tuples
+from storage.reporting import alert_causes
+from storage.reporting.alert_causes import AlertSources
+
+#: Open alerts that a page or a list shows.
+MOST_OPEN: Final = 200
+#: Alerts of one message; it names a few and counts the others.
+MOST_AT_ONCE: Final = 1_000
+#: A message that no channel took for so long is dropped.
+DROPPED_AFTER: Final = timedelta(hours=24)
+
+_AFTER_ALL: Final = f"{identifiers.ALERT}_{LAST_ULID}"
+#: Rows of one statement.
+_ROWS_AT_ONCE: Final = 500
+#: Seconds until the next attempt to send a message.
+_RETRY_S: Final = (60, 300, 900, 3600)
+
+_jobs: Final = LeasedJobs(AlertMessageRow)
+
+#: What changes, beside details and time, in an alert that opens again.
+_OPENED: Final = {
+    "state": EXCLUDED.state,
+    "first_at": EXCLUDED.first_at,
+    "count": AlertRow.count + 1,
+    "acknowledged_at": None,
+    "acknowledged_by": None,
+}
+
+#: Makes the body of a message with an id from the alerts that it is about.
+MakeBody = Callable[[str, Sequence[Alert]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """A message that this worker sends."""
+
+    lease: JobLease
+    channel: str
+    body: dict[str, Any]
+    attempts: int
+    created_at: datetime
+
+
+def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
+    """Open and close alerts by what is wrong at `now`, and queue messages for the channels.
+
+    The caller holds Lock.ALERTS. Without changes nothing is written.
+    """
+    causes = {cause.key: cause for cause in alert_causes.find(sources, now)}
+    known: dict[str, datetime] = dict(tuples(_open().select(AlertRow.cause, AlertRow.last_at)))
+    opened = [cause for key, cause in causes.items() if key not in known]
+    again = [each for key, each in causes.items() if key in known and each.happened_at and each.happened_at > known[key]]
+    over = known.keys() - causes.keys() - alert_causes.other_hosts(now)
+    summaries = (
+        [] if AlertKind.WEEKLY not in sources.kinds or _has_summary(now) else [alert_causes.weekly_summary(len(known), now)]
+    )
+    if opened or again or over or summaries:
+        with transaction():
+            _store(opened, now, **_OPENED)
+            _store(again, now)
+            _close(sorted(over), now)
+            _insert_summary(summaries, now)
+    if tuples(_unsent(now).limit(1)):
+        _queue(channels, make_body, now)
+
+
+def claim_message(now: datetime, lease_s: float) -> HeldMessage | None:
+    """Claim the message that has waited longest; None if there is none. Messages that are too old are deleted."""
+    if not _jobs.any_waiting(now):
+        return None
+    m = AlertMessageRow
+    with transaction():
+        m.delete().where(m.next_run_at <= now, m.created_at < now - DROPPED_AFTER).execute()
+        lease = _jobs.claim_oldest(now, lease_s, attempts=m.attempts + 1)
+        if lease is None:
+            return None
+        [held] = tuples(m.select(m.channel, m.body, m.attempts, m.created_at).where(m.id == lease.id))
+    return HeldMessage(lease, *held)
+
+
+def finish_message(held: HeldMessage, *, is_sent: bool, now: datetime) -> None:
+    """Delete a message that was sent; one that was not is due again later."""
+    lease = held.lease
+    with transaction():
+        if is_sent:
+            # Another worker may have claimed it since: it deletes it.
+            AlertMessageRow.delete().where(AlertMessageRow.id == lease.id, AlertMessageRow.lease == lease.lease).execute()
+        else:
+            wait_s = _RETRY_S[min(held.attempts, len(_RETRY_S)) - 1]
+            _jobs.finish(lease.id, lease.lease, due_at=now + timedelta(seconds=wait_s))
+
+
+def list_open(account_id: int | None = None) -> list[Alert]:
+    """Return up to MOST_OPEN open alerts, the latest first, of one account where `account_id` is given."""
+    return read(Alert, _of(_open(), account_id).order_by(AlertRow.last_at.desc()).limit(MOST_OPEN))
+
+
+def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
+    """Return up to `limit` alerts that are over, the newest first, older than the one with the id `before`."""
+    found = _select().where(AlertRow.state == AlertState.RECOVERED.value, AlertRow.id < (before or _AFTER_ALL))
+    return read(Alert, _of(found, account_id).order_by(AlertRow.id.desc()).limit(limit))
+
+
+def acknowledge(alert_id: str, account_id: int | None, now: datetime, actor: str) -> None:
+    """Silence an open alert until it opens again. Raises NotFound for one of another account."""
+    is_unanswered = (AlertRow.state == AlertState.OPEN.value) & AlertRow.acknowledged_at.is_null()
+    with transaction():
+        is_known = identifiers.is_id(identifiers.ALERT, alert_id)
+        if not is_known or not tuples(_of(AlertRow.select(AlertRow.id).where(AlertRow.id == alert_id), account_id)):
+            raise NotFound
+        # It may have recovered, or somebody else was faster.
+        if compare_and_swap(AlertRow, alert_id, is_unanswered, acknowledged_at=now, acknowledged_by=actor):
+            append(now, actor, "acknowledge_alert", alert_id)
+
+
+def _select() -> Any:
+    return AlertRow.select(*columns(Alert, AlertRow, account_id=AlertRow.account))
+
+
+def _open() -> Any:
+    return _select().where(AlertRow.state == AlertState.OPEN.value)
+
+
+def _of(found: Any, account_id: int | None) -> Any:
+    return found if account_id is None else found.where(AlertRow.account == account_id)
+
+
+def _store(causes: Sequence[AlertCause], now: datetime, **changes: Any) -> None:
+    """Insert alerts that open; of those that are known, change details, time and what `changes` name."""
+    changes = {"details": EXCLUDED.details, "last_at": EXCLUDED.last_at, **changes}
+    for part in chunked([_row(cause, AlertState.OPEN, now) for cause in causes], _ROWS_AT_ONCE):
+        AlertRow.insert_many(part).on_conflict(conflict_target=[AlertRow.cause], update=changes).execute()
+
+
+def _row(cause: AlertCause, state: AlertState, now: datetime) -> dict[str, Any]:
+    return {
+        "id": identifiers.new_id(identifiers.ALERT, now),
+        "cause": cause.key,
+        "kind": cause.kind.value,
+        "state": state.value,
+        "account": cause.account_id,
+        "subject_id": cause.subject_id,
+        "details": cause.details,
+        "first_at": cause.happened_at or now,
+        "last_at": cause.happened_at or now,
+        "count": 1,
+    }
+
+
+def _close(causes: Sequence[str], now: datetime) -> None:
+    is_open = AlertRow.state == AlertState.OPEN.value
+    for part in chunked(causes, _ROWS_AT_ONCE):
+        AlertRow.update(state=AlertState.RECOVERED.value, last_at=now).where(is_open, AlertRow.cause.in_(part)).execute()
+
+
+def _has_summary(now: datetime) -> bool:
+    return bool(tuples(AlertRow.select(AlertRow.id).where(AlertRow.cause == alert_causes.weekly_key(now))))
+
+
+def _insert_summary(summaries: Sequence[AlertCause], now: datetime) -> None:
+    # Over at once, and not sent yet.
+    rows = [_row(each, AlertState.RECOVERED, now) | {"sent_state": AlertState.OPEN.value} for each in summaries]
+    if rows:
+        AlertRow.insert_many(rows).on_conflict_ignore().execute()
+
+
+def _unsent(now: datetime) -> Any:
+    """Select the alerts whose state no message has said, and none was queued within QUIET_FOR."""
+    a, is_open = AlertRow, AlertRow.state == AlertState.OPEN.value
+    is_news = is_open & (a.sent_state.is_null() | (a.sent_state != a.state) | (a.last_at > a.sent_at))
+    is_over = (a.state == AlertState.RECOVERED.value) & (a.sent_state == AlertState.OPEN.value)
+    is_quiet = a.sent_at.is_null() | (a.sent_at <= now - QUIET_FOR)
+    return _select().where(is_news | is_over, is_quiet, a.acknowledged_at.is_null())
+
+
+def _queue(channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
+    a = AlertRow
+    with transaction():
+        # Locked: an acknowledgement waits, and comes too late for this message.
+        found = read(Alert, for_update(_unsent(now).order_by(a.state, a.last_at.desc()).limit(MOST_AT_ONCE)))
+        if not found:
+            return
+        for part in chunked([alert.id for alert in found], _ROWS_AT_ONCE):
+            a.update(sent_at=now, sent_state=a.state).where(a.id.in_(part)).execute()
+        waiting = []
+        for channel in channels:
+            message_id = identifiers.new_id(identifiers.ALERT_MESSAGE, now)
+            own = {"id": message_id, "channel": channel.value, "body": make_body(message_id, found)}
+            waiting.append({"attempts": 0, "next_run_at": now, "created_at": now, **own})
+        if waiting:
+            AlertMessageRow.insert_many(waiting).execute()

@@ -1,0 +1,76 @@
+"""`/console/alerts`: open alerts first, each account its own, and a button that silences one."""
+
+import re
+from typing import Final
+
+from storage.db.engine import execute, rows
+from tests.support.console_user import ConsoleBrowser, make_console_token
+from tests.support.databases import on_sqlite
+from tests.support.factories import Customer, make_alert, make_customer
+
+# What is asked of the database is asked of both elsewhere.
+pytestmark = on_sqlite
+
+HOSTILE: Final = "<img src=x onerror=alert(1)>\u202e"
+
+
+def test_open_alerts_come_first_with_what_to_do(person: ConsoleBrowser, customer: Customer) -> None:
+    make_alert(customer, 1, "open", "The first one")
+    make_alert(customer, 2, "recovered", "The second one")
+    page = person.get("/alerts").text
+    assert page.index("The first one") < page.index("The second one")
+    assert "Start the receiver and check its port." in page
+    assert page.count("Acknowledge</button>") == 1
+    assert 'href="/console/targets/tgt_1">Target fails</a>' in page
+
+
+def test_without_a_channel_the_page_names_the_settings(person: ConsoleBrowser) -> None:
+    assert "ALERT_SLACK_URL" in person.get("/alerts").text
+
+
+def test_a_hostile_name_is_text(person: ConsoleBrowser, customer: Customer) -> None:
+    make_alert(customer, name=HOSTILE)
+    page = person.get("/alerts").text
+    assert "<img" not in page
+    assert "\u202e" not in page
+
+
+def test_an_alert_is_acknowledged_once_and_then_has_no_button(person: ConsoleBrowser, customer: Customer) -> None:
+    alert_id = make_alert(customer)
+    done = person.post(f"/alerts/{alert_id}/acknowledge")
+    assert (done.status_code, done.headers["location"]) == (303, "/console/alerts?done=alert_acknowledged")
+    assert rows("SELECT acknowledged_by FROM alerts") == [(f"user:{customer.user_id}",)]
+    page = person.get("/alerts").text
+    assert "acknowledged" in page
+    assert "Acknowledge</button>" not in page
+    assert person.post("/alerts/alr_01J00000000000000000000000/acknowledge").status_code == 404
+    assert person.post("/alerts/nothing%00/acknowledge").status_code == 404
+
+
+def test_an_account_has_its_own_alerts_and_the_operator_all(person: ConsoleBrowser, customer: Customer) -> None:
+    other = make_customer()
+    stranger = ConsoleBrowser(person.client, "Another browser")
+    stranger.sign_in(make_console_token(other))
+    own, of_operator, of_installation = (make_alert(each) for each in (other, customer, make_customer()))
+    execute("UPDATE alerts SET account_id = NULL WHERE id = ?", (of_installation,))
+
+    def seen_by(somebody: ConsoleBrowser) -> set[str]:
+        return set(re.findall("/alerts/(alr_[0-9A-Z]+)/acknowledge", somebody.get("/alerts").text))
+
+    assert seen_by(stranger) == {own}
+    assert seen_by(person) == {own, of_operator, of_installation}
+    assert stranger.post(f"/alerts/{of_operator}/acknowledge").status_code == 404
+    assert stranger.post(f"/alerts/{of_installation}/acknowledge").status_code == 404
+    assert stranger.post(f"/alerts/{own}/acknowledge").status_code == 303
+
+
+def test_alerts_that_are_over_come_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
+    make_alert(customer, 9, "open", "The open one")
+    for number in range(4):
+        make_alert(customer, number, "recovered", f"Number {number}")
+    first = person.get("/alerts", "limit=3").text
+    following = first.split('rel="next" href="')[1].split('"')[0].partition("?")[2].replace("&amp;", "&")
+    second = person.get("/alerts", following).text
+    assert "The open one" in first
+    assert "The open one" not in second
+    assert sorted(re.findall(r"Number \d", first) + re.findall(r"Number \d", second)) == [f"Number {n}" for n in range(4)]

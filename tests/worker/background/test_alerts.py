@@ -1,0 +1,357 @@
+"""Alerts open, recover and come back; one message about a cause in an hour, over all workers, on every channel."""
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.alerts.alert import AlertState
+from schemas.base.errors import NotFound
+from schemas.base.timestamps import to_ms
+from schemas.settings.alert_channels import AlertChannel, AlertKind
+from schemas.targets.target import Target
+from schemas.triage.approval_rules import RuleAction, RuleActionType
+from storage.db import disk_space, locks
+from storage.db.engine import database, execute, release, rows
+from storage.db.locks import Lock
+from storage.exports import worker_heartbeats
+from storage.reporting import alerts
+from storage.reporting.alert_causes import DUE_WITHIN, AlertSources
+from tests.support.factories import NOW, Customer, make_customer, make_failed, make_rule
+from worker.background.alert_channels import ChannelAnswer
+from worker.background.alerts import LEASE_S, AlertTask
+
+#: All but the weekly summary, which is tested alone, and what depends on this machine.
+KINDS: Final = frozenset(AlertKind) - {AlertKind.WEEKLY, AlertKind.DISK, AlertKind.BACKUP, AlertKind.WORKER}
+HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
+
+
+@dataclass
+class FakeChannels:
+    """Remembers what was sent and whether a connection was held; a channel in `broken` fails."""
+
+    broken: set[AlertChannel] = field(default_factory=set)
+    sent: list[tuple[AlertChannel, dict[str, Any]]] = field(default_factory=list)
+    failed: int = 0
+    held: list[bool] = field(default_factory=list)
+
+    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+        self.held.append(not database.is_closed())
+        if channel in self.broken:
+            self.failed += 1
+            return ChannelAnswer(is_sent=False, text="HTTP 500")
+        self.sent.append((channel, body))
+        return ChannelAnswer(is_sent=True, text="HTTP 200")
+
+    def titles(self) -> list[str]:
+        """Return the headlines sent since the last call."""
+        found = [each["headline"] for _channel, body in self.sent for each in body["alerts"]]
+        self.sent.clear()
+        return found
+
+
+@dataclass
+class Site:
+    """An installation whose workers share the channels; `now` is set by the test."""
+
+    folder: Path
+    channels: FakeChannels = field(default_factory=FakeChannels)
+    now: datetime = NOW
+
+    def worker(
+        self, kinds: Collection[AlertKind] = KINDS, channels: tuple[AlertChannel, ...] = (AlertChannel.SLACK,)
+    ) -> AlertTask:
+        sources = AlertSources(kinds, self.folder, timedelta(days=7))
+        return AlertTask(sources, channels, self.channels.send, "https://relay.example.com/console", lambda: self.now)
+
+    def run(self, worker: AlertTask, after: timedelta = timedelta()) -> list[str]:
+        """Let a worker do all there is to do, `after` what was; return the headlines that were sent."""
+        self.now += after
+        while worker.run_once():
+            pass
+        return self.channels.titles()
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    worker_heartbeats.beat("worker:here:1:ab", NOW + timedelta(days=300))
+    return Site(tmp_path)
+
+
+def set_target(target: Target, status: str = "active", reason: str | None = None, connected: str = "connected") -> None:
+    sql = "UPDATE targets SET status = ?, status_reason = ?, connected_status = ?, failing_since = ? WHERE id = ?"
+    execute(sql, (status, reason, connected, to_ms(NOW - HOUR) if connected == "failing" else None, target.id))
+
+
+def keep_alive(site: Site) -> None:
+    execute("UPDATE workers SET seen_at = ?", (to_ms(site.now),))
+
+
+def test_nothing_wrong_writes_and_sends_nothing(site: Site, target: Target) -> None:
+    keep_alive(site)
+    assert site.run(site.worker()) == []
+    assert rows("SELECT 1 FROM alerts") == rows("SELECT 1 FROM alert_messages") == []
+
+
+def test_a_target_that_fails_is_reported_once_and_again_when_it_recovered(site: Site, target: Target) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    assert site.run(worker) == ["Target fails"]
+    assert site.run(worker, 24 * HOUR) == []
+    set_target(target)
+    assert site.run(worker, HOUR) == ["Over: target fails"]
+    [alert] = alerts.list_recovered(10)
+    assert (alert.state, alert.count, alert.account_id, alert.last_at) == (
+        AlertState.RECOVERED,
+        1,
+        target.account_id,
+        site.now,
+    )
+    assert site.run(worker, HOUR) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "headline"),
+    [("blocked", "private_address", "Target blocked"), ("disabled", "client", "Target disabled")],
+)
+def test_a_target_that_is_turned_off_is_reported(
+    site: Site, target: Target, status: str, reason: str, headline: str
+) -> None:
+    keep_alive(site)
+    set_target(target, status, reason)
+    worker = site.worker()
+    while worker.run_once():
+        pass
+    [(_channel, body)] = site.channels.sent
+    [alert] = body["alerts"]
+    assert (alert["headline"], alert["subject"]) == (headline, "Tracker (tracker.example.com)")
+    assert alert["url"] == f"https://relay.example.com/console/targets/{target.id}"
+    assert "resume" in alert["what_to_do"]
+
+
+def test_a_failure_of_a_moment_is_no_alert(site: Site, target: Target) -> None:
+    keep_alive(site)
+    set_target(target, connected="failing")
+    execute("UPDATE targets SET failing_since = ?", (to_ms(NOW - timedelta(seconds=30)),))
+    assert site.run(site.worker()) == []
+
+
+def test_a_cause_that_flaps_is_in_one_message_an_hour(site: Site, target: Target) -> None:
+    worker = site.worker()
+    sent = []
+    for minute in range(121):
+        set_target(target, connected="failing" if minute % 2 == 0 else "connected")
+        sent += [(minute, each) for each in site.run(worker, timedelta(minutes=1))]
+    assert [minute for minute, _ in sent] == [0, 60, 120]
+    assert [headline for _, headline in sent] == ["Target fails"] * 3
+    assert rows("SELECT count FROM alerts") == [(61,)]
+
+
+def test_two_workers_send_one_message(site: Site, target: Target) -> None:
+    first, second = site.worker(), site.worker()
+    set_target(target, connected="failing")
+    # Both compare before one of them sends.
+    assert first.run_once()
+    assert second.run_once()
+    assert site.run(second) + site.run(first) == ["Target fails"]
+
+
+def test_while_a_worker_compares_another_one_does_not(site: Site, target: Target) -> None:
+    set_target(target, connected="failing")
+    with locks.exclusive(Lock.ALERTS):
+        # Another connection, as another process has it.
+        other = threading.Thread(target=site.worker().run_once)
+        other.start()
+        other.join()
+        assert rows("SELECT 1 FROM alerts") == []
+    assert site.run(site.worker()) == ["Target fails"]
+
+
+def test_no_connection_is_held_while_a_channel_answers(site: Site, target: Target) -> None:
+    set_target(target, connected="failing")
+    release()
+    site.run(site.worker())
+    assert site.channels.held == [False]
+    assert database.is_closed()
+
+
+def test_a_channel_that_fails_leaves_the_others_working_and_gets_its_message_later(site: Site, target: Target) -> None:
+    both = (AlertChannel.EMAIL, AlertChannel.SLACK)
+    worker = site.worker(KINDS, both)
+    site.channels.broken = {AlertChannel.EMAIL}
+    set_target(target, connected="failing")
+    assert site.run(worker) == ["Target fails"]
+    assert rows("SELECT channel, attempts, lease FROM alert_messages") == [("email", 1, None)]
+    assert site.run(worker, timedelta(seconds=50)) == []
+    assert site.channels.failed == 1
+    site.run(worker, timedelta(seconds=40))
+    assert site.channels.failed == 2
+    site.channels.broken = set()
+    assert site.run(worker, HOUR) == ["Target fails"]
+    assert rows("SELECT 1 FROM alert_messages") == []
+
+
+def test_a_message_that_nobody_takes_is_dropped_after_a_day(site: Site, target: Target) -> None:
+    worker = site.worker()
+    site.channels.broken = {AlertChannel.SLACK}
+    set_target(target, connected="failing")
+    site.run(worker)
+    site.channels.broken = set()
+    assert site.run(worker, alerts.DROPPED_AFTER + timedelta(seconds=1)) == []
+    assert rows("SELECT 1 FROM alert_messages") == []
+
+
+def test_a_killed_sender_s_message_is_sent_by_another(site: Site, target: Target) -> None:
+    set_target(target, connected="failing")
+    assert site.worker().run_once()
+    killed = alerts.claim_message(site.now, LEASE_S)
+    assert killed is not None
+    other = site.worker()
+    assert site.run(other) == []
+    assert site.run(other, timedelta(seconds=LEASE_S)) == ["Target fails"]
+    alerts.finish_message(killed, is_sent=False, now=site.now)
+    assert rows("SELECT 1 FROM alert_messages") == []
+
+
+def test_a_channel_that_is_no_longer_configured_gets_nothing(site: Site, target: Target) -> None:
+    set_target(target, connected="failing")
+    assert site.worker().run_once()
+    assert site.run(site.worker(KINDS, (AlertChannel.TEAMS,))) == []
+    assert rows("SELECT 1 FROM alert_messages") == []
+
+
+def test_an_acknowledged_alert_is_silent_until_it_comes_back(site: Site, target: Target) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    site.run(worker)
+    [alert] = alerts.list_open()
+    alerts.acknowledge(alert.id, None, site.now, "user:test")
+    alerts.acknowledge(alert.id, None, site.now, "user:another")
+    assert rows("SELECT acknowledged_by FROM alerts") == [("user:test",)]
+    assert rows("SELECT actor FROM audit_entries WHERE action = 'acknowledge_alert'") == [("user:test",)]
+    set_target(target)
+    assert site.run(worker, 2 * HOUR) == []
+    set_target(target, connected="failing")
+    assert site.run(worker, 2 * HOUR) == ["Target fails"]
+    [again] = alerts.list_open()
+    assert (again.id, again.count, again.acknowledged_at) == (alert.id, 2, None)
+
+
+def test_an_account_acknowledges_its_own_alerts_alone(site: Site, target: Target) -> None:
+    set_target(target, connected="failing")
+    site.run(site.worker())
+    [alert] = alerts.list_open(target.account_id)
+    stranger = make_customer()
+    assert alerts.list_open(stranger.account_id) == []
+    with pytest.raises(NotFound):
+        alerts.acknowledge(alert.id, stranger.account_id, site.now, "user:stranger")
+    assert alerts.list_open()[0].acknowledged_at is None
+
+
+def test_exports_that_fail_are_counted_and_new_failures_reported_after_an_hour(
+    site: Site, customer: Customer, target: Target
+) -> None:
+    worker = site.worker({AlertKind.EXPORTS})
+    make_failed(customer, target.id, 2)
+    assert site.run(worker) == ["2 exports failed in a day"]
+    make_failed(customer, target.id, 1, NOW + timedelta(minutes=5))
+    assert site.run(worker, timedelta(minutes=10)) == []
+    assert site.run(worker, HOUR) == ["3 exports failed in a day"]
+    assert site.run(worker, HOUR) == []
+    assert site.run(worker, timedelta(days=1)) == ["Over: 3 exports failed in a day"]
+
+
+def test_no_alert_has_the_text_of_a_ticket(site: Site, customer: Customer, target: Target) -> None:
+    [export_id] = make_failed(customer, target.id)
+    execute("UPDATE exports SET ticket = ? WHERE id = ?", ('{"title": "a title that is private"}', export_id))
+    assert site.worker({AlertKind.EXPORTS}).run_once()
+    stored = str(rows("SELECT * FROM alerts") + rows("SELECT * FROM alert_messages"))
+    assert target.name in stored
+    assert "private" not in stored
+
+
+def test_a_rule_that_stopped_is_reported(site: Site, customer: Customer) -> None:
+    rule_id = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("team",))).id
+    execute("UPDATE approval_rules SET enabled = ?, stopped_reason = 'target_removed' WHERE id = ?", (False, rule_id))
+    worker = site.worker({AlertKind.RULE})
+    assert site.run(worker) == ["Approval rule stopped"]
+    execute("UPDATE approval_rules SET stopped_reason = NULL")
+    assert site.run(worker, HOUR) == ["Over: approval rule stopped"]
+
+
+def test_a_compliance_request_is_reported_a_week_before_its_deadline(
+    site: Site, make_request: Callable[[], datetime]
+) -> None:
+    due_at = make_request()
+    worker = site.worker({AlertKind.COMPLIANCE})
+    site.now = due_at - DUE_WITHIN - timedelta(minutes=1)
+    assert site.run(worker) == []
+    [headline] = site.run(worker, timedelta(minutes=2))
+    assert headline == f"Compliance request (shop/redact) is due on {due_at.date()}"
+
+
+@pytest.fixture
+def make_request(database: str) -> Callable[[], datetime]:
+    def made() -> datetime:
+        due_at = NOW + timedelta(days=30)
+        execute(
+            "INSERT INTO compliance_requests (id, topic, shop_domain, body_sha256, status, counts, attempts, due_at, "
+            "next_run_at, created_at) VALUES ('cpl_1', 'shop/redact', 'shop.example', 'ab', 'received', '{}', 0, ?, ?, ?)",
+            (to_ms(due_at), to_ms(NOW), to_ms(NOW)),
+        )
+        return due_at
+
+    return made
+
+
+def test_a_killed_worker_is_missed_and_a_stopped_one_only_when_exports_wait(
+    site: Site, customer: Customer, target: Target
+) -> None:
+    sweep = site.worker({AlertKind.WORKER})
+    keep_alive(site)
+    assert site.run(sweep) == []
+    assert site.run(sweep, timedelta(minutes=2)) == ["No worker is running"]
+    keep_alive(site)
+    assert site.run(sweep, HOUR + timedelta(seconds=1)) == []
+    keep_alive(site)
+    assert site.run(site.worker({AlertKind.WORKER})) == ["Over: no worker is running"]
+    worker_heartbeats.remove("worker:here:1:ab")
+    assert site.run(sweep, 2 * HOUR) == []
+
+
+def test_a_full_disk_is_the_alert_of_its_host(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = site.worker({AlertKind.DISK})
+    monkeypatch.setattr(disk_space, "LOW_BYTES", 2**63)
+    assert site.run(worker) == ["Disk nearly full"]
+    [(cause,)] = rows("SELECT cause FROM alerts")
+    # Another host does not see it, while a worker lives there.
+    execute("UPDATE alerts SET cause = 'disk:elsewhere'")
+    worker_heartbeats.beat("worker:elsewhere:1:ab", site.now)
+    monkeypatch.setattr(disk_space, "LOW_BYTES", 0)
+    execute("UPDATE workers SET seen_at = ?", (to_ms(site.now + HOUR),))
+    assert site.run(worker, HOUR) == []
+    assert site.run(worker, HOUR) == ["Over: disk nearly full"]
+    assert cause.startswith("disk:")
+
+
+def test_an_old_backup_is_reported_until_there_is_a_new_one(site: Site) -> None:
+    execute("INSERT INTO installation (id, key_canary, created_at) VALUES (1, ?, ?)", (b"k", to_ms(NOW)))
+    worker = site.worker({AlertKind.BACKUP})
+    assert site.run(worker, timedelta(days=6)) == []
+    assert site.run(worker, timedelta(days=2)) == ["No backup for 7 days"]
+    execute("UPDATE installation SET backup_at = ?", (to_ms(site.now),))
+    assert site.run(worker, HOUR) == ["Over: no backup for 7 days"]
+
+
+def test_the_summary_comes_once_a_week(site: Site, customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 2)
+    first, second = site.worker({AlertKind.WEEKLY}), site.worker({AlertKind.WEEKLY})
+    # NOW is a Sunday: the first one comes at once, the next ones on Mondays.
+    sent = [(day, each) for day in range(10) for each in site.run(first, DAY if day else timedelta()) + site.run(second)]
+    assert sent == [(day, "Weekly summary") for day in (0, 1, 8)]
+    assert alerts.list_open() == []

@@ -1,0 +1,137 @@
+"""Sends messages about alerts: email by SMTP with TLS, chats and a webhook by the client of targets.
+
+The URLs of chats follow the rules of targets: https, TARGET_ALLOWED_NETWORKS, TARGET_ALLOWED_PORTS, TARGET_CA, the egress
+proxy. The mail server is the operator's own, often on a private address, and speaks no HTTP: it is connected to directly.
+Neither an answer nor a log line has the URL or the password in it.
+"""
+
+import json
+import smtplib
+import ssl
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+from schemas.alerts import messages
+from schemas.exports.delivery import Outcome
+from schemas.exports.response_excerpt import without_secret
+from schemas.settings.alert_channels import AlertChannel, SmtpServer
+from schemas.settings.definitions import Settings
+from schemas.trackers.text.neutral import cut, one_line
+from schemas.version import USER_AGENT
+from worker.http.client import HttpClient
+from worker.http.signed_request import Message, new_nonce, signed_headers
+
+#: Of an answer, for the person who tests a channel: chats say in a few words what is wrong.
+_MAX_ANSWER: Final = 120
+#: How we introduce ourselves, as smtplib does for hosts without a full name; looking that up could take longer than sending.
+_LOCAL_NAME: Final = "[127.0.0.1]"
+
+#: The form of a message for each chat.
+_FORMS: Final[dict[AlertChannel, Callable[[messages.AlertBody], messages.AlertBody]]] = {
+    AlertChannel.SLACK: messages.slack,
+    AlertChannel.MATTERMOST: messages.mattermost,
+    AlertChannel.DISCORD: messages.discord,
+    AlertChannel.TEAMS: messages.teams,
+}
+
+
+class ChannelAnswer(NamedTuple):
+    """Whether a channel took a message, and what it said."""
+
+    is_sent: bool
+    text: str
+
+
+class AlertSender:
+    """Sends to the channels that the settings name."""
+
+    def __init__(self, settings: Settings, client: HttpClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._urls = {
+            AlertChannel.SLACK: settings.alert_slack_url,
+            AlertChannel.MATTERMOST: settings.alert_mattermost_url,
+            AlertChannel.DISCORD: settings.alert_discord_url,
+            AlertChannel.TEAMS: settings.alert_teams_url,
+            AlertChannel.WEBHOOK: settings.alert_webhook_url,
+        }
+
+    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+        """Send a message to a channel; never raises for what the network does."""
+        if channel is AlertChannel.EMAIL:
+            return self._email(body, now)
+        url = self._urls[channel]
+        if channel is AlertChannel.WEBHOOK:
+            content = _json(body)
+            message = Message(body["id"], body["id"], "", url, None, content, now, new_nonce())
+            headers = signed_headers(message, self._settings.alert_webhook_secret or "")
+        else:
+            content = _json(_FORMS[channel](body))
+            headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
+        return _judged(self._client.post(url, headers, content), url)
+
+    def _email(self, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+        settings, server = self._settings, self._settings.smtp_server
+        if server is None:
+            return ChannelAnswer(is_sent=False, text="no SMTP_URL")
+        message = messages.email(body, settings.alert_email_from, settings.alert_email_to, now)
+        try:
+            with _connected(server, settings.target_ca, settings.delivery_timeout_s) as smtp:
+                if server.username is not None:
+                    smtp.login(server.username, server.password or "")
+                refused = smtp.send_message(message)
+        except (smtplib.SMTPException, OSError) as failed:
+            return ChannelAnswer(is_sent=False, text=_reason(failed))
+        return ChannelAnswer(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
+
+
+def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtplib.SMTP:
+    """Return a connection with TLS, or without it to this host. Raises SMTPException, OSError."""
+    context = _tls_context(authorities)
+    if server.is_tls:
+        return smtplib.SMTP_SSL(server.host, server.port, _LOCAL_NAME, timeout=timeout_s, context=context)
+    smtp = smtplib.SMTP(server.host, server.port, _LOCAL_NAME, timeout=timeout_s)
+    try:
+        if not server.is_loopback:
+            smtp.starttls(context=context)
+    except BaseException:
+        smtp.close()
+        raise
+    return smtp
+
+
+def _tls_context(authorities: str) -> ssl.SSLContext:
+    # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
+    if authorities:
+        context.load_verify_locations(cadata=authorities)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _reason(failed: Exception) -> str:
+    """Return what happened without the server's words, which could repeat what we sent."""
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        return "tls_certificate"
+    if isinstance(failed, TimeoutError):
+        return "deadline_exceeded"
+    if isinstance(failed, smtplib.SMTPNotSupportedError):
+        return "the server has no STARTTLS, or no way to sign in"
+    if isinstance(failed, smtplib.SMTPResponseException):
+        return f"{type(failed).__name__} {failed.smtp_code}"
+    return type(failed).__name__
+
+
+def _judged(outcome: Outcome, url: str) -> ChannelAnswer:
+    if outcome.status is None:
+        return ChannelAnswer(is_sent=False, text=outcome.error or "no_answer")
+    said = one_line(without_secret(outcome.body, url).decode("utf-8", "replace"))
+    return ChannelAnswer(200 <= outcome.status < 300, cut(f"HTTP {outcome.status} {said}".strip(), _MAX_ANSWER))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,97 @@
+"""Finds what is wrong, opens and closes alerts, and sends the messages about them.
+
+One worker at a time compares; any worker sends, with a lease, and nobody holds a database connection meanwhile. A channel
+that fails is tried again later and delays no other.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from schemas.alerts.alert import Alert
+from schemas.alerts.messages import message_body
+from schemas.settings.alert_channels import AlertChannel
+from storage.db import locks
+from storage.db.engine import connection
+from storage.db.locks import Lock
+from storage.reporting import alerts
+from storage.reporting.alert_causes import AlertSources
+from worker.background.alert_channels import ChannelAnswer
+
+#: How long a cause goes unnoticed at most.
+POLL_S: Final = 30.0
+#: Wake-ups, which come with every approval, begin no comparison sooner.
+_COMPARE_EVERY: Final = timedelta(seconds=POLL_S - 1)
+#: Longer than the dozen steps of a mail server that needs its whole time for each.
+LEASE_S: Final = 300.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Send(Protocol):
+    """Sends a message to a channel within a deadline; never raises for what the network does."""
+
+    def __call__(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer: ...
+
+
+class AlertTask:
+    """Compares every POLL_S seconds, then sends a message per call until none is left. `console` is the console's URL."""
+
+    def __init__(
+        self,
+        sources: AlertSources,
+        channels: Sequence[AlertChannel],
+        send: Send,
+        console: str | None,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._sources = sources
+        self._channels = channels
+        self._send = send
+        self._console = console
+        self._now = now
+        self._compared_at: datetime | None = None
+        self._may_have_messages = False
+
+    def run_once(self) -> bool:
+        """Compare if that is due, or send a message; return whether there may be more."""
+        if self._is_due():
+            self._compared_at = self._now()
+            self._compare()
+            self._may_have_messages = True
+        elif self._may_have_messages:
+            self._may_have_messages = self._send_next()
+        return self._may_have_messages
+
+    def _is_due(self) -> bool:
+        """Return whether a pause is over; a clock that was set back does not make it longer."""
+        since = self._compared_at
+        return since is None or not timedelta(0) <= self._now() - since < _COMPARE_EVERY
+
+    def _compare(self) -> None:
+        def body_of(message_id: str, about: Sequence[Alert]) -> dict[str, Any]:
+            return message_body(message_id, about, self._console, self._now())
+
+        # Another worker compares at the moment.
+        with suppress(locks.LockBusy), connection(), locks.exclusive(Lock.ALERTS):
+            alerts.update(self._sources, self._channels, body_of, self._now())
+
+    def _send_next(self) -> bool:
+        with connection():
+            held = alerts.claim_message(self._now(), LEASE_S)
+        if held is None:
+            return False
+        if held.channel in self._channels:
+            answer = self._send(AlertChannel(held.channel), held.body, self._now())
+        else:
+            answer = ChannelAnswer(is_sent=True, text="no longer configured")
+        _log.log(
+            logging.INFO if answer.is_sent else logging.WARNING,
+            "alert sent" if answer.is_sent else "alert not sent",
+            extra={"channel": held.channel, "message_id": held.lease.id, "reason": answer.text},
+        )
+        with connection():
+            alerts.finish_message(held, is_sent=answer.is_sent, now=self._now())
+        return True
