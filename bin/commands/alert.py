@@ -51,10 +51,12 @@ def test(as_json: bool) -> None:
     epilog="Example: riskrelay alert acknowledge alr_…\n\nExit codes: 0 silent or over, 1 not found, 2 wrong settings."
 )
 @click.argument("alert_id")
-def acknowledge(alert_id: str) -> None:
+@json_option
+def acknowledge(alert_id: str, as_json: bool) -> None:
     """Silence an open alert until it comes back."""
     with opened():
         alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
+        print_record({"id": alert_id, "is_silent": True}, as_json)
 
 
 @alert.command(

@@ -14,10 +14,6 @@ from urllib.parse import urlsplit
 
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.error_help import help_for
-from schemas.trackers.text.neutral import cut, one_line
-
-#: Of a name in a message.
-_MAX_NAME: Final = 120
 
 #: A cause is in one message at most within it.
 QUIET_FOR: Final = timedelta(hours=1)
@@ -89,7 +85,7 @@ def host_of(url: str) -> str:
 
 def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:
     status, reason = details["status"], details["reason"]
-    path, subject = f"/targets/{target_id}", _name(f"{details['name']} ({details['host']})")
+    path, subject = f"/targets/{target_id}", f"{details['name']} ({details['host']})"
     if status == "failing":
         advice = f"{help_for(reason).fix} Deliveries are retried." if reason else "See the last attempts on its page."
         return AlertText("Target fails", subject, advice, path)
@@ -101,12 +97,12 @@ def _exports(details: Mapping[str, Any], target_id: str | None) -> AlertText:
     number = details["count"]
     headline = f"{number}{'+' if details['is_cut'] else ''} {'export' if number == 1 else 'exports'} failed in a day"
     path = f"/deliveries?status=failed&target_id={target_id}"
-    return AlertText(headline, _name(details["name"]), "See why, fix the cause, then retry them.", path)
+    return AlertText(headline, details["name"], "See why, fix the cause, then retry them.", path)
 
 
 def _rule(details: Mapping[str, Any], rule_id: str | None) -> AlertText:
     advice = f"Reason: {details['reason'].replace('_', ' ')}. New tickets wait for a person. Edit the rule or turn it on."
-    return AlertText("Approval rule stopped", _name(details["name"]), advice, f"/rules/{rule_id}")
+    return AlertText("Approval rule stopped", details["name"], advice, f"/rules/{rule_id}")
 
 
 def _compliance(details: Mapping[str, Any], request_id: str | None) -> AlertText:
@@ -119,7 +115,7 @@ def _compliance(details: Mapping[str, Any], request_id: str | None) -> AlertText
 def _disk(details: Mapping[str, Any], _subject: str | None) -> AlertText:
     headline = "Disk full" if details["state"] == "full" else "Disk nearly full"
     advice = "Free space on the disk of DATA_DIR and the database: a full disk stops intake and deliveries."
-    return AlertText(headline, _name(details["host"]), advice, "/queue")
+    return AlertText(headline, details["host"], advice, "/queue")
 
 
 def _worker(_details: Mapping[str, Any], _subject: str | None) -> AlertText:
@@ -151,7 +147,3 @@ _DESCRIBE: Final = {
     AlertKind.BACKUP: _backup,
     AlertKind.WEEKLY: _weekly,
 }
-
-
-def _name(text: str) -> str:
-    return cut(one_line(text), _MAX_NAME)

@@ -21,6 +21,8 @@ MOST_LISTED: Final = 10
 #: Discord takes 4,096 characters, Mattermost at least 4,000.
 _MAX_MARKDOWN: Final = 3_500
 _MAX_SUBJECT: Final = 150
+#: Of a name.
+_MAX_NAME: Final = 120
 
 
 def message_body(message_id: str, alerts: Sequence[Alert], console: str | None, now: datetime) -> AlertBody:
@@ -117,7 +119,7 @@ def _record(alert: Alert, console: str | None) -> AlertBody:
         "kind": alert.kind.value,
         "state": alert.state.value,
         "headline": headline,
-        "subject": subject,
+        "subject": cut(one_line(subject), _MAX_NAME),
         "what_to_do": advice,
         "url": f"{console}{path}" if console and path else None,
         "first_at": rfc3339(alert.first_at),

@@ -21,6 +21,8 @@ from tests.support.factories import NOW
 TRIES: Final = 3000
 #: Of a table without a list of words.
 ROWS: Final = 3
+#: Tables for one row, which has every column.
+ONE_ROW: Final = {"installation"}
 
 _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":null,"labels":[],"evidence":{}}'
 
@@ -159,7 +161,8 @@ class _Filler:
         return False
 
     def _value(self, column: Any, n: int, fixed: Container[str]) -> Any:
-        if column.null and column.name not in fixed and self._chance.random() < 0.5:
+        may_be_empty = column.null and column.name not in fixed and self._table not in ONE_ROW
+        if may_be_empty and self._chance.random() < 0.5:
             return None
         if column.name in self._parents:
             return self._parents[column.name][(n - 1) % len(self._parents[column.name])]

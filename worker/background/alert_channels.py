@@ -84,7 +84,7 @@ class AlertSender:
                     smtp.login(server.username, server.password or "")
                 refused = smtp.send_message(message)
         except (smtplib.SMTPException, OSError) as failed:
-            return ChannelAnswer(is_sent=False, text=_reason(failed))
+            return ChannelAnswer(is_sent=False, text=_smtp_failure(failed))
         return ChannelAnswer(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
 
 
@@ -113,7 +113,7 @@ def _tls_context(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def _reason(failed: Exception) -> str:
+def _smtp_failure(failed: Exception) -> str:
     """Return what happened without the server's words, which could repeat what we sent."""
     if isinstance(failed, ssl.SSLCertVerificationError):
         return "tls_certificate"

@@ -1,0 +1,39 @@
+"""What workers ask every half minute reads no growing table from one end to the other."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from schemas.settings.alert_channels import AlertChannel, AlertKind
+from storage.db.engine import execute, rows
+from storage.reporting import alerts
+from storage.reporting.alert_causes import AlertSources
+from tests.support.factories import NOW, Customer, make_failed, make_target
+from tests.support.query_plans import GROWING, read_whole, statements
+
+#: Fewer rows than these, and PostgreSQL rightly reads a table as it is.
+EXPORTS: Final = 3_000
+KINDS: Final = frozenset(AlertKind)
+
+
+def test_a_comparison_reads_exports_by_index_alone(database: str, customer: Customer, tmp_path: Path) -> None:
+    target = make_target(customer)
+    make_failed(customer, target.id, EXPORTS, NOW - timedelta(days=30))
+    make_failed(customer, target.id, 3)
+    execute("ANALYZE")
+    sources = AlertSources(KINDS, tmp_path, timedelta(days=7))
+    with statements() as found:
+        alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
+        alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
+    assert rows("SELECT count FROM alerts WHERE kind = 'exports'") == [(1,)]
+    assert [each.sql for each in found if read_whole(each, GROWING)] == []
+    assert [each.sql for each in found if "exports" in each.sql]
+
+
+def test_a_comparison_without_news_writes_nothing(database: str, customer: Customer, tmp_path: Path) -> None:
+    make_failed(customer, make_target(customer).id, 3)
+    sources = AlertSources(KINDS, tmp_path, timedelta(days=7))
+    alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
+    with statements() as found:
+        alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW + timedelta(minutes=1))
+    assert {each.sql.split()[0] for each in found} == {"SELECT"}
