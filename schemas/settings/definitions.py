@@ -432,6 +432,7 @@ SETTINGS: Final = (
         ",".join(AlertKind),
         "kinds of alerts that are sent: `target`, `exports`, `rule`, `compliance`, `disk`, `worker`, `backup`, `weekly`; "
         "none without a channel, which is one of the next settings",
+        shown="all",
     ),
     Setting(
         "SMTP_URL",

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import falcon
 
 from schemas.settings import definitions as schema_settings
+from schemas.settings.alert_channels import AlertKind
 from schemas.settings.certificates import certificate_fingerprint, count_certificates
 from schemas.settings.definitions import FILE_SUFFIX, Setting, Settings
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
@@ -191,6 +192,7 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "ENCRYPTION_KEYS": _encryption_keys,
     "EGRESS_PROXY_URL": _egress_proxy,
     "SMTP_URL": _smtp,
+    "ALERTS": lambda settings: "all" if settings.alert_kinds == frozenset(AlertKind) else plain(settings.alert_kinds),
     "TARGET_CA": _target_ca,
     "TARGET_CLIENT_CERT": _client_certificate,
     "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),

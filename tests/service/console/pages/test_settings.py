@@ -118,6 +118,21 @@ def test_of_a_url_is_shown_where_it_leads_and_nothing_else(case: str, customer: 
 
 
 @on_sqlite
+def test_of_the_channels_of_alerts_no_address_is_shown_but_the_mail_server(customer: Customer, tmp_path: Path) -> None:
+    chats = ("ALERT_SLACK_URL", "ALERT_MATTERMOST_URL", "ALERT_DISCORD_URL", "ALERT_TEAMS_URL", "ALERT_WEBHOOK_URL")
+    words = {name: WORD.format(number) for number, name in enumerate((*chats, "ALERT_WEBHOOK_SECRET", "SMTP_URL"))}
+    urls = {name: f"https://chat.example.com/hooks/{words[name]}" for name in chats}
+    mail = {"ALERT_EMAIL_TO": "ops@example.com", "ALERT_EMAIL_FROM": "relay@example.com"}
+    own = {"ALERT_WEBHOOK_SECRET": words["ALERT_WEBHOOK_SECRET"], "ALERTS": "target,disk"}
+    smtp = f"smtps://{words['SMTP_URL']}:{words['SMTP_URL']}@mail.example.com"
+    html = shown(customer, tmp_path, **urls, **mail, **own, SMTP_URL=smtp)
+    assert values(html)["SMTP_URL"] == "host mail.example.com, port 465, with a password"
+    assert values(html)["ALERTS"] == "disk,target"
+    assert all(values(html)[name].startswith("configured") for name in chats)
+    assert traces({"page": html.encode()}, [*words.values()]) == []
+
+
+@on_sqlite
 def test_an_embedded_redis_is_called_so(customer: Customer, tmp_path: Path) -> None:
     assert values(shown(customer, tmp_path))["REDIS_URL"].startswith("embedded, socket ")
 

@@ -1,0 +1,46 @@
+"""Two real workers tell a chat once that a target is off and once that it is back, and log no secret."""
+
+from collections.abc import Callable
+from typing import Final
+
+from schemas.targets.target import Target
+from storage.db.engine import execute, rows
+from tests.support.authorities import CertificateAuthority
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
+from tests.support.workers import WorkerProcess, wait_until
+
+HOST: Final = "127.0.0.1"
+
+
+def test_two_workers_send_one_message_each_way(target: Target, start: Callable[..., WorkerProcess]) -> None:
+    received: list[ReceivedRequest] = []
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            received.append(request)
+            peer.answer(200, b"ok")
+
+    authority = CertificateAuthority("the company")
+    execute("UPDATE targets SET status = 'disabled', status_reason = 'receiver_gone' WHERE id = ?", (target.id,))
+    with LoopbackServer(behave, authority.server(HOST)) as chat:
+        settings = {
+            "ALERTS": "target",
+            "ALERT_SLACK_URL": chat.url(HOST, "/services/s3cr3t-token"),
+            "TARGET_CA": authority.pem,
+            "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8",
+            "TARGET_ALLOWED_PORTS": str(chat.port),
+        }
+        with start(**settings) as first, start(**settings) as second:
+            wait_until(lambda: received)
+            wait_until(lambda: first.has_logged("worker started") and second.has_logged("worker started"))
+            wait_until(lambda: rows("SELECT 1 FROM alert_messages") == [])
+            logged = str(first.log_lines) + str(second.log_lines)
+        execute("UPDATE targets SET status = 'active', status_reason = NULL")
+        execute("UPDATE alerts SET sent_at = sent_at - 3600000")
+        with start(**settings), start(**settings):
+            wait_until(lambda: len(received) > 1)
+            wait_until(lambda: rows("SELECT 1 FROM alert_messages") == [])
+    assert [b"Target disabled" in each.body for each in received] == [True, False]
+    assert b"Over: target disabled" in received[1].body
+    assert "alert sent" in logged
+    assert "s3cr3t" not in logged
