@@ -35,7 +35,7 @@ from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
 from storage.db.columns import columns, read
 from storage.db.engine import transaction
-from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow
+from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, tuples
 from storage.exports import groups_sql
 from storage.exports.events import deliveries
@@ -574,6 +574,8 @@ def expect_issues_at_trackers() -> None:
     has_tracker = TargetRow.select(TargetRow.account).where(TargetRow.provider_key != GENERIC_WEBHOOK)
     is_unsure = (ExportRow.status != ExportStatus.EXPORTED.value) & ExportRow.account.in_(has_tracker)
     ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
+    # Likewise the comments of events.
+    TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
 
 
 def update(export_ids: Sequence[str], **changes: Any) -> None:

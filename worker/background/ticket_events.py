@@ -78,7 +78,8 @@ class EventFormingTask:
             if run is not None:
                 forming.form(run, now)
                 return True
-            return deliveries.put_off_unsendable(now, self._options.schedule.max_age) == deliveries.PUT_OFF_AT_ONCE
+            max_age, worker = self._options.schedule.max_age, self._options.worker
+            return deliveries.put_off_unsendable(now, max_age, worker) == deliveries.PUT_OFF_AT_ONCE
 
 
 class EventTask:

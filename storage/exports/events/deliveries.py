@@ -3,7 +3,7 @@
 An event waits until its ticket is delivered and its target accepts deliveries. Each write after the claim names its lease.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from schemas.exports.ticket_events import TicketEventStatus
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.db.columns import columns
+from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import ExportRow, TargetRow, TicketEventRow
@@ -54,6 +54,15 @@ class DueEvent(NamedTuple):
     secret_sealed: bytes | None
     max_per_minute: int | None
     options: DeliveryOptions
+
+
+class _Unsendable(NamedTuple):
+    id: str
+    export_id: str
+    type: TicketEventType
+    created_at: datetime
+    target_status: TargetStatus
+    removed_at: datetime | None
 
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent | None:
@@ -137,24 +146,24 @@ def record_attempt(
     return True
 
 
-def put_off_unsendable(now: datetime, max_age: timedelta) -> int:
+def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
     """Let due events wait that cannot be sent now, and end those that have waited too long or have no target any more.
 
     Return how many, PUT_OFF_AT_ONCE at most.
     """
+    # Most calls find nothing, and must not wait for other writers.
+    due = _due(now, *columns(_Unsendable, TicketEventRow, target_status=TargetRow.status, removed_at=TargetRow.deleted_at))
+    found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(PUT_OFF_AT_ONCE))
+    if not found:
+        return 0
+    gone = [each for each in found if each.removed_at is not None or each.target_status is TargetStatus.DISABLED]
+    late = [each for each in found if each not in gone and each.created_at <= now - max_age]
+    waiting = sorted({each.id for each in found} - {each.id for each in (*gone, *late)})
     with transaction():
-        unsendable = _due(now, TicketEventRow.id, TargetRow.status, TargetRow.deleted_at, TicketEventRow.created_at)
-        found = tuples(unsendable.where(~_may_be_sent(now)).limit(PUT_OFF_AT_ONCE))
-        is_gone = {id_: status == TargetStatus.DISABLED or deleted_at for id_, status, deleted_at, _ in found}
-        gone = [id_ for id_, gone in is_gone.items() if gone]
-        late = [id_ for id_, _, _, created_at in found if not is_gone[id_] and created_at <= now - max_age]
-        ended = {"status": TicketEventStatus.FAILED.value, "due_at": None, "lease": None, "body": None, "finished_at": now}
-        for ids, reason in ((gone, "target_disabled"), (late, "attempts_exhausted")):
-            if ids:
-                TicketEventRow.update(**ended, error_code=reason).where(TicketEventRow.id.in_(ids)).execute()
-        waiting = sorted(is_gone.keys() - {*gone, *late})
-        if waiting:
-            TicketEventRow.update(due_at=_later(to_ms(now))).where(TicketEventRow.id.in_(waiting)).execute()
+        _end(gone, "target_disabled", now, actor)
+        _end(late, "attempts_exhausted", now, actor)
+        is_due = TicketEventRow.due_at <= now
+        TicketEventRow.update(due_at=_later(to_ms(now))).where(TicketEventRow.id.in_(waiting), is_due).execute()
     return len(found)
 
 
@@ -162,6 +171,21 @@ def resume(target_id: str, now: datetime) -> None:
     """Make the events due that wait for a target, unless they are being sent. The caller holds the transaction."""
     waiting = (TicketEventRow.target == target_id) & (TicketEventRow.due_at > now) & TicketEventRow.lease.is_null()
     TicketEventRow.update(due_at=now).where(waiting).execute()
+
+
+def _end(events: Sequence[_Unsendable], error_code: str, now: datetime, actor: str) -> None:
+    """End events that are still due, without an attempt."""
+    changes = {"status": TicketEventStatus.FAILED.value, "error_code": error_code, "body": None, "finished_at": now}
+    is_due = TicketEventRow.id.in_([each.id for each in events]) & (TicketEventRow.due_at <= now)
+    ended = TicketEventRow.update(**changes, due_at=None, lease=None).where(is_due).returning(TicketEventRow.id)
+    ids = {row.id for row in ended.execute()} if events else set()
+    append_all(
+        [
+            AuditEntry(to_ms(now), actor, f"{each.type.value}_failed", each.export_id, reason=each.id)
+            for each in events
+            if each.id in ids
+        ]
+    )
 
 
 def _due(now: datetime, *selected: Any) -> Any:

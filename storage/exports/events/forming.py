@@ -89,7 +89,8 @@ def next_run(now: datetime, settle_s: float) -> int | None:
     is_followed = fn.EXISTS(later.select(SQL("1")).where(later.project == ScanRunRow.project, has_posted))
     is_quiet = ScanRunRow.updated_at <= now - timedelta(seconds=settle_s)
     is_ready = is_quiet | (ScanRunRow.changes_read_at.is_null() & is_followed)
-    found = tuples(ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.has_changes, is_ready).limit(1))
+    ready = ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.has_changes, is_ready)
+    found = tuples(ready.order_by(ScanRunRow.updated_at).limit(1))
     return found[0][0] if found else None
 
 

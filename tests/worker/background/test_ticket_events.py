@@ -21,6 +21,7 @@ from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
+from tests.support.databases import on_sqlite
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK_POLICY,
@@ -31,6 +32,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
+from tests.support.query_plans import read_whole, statements
 from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import SignedPost
@@ -399,3 +401,32 @@ def test_single_findings_have_events_too(customer: Customer) -> None:
     assert worker.run() == [("ticket.reopened", counts(added=1, still_open=1))]
     assert len(rows("SELECT id FROM exports")) == 1
     assert rows("SELECT findings_total, findings_fixed FROM exports") == [(1, 0)]
+
+
+@on_sqlite
+def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
+    """Whatever has been delivered, the polls of a worker read what waits alone; PostgreSQL plans by far more rows."""
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    execute(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) "
+        "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, attempts, attempt_records, "
+        "is_outcome_unknown, created_at, finished_at) SELECT 'evt_' || n, ?, ?, ?, n, 'ticket.updated', "
+        "'delivered', 1, '[]', (1 = 0), 0, 0 FROM n",
+        (grouped.account_id, export_id, target_id),
+    )
+    execute(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) "
+        "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) "
+        "SELECT n + 10, ?, 'completed', n, n FROM n",
+        (grouped.project_id,),
+    )
+    execute("ANALYZE")
+    worker = EventWorker()
+    with statements() as ran:
+        assert worker.run() == []
+    assert len(ran) == 3
+    # These indexes hold what waits alone.
+    of_waiting = ("scan_runs_changed", "ticket_events_due")
+    read = [step for each in ran for step in read_whole(each, {"ticket_events", "scan_runs", "ticket_changes"})]
+    assert [step for step in read if not step.endswith(of_waiting)] == []
