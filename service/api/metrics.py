@@ -78,4 +78,5 @@ def _found(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:
     yield gauge("workers", "Worker processes that were seen in the last seconds.", figures.workers)
     if figures.sweep_lag_s is not None:
         yield gauge("sweep_lag_seconds", "Since any worker last looked for what is due.", figures.sweep_lag_s)
+    yield gauge("events_waiting", "Events of tickets that are due, scheduled or under way.", figures.events_waiting)
     yield gauge("compliance_overdue", "Compliance requests that are past their legal term.", figures.compliance_overdue)

@@ -24,7 +24,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import OUTAGES, connection, database
-from storage.db.models import ExportRow, TargetRow
+from storage.db.models import ExportRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 from storage.exports import worker_heartbeats
 from storage.exports.queries import count_up_to
@@ -87,6 +87,7 @@ class MetricsSnapshot:
     #: Since the last heartbeat of a worker; None if there was none within the last minutes.
     sweep_lag_s: float | None = None
     compliance_overdue: int = 0
+    events_waiting: int = 0
 
     def is_fresh(self, now: datetime) -> bool:
         """Return whether no new snapshot is due yet."""
@@ -169,6 +170,9 @@ def _found(now: datetime, last: MetricsSnapshot | None, count_until: float) -> d
         "workers": worker_heartbeats.count_alive(now),
         "sweep_lag_s": None if seen_at is None else max(0.0, (now - seen_at).total_seconds()),
         "compliance_overdue": compliance_requests.count_overdue(now),
+        "events_waiting": count_up_to(
+            TicketEventRow.select(SQL("1")).where(TicketEventRow.due_at.is_null(False)), MAX_COUNTED_WAITING
+        ),
         "waiting": count_up_to(ExportRow.select(SQL("1")).where(ExportRow.due_at.is_null(False)), MAX_COUNTED_WAITING),
         **_exports(now, last, count_until),
     }
