@@ -8,7 +8,7 @@ process; then the time in which the events of a run are formed, one for each tic
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -75,7 +75,9 @@ def _run(customer: Customer, run: int, pages: int, places: int) -> float:
     form, took_s = PostbackForm(), 0.0
     for page in range(pages):
         url = f"https://shop.example/products/{page}"
-        issues = [issue(f"rule-{page}", location=f"main > img:nth-child({place})") for place in range(places)]
+        issues: list[Mapping[str, Any]] = [
+            issue(f"rule-{page}", location=f"main > img:nth-child({place})") for place in range(places)
+        ]
         parsed = form.read(postback(run, issues, page={"url": url}, status="completed"))
         began = time.perf_counter()
         findings.record(findings.prepare_postback(parsed, customer.project_id), customer.project_id, utc_now(), "bench")

@@ -109,6 +109,7 @@ class Targets:
             "provider_settings": {},
             "signature": "service",
             "format": "ticket",
+            "events": [],
             "headers": [],
             "standard_secret": {"configured": False, "fingerprint": None},
             "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
