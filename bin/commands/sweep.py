@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import click
 
-from bin.cli.installation import alone, opened
+from bin.cli.installation import alone, database_at, opened
 from bin.cli.number_types import LIMIT
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
@@ -30,14 +30,17 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)
         is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
-        if not dry_run:
-            _send_alerts(settings)
         print_record({"due": due, "rung": is_notified}, as_json)
+    if not dry_run:
+        # Without the lock and the database: a channel may hang for a while.
+        _send_alerts(settings)
     if due and not dry_run and not is_notified:
         raise SystemExit(1)
 
 
 def _send_alerts(settings: Settings) -> None:
     task = compose_alert_task(settings)
-    while task is not None and task.run_once():
-        pass
+    if task is not None:
+        with database_at(settings.database_url):
+            while task.run_once():
+                pass

@@ -30,8 +30,8 @@ class AlertState(StrEnum):
 class AlertCause:
     """Something that is wrong now; `key` is the same as long as it goes on, and when it comes back.
 
-    `subject_id` is the target, rule or request. `happened_at` and `times` are for causes that happen again while they are
-    open. `account_id` is None for the installation.
+    `subject_id` is the target, rule or request. `happened_at` is for causes that happen again while they are open; a new
+    `status` in `details` counts as that, too. `account_id` is None for the installation.
     """
 
     key: str
@@ -40,7 +40,12 @@ class AlertCause:
     subject_id: str | None = None
     account_id: int | None = None
     happened_at: datetime | None = None
-    times: int = 1
+
+    def is_news(self, last_at: datetime, details: Mapping[str, Any]) -> bool:
+        """Return whether an open alert, with these details, has to be sent again."""
+        if self.happened_at is not None:
+            return self.happened_at > last_at
+        return self.details.get("status") != details.get("status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:
 def _exports(details: Mapping[str, Any], target_id: str | None) -> AlertText:
     number = details["count"]
     headline = f"{number}{'+' if details['is_cut'] else ''} {'export' if number == 1 else 'exports'} failed in a day"
-    path = f"/deliveries?status=failed&target_id={target_id}"
+    path = f"/deliveries?view=failed&target_id={target_id}"
     return AlertText(headline, details["name"], "See why, fix the cause, then retry them.", path)
 
 
@@ -113,7 +118,7 @@ def _compliance(details: Mapping[str, Any], request_id: str | None) -> AlertText
 
 
 def _disk(details: Mapping[str, Any], _subject: str | None) -> AlertText:
-    headline = "Disk full" if details["state"] == "full" else "Disk nearly full"
+    headline = "Disk full" if details["status"] == "full" else "Disk nearly full"
     advice = "Free space on the disk of DATA_DIR and the database: a full disk stops intake and deliveries."
     return AlertText(headline, details["host"], advice, "/queue")
 

@@ -149,7 +149,7 @@ def _compliance(now: datetime) -> Iterator[AlertCause]:
 def _disk(data_dir: Path) -> Iterator[AlertCause]:
     state, host = state_of(free_bytes([data_dir, *database_folders()])), socket.gethostname()
     if state is not DiskState.OK:
-        yield AlertCause(_disk_key(host), AlertKind.DISK, {"state": state.value, "host": host})
+        yield AlertCause(_disk_key(host), AlertKind.DISK, {"status": state.value, "host": host})
 
 
 def _disk_key(host: str) -> str:

@@ -69,9 +69,9 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
     The caller holds Lock.ALERTS. Without changes nothing is written.
     """
     causes = {cause.key: cause for cause in alert_causes.find(sources, now)}
-    known: dict[str, datetime] = dict(tuples(_open().select(AlertRow.cause, AlertRow.last_at)))
+    known = {row[0]: row[1:] for row in tuples(_open().select(AlertRow.cause, AlertRow.last_at, AlertRow.details))}
     opened = [cause for key, cause in causes.items() if key not in known]
-    again = [each for key, each in causes.items() if key in known and each.happened_at and each.happened_at > known[key]]
+    again = [cause for key, cause in causes.items() if key in known and cause.is_news(*known[key])]
     over = known.keys() - causes.keys() - alert_causes.other_hosts(now)
     summaries = (
         [] if AlertKind.WEEKLY not in sources.kinds or _has_summary(now) else [alert_causes.weekly_summary(len(known), now)]
@@ -101,12 +101,12 @@ def claim_message(now: datetime, lease_s: float) -> HeldMessage | None:
 
 
 def finish_message(held: HeldMessage, *, is_sent: bool, now: datetime) -> None:
-    """Delete a message that was sent; one that was not is due again later."""
+    """Delete a message that was sent; one that was not is due again later, unless another worker holds it."""
     lease = held.lease
     with transaction():
         if is_sent:
-            # Another worker may have claimed it since: it deletes it.
-            AlertMessageRow.delete().where(AlertMessageRow.id == lease.id, AlertMessageRow.lease == lease.lease).execute()
+            # Another worker may hold it by now; it was sent all the same.
+            AlertMessageRow.delete().where(AlertMessageRow.id == lease.id).execute()
         else:
             wait_s = _RETRY_S[min(held.attempts, len(_RETRY_S)) - 1]
             _jobs.finish(lease.id, lease.lease, due_at=now + timedelta(seconds=wait_s))

@@ -5,7 +5,7 @@ from typing import Any
 
 import falcon
 
-from schemas.alerts.alert import describe
+from schemas.alerts.alert import Alert, AlertText, describe
 from schemas.settings.definitions import Settings
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
@@ -30,8 +30,14 @@ class AlertsPage(ConsolePage):
         found = alerts.list_recovered(user.principal, page.fetch_limit, page.before, is_operator=user.is_operator)
         listed = list_content(page, found)
         opened = [] if page.before else alerts.list_open(user.principal, is_operator=user.is_operator)
-        shown = [(alert, describe(alert)) for alert in (*opened, *listed["shown"])]
+        shown = [(alert, _text(alert, user)) for alert in (*opened, *listed["shown"])]
         return {**listed, "shown": shown, "channels": [each.value for each in self._channels]}
+
+
+def _text(alert: Alert, user: ConsoleUser) -> AlertText:
+    """Return an alert in words; the operator has no pages of other accounts' targets and rules."""
+    text = describe(alert)
+    return text if alert.account_id in {None, user.account_id} else text._replace(path="")
 
 
 class AcknowledgeAlert(Action):

@@ -164,7 +164,7 @@ def test_a_hostile_name_is_a_text_run_in_teams(name: str) -> None:
 @pytest.mark.parametrize("kind", list(AlertKind))
 def test_every_kind_has_words(kind: AlertKind) -> None:
     details = dict(alert().details)
-    details |= {"count": 3, "is_cut": False, "topic": "customers/redact", "due_on": "2026-03-31", "state": "low"}
+    details |= {"count": 3, "is_cut": False, "topic": "customers/redact", "due_on": "2026-03-31", "status": "low"}
     details |= {"days": 7, "last_on": None, "delivered": 5, "failed": 1, "open_alerts": 2, "targets": 1, "exports": 3}
     [said] = body_of(alert(kind=kind, details=details))["alerts"]
     assert said["headline"]

@@ -47,6 +47,7 @@ from tests.support.factories import (
     claim_due,
     completed_attempt,
     issue,
+    make_alert,
     make_approved,
     make_bulk_job,
     make_exports,
@@ -380,6 +381,17 @@ def test_uploaded_reports_go_when_their_import_has_been_over_for_long(customer: 
     execute(ended, (to_ms(NOW + days(1)), ended_later))
     assert planned() == prune() == {"report_uploads": 1}
     assert left("report_uploads") == {ended_later, waiting}
+
+
+def test_alerts_go_when_they_have_been_over_for_long_and_messages_that_nobody_sent(customer: Customer) -> None:
+    _old, ended_later = (make_alert(customer, number, "recovered") for number in range(2))
+    still_open = make_alert(customer, 2)
+    execute("UPDATE alerts SET last_at = ? WHERE id = ?", (to_ms(NOW + days(1)), ended_later))
+    message_id = identifiers.new_id(identifiers.ALERT_MESSAGE, NOW)
+    insert = "INSERT INTO alert_messages (id, channel, body, attempts, created_at) VALUES (?, 'slack', '{}', 3, ?)"
+    execute(insert, (message_id, to_ms(NOW)))
+    assert planned() == prune() == {"alerts": 1, "alert_messages": 1}
+    assert left("alerts") == {ended_later, still_open}
 
 
 def test_what_a_bulk_job_is_still_to_decide_on_stays(customer: Customer) -> None:

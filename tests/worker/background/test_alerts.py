@@ -134,6 +134,17 @@ def test_a_target_that_is_turned_off_is_reported(
     assert "resume" in alert["what_to_do"]
 
 
+def test_a_target_that_fails_and_is_then_blocked_is_reported_again_after_an_hour(site: Site, target: Target) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    assert site.run(worker) == ["Target fails"]
+    set_target(target, "blocked", "address_private", connected="failing")
+    assert site.run(worker, timedelta(minutes=5)) == []
+    assert site.run(worker, HOUR) == ["Target blocked"]
+    assert site.run(worker, HOUR) == []
+    assert rows("SELECT count, state FROM alerts") == [(1, "open")]
+
+
 def test_a_failure_of_a_moment_is_no_alert(site: Site, target: Target) -> None:
     keep_alive(site)
     set_target(target, connected="failing")

@@ -3,10 +3,13 @@
 import re
 from typing import Final
 
+from schemas.settings.alert_channels import AlertKind
+from schemas.triage.approval_rules import RuleAction, RuleActionType
+from storage.db.columns import JsonField
 from storage.db.engine import execute, rows
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_alert, make_customer
+from tests.support.factories import Customer, make_alert, make_customer, make_rule, make_target
 
 # What is asked of the database is asked of both elsewhere.
 pytestmark = on_sqlite
@@ -74,3 +77,21 @@ def test_alerts_that_are_over_come_in_pages(person: ConsoleBrowser, customer: Cu
     assert "The open one" in first
     assert "The open one" not in second
     assert sorted(re.findall(r"Number \d", first) + re.findall(r"Number \d", second)) == [f"Number {n}" for n in range(4)]
+
+
+def test_every_alert_leads_to_a_page(person: ConsoleBrowser, customer: Customer) -> None:
+    target, rule = make_target(customer), make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("team",)))
+    details: dict[str, object] = {"name": "T", "host": "h", "status": "failing", "reason": "connect_refused", "count": 3}
+    details |= {"is_cut": False, "topic": "shop/redact", "due_on": "2026-03-31", "days": 7, "last_on": None}
+    details |= dict.fromkeys(("delivered", "failed", "open_alerts", "targets", "exports"), 0)
+    for number, kind in enumerate(AlertKind):
+        alert_id = make_alert(customer, number)
+        subject = rule.id if kind is AlertKind.RULE else target.id
+        changes = (kind.value, subject, JsonField.text(details), alert_id)
+        execute("UPDATE alerts SET kind = ?, subject_id = ?, details = ? WHERE id = ?", changes)
+    page = person.get("/alerts").text
+    table = page[page.index("<tbody>") : page.index("</tbody>")]
+    paths = {path.replace("&amp;", "&") for path in re.findall('href="/console(/[^"]+)"', table)}
+    assert len(paths) == len(AlertKind) - 2  # no page is about backups; two are about the queue
+    for path in paths:
+        assert person.get(*path.split("?")).status_code == 200, path
