@@ -30,6 +30,7 @@ from service.app import create_app
 from service.console.layout import CONSOLE, CONTENT_SECURITY_POLICY
 from service.console.navigation import LiveCounts
 from service.console.pages.export import ExportReceipt
+from service.console.pages.findings import FindingReport
 from service.console.untrusted_text import pretty, visible
 from storage.db.columns import JsonField
 from storage.db.engine import close_database, connection, execute, open_database, rows
@@ -96,6 +97,7 @@ OURS: Final = {
     "exports.approved_by_rule_id",
     "exports.dismissal_reason",
     "exports.siblings",
+    "finding_sightings.outcome",
     "findings.export_id",
     "findings.severity",
     "projects.ticket_grouping",
@@ -112,6 +114,8 @@ OURS: Final = {
 }
 #: Tables of nouns in paths that are not plurals of those.
 TABLES: Final = {"recovery": "recoveries", "rule": "approval_rules", "job": "bulk_jobs", "upload": "report_uploads"}
+#: What only the script fetches, and downloads.
+NO_PAGES: Final = {LiveCounts.path, ExportReceipt.path, FindingReport.path}
 #: Beneath which path a stored address has its text: it was checked before it was stored.
 ADDRESSES: Final = {"targets.base_url": "https://tracker.example/hook/"}
 
@@ -170,6 +174,7 @@ SHOWN: Final = {
     "exports.ticket.severity",
     "exports.ticket.title",
     "findings.code",
+    "findings.location",
     "findings.page-url",
     "findings.title",
     "inbound-refusals.code",
@@ -275,7 +280,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
 
 def let_the_operator_see_it(customer: Customer) -> None:
     """Make everything the customer's and of today, as far as pages ask for that."""
-    for table in ("users", "projects", "targets", "exports", "approval_rules", "bulk_jobs", "report_uploads"):
+    for table in ("users", "projects", "targets", "exports", "findings", "approval_rules", "bulk_jobs", "report_uploads"):
         execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     now = to_ms(utc_now())
     execute("UPDATE tokens SET user_id = ?, expires_at = NULL, revoked_at = NULL", (customer.user_id,))
@@ -300,8 +305,7 @@ def pages_of(folder: Path) -> list[str]:
     shown = [path for path, methods in own.items() if "GET" in methods]
     found: list[str] = []
     for path in shown:
-        # What only the script fetches is no page, nor is a download.
-        if path.startswith(CONSOLE) and "/static/" not in path and path not in {LiveCounts.path, ExportReceipt.path}:
+        if path.startswith(CONSOLE) and "/static/" not in path and path not in NO_PAGES:
             noun = re.search(r"\{([a-z]+)_id\}", path)
             table = TABLES.get(noun[1], f"{noun[1]}s") if noun else None
             # Only a prepared ticket is edited.

@@ -62,9 +62,9 @@ def test_a_report_is_uploaded_imported_and_its_result_is_shown(person: ConsoleBr
     assert "<dt>New findings</dt><dd>6</dd>" in done
     assert "<dt>Tickets prepared</dt><dd>6</dd>" in done
     assert "refresh" not in done
-    link = f"/console/inbox?project={customer.project_id}"
+    link = f"/console/inbox?project_id={customer.project_id}"
     assert f'href="{link}"' in done
-    assert "Nothing waits" not in person.get("/inbox", f"project={customer.project_id}").text
+    assert "Nothing waits" not in person.get("/inbox", f"project_id={customer.project_id}").text
     assert "zap &lt;b&gt;" in person.get(NEW).text
     assert rows("SELECT actor FROM audit_entries WHERE action = 'upload_report'") == [(f"user:{customer.user_id}",)]
 
