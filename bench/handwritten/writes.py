@@ -33,10 +33,10 @@ INSERT INTO targets (id, account_id, provider_key, base_url, deployment_mode, na
     validation_status, validated_at, validation_due_at, created_at, updated_at, concurrency, ramp, failures_in_row)
 VALUES (?, ?, ?, ?, ?, ?, 'active', NULL, 'unknown', 'passed', ?, ?, ?, ?, 16, 4, 0)"""
 _LOCK: Final = "SELECT 1 FROM exports WHERE id = ? FOR UPDATE"
-_TARGET_STATUS: Final = "SELECT status FROM targets WHERE id = ? AND account_id = ?"
+_TARGET_STATE: Final = "SELECT status, events FROM targets WHERE id = ? AND account_id = ?"
 _APPROVE: Final = """
 UPDATE exports SET status = 'approved', target_id = ?, body = ?, approved_at = ?, due_at = ?, schedule_began_at = ?,
-    version = version + 1, approved_by_user_id = ?
+    version = version + 1, approved_by_user_id = ?, events = ?
 WHERE id = ? AND version = ? AND status = 'prepared'"""
 _MANAGEABLE: Final = """
 SELECT EXISTS (SELECT 1 FROM grants g WHERE g.user_id = ? AND g.project_id = p.id)
@@ -147,14 +147,14 @@ class ApprovalRoute:
         return record, {"Location": f"{self._url}/{export_id}"}
 
     def _approve(self, execute: Execute, holder: Holder, record: dict[str, Any], row: Row, target_id: str) -> None:
-        target = execute(_TARGET_STATUS, (target_id, holder.account_id)).fetchone()
+        target = execute(_TARGET_STATE, (target_id, holder.account_id)).fetchone()
         if target is None or target[0] not in {"active", "paused"} or not record["preview"]["safe"]:
             raise falcon.HTTPUnprocessableEntity
         at_ms = now_ms()
         at, export_id = time_text(at_ms), record["id"]
         frozen = {"id": export_id, "type": "ticket.export", "version": 1, "created_at": at, "ticket": record["ticket"]}
         frozen["export"] = {"id": export_id, "target_id": target_id, "source": record["source"]}
-        changed = (target_id, canonical(frozen), at_ms, at_ms, at_ms, holder.user_id, export_id, row[12])
+        changed = (target_id, canonical(frozen), at_ms, at_ms, at_ms, holder.user_id, target[1], export_id, row[12])
         if not execute(_APPROVE, changed).rowcount:
             raise falcon.HTTPConflict
         decided = bytes.fromhex(record["ticket_digest"].removeprefix("sha256:"))
