@@ -201,6 +201,10 @@ def _erase_excerpts(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    """Empty exports, and their copies for further targets: events gave these the words of findings that came later."""
+    has_copies = ExportRow.id.in_(ids) & ExportRow.siblings.is_null(False)
+    copies = [copy for (siblings,) in tuples(ExportRow.select(ExportRow.siblings).where(has_copies)) for copy in siblings]
+    ids = sorted({*ids, *copies})
     erasure_log.add(actor, "exports", ids, now)
     return Counter({"exports": transitions.redact(ids, now, actor)})
 

@@ -22,7 +22,7 @@ class GroupRow(NamedTuple):
     findings_total: int
     original_ticket: str | None
     title: str | None
-    events: str | None
+    siblings: str | None
 
 
 _OPEN: Final = f"""

@@ -122,7 +122,6 @@ class GroupedPostback:
         stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
         tickets = {rule: each.ticket for rule, each in {**prepared, **self.tickets(stale)}.items()}
         drafts, extensions, waiting, changed = [], [], [], []
-        noted: list[NotedChange] = []
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
@@ -132,16 +131,20 @@ class GroupedPostback:
                 )
                 changed.append(export_id)
             elif opened.group is None:
-                waiting.append((opened.row, len(each.marks)))
-                if opened.row.events not in {None, "[]"}:
-                    noted += [NotedChange(opened.row.id, finding_ids[mark], PlaceChange.ADDED) for mark in each.marks]
+                waiting.append((opened.row, each.marks))
             elif each.marks or tickets[rule].text != opened.row.ticket:
                 extensions.append(Extension(opened.row, tickets[rule], len(each.marks)))
                 changed.append(opened.row.id)
         # The caller applies the approval rules to new and extended groups together.
         prepare(drafts, now, actor, limits, None)
         groups.extend(extensions, now, actor)
-        groups.join_frozen(waiting, now, actor)
+        informed = groups.join_frozen([(row, len(marks)) for row, marks in waiting], now, actor)
+        noted = [
+            NotedChange(export_id, finding_ids[mark], PlaceChange.ADDED)
+            for row, marks in waiting
+            for export_id in informed[row.id]
+            for mark in marks
+        ]
         note(noted, self.postback.scan_run_id, now)
         return changed
 

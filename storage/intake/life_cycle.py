@@ -81,8 +81,11 @@ def advance(
     counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
     more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
     groups_sql.count_fixed(more)
+    # New places join the export that has the findings, and none of its copies.
     fewer = [
-        exports[id_] for id_, count in more.items() if count < 0 and (exports[id_].status not in _ENDED or id_ in informed)
+        exports[id_]
+        for id_, count in counts.items()
+        if id_ and count < 0 and id_ in exports and (exports[id_].status not in _ENDED or id_ in informed)
     ]
     changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
     changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]

@@ -25,6 +25,7 @@ from schemas.exports.group_ticket import (
 )
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Ticket
+from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
 from storage.db.models import FindingRow
@@ -33,6 +34,7 @@ from storage.exports import groups_sql
 from storage.exports.groups_sql import GroupRow
 from storage.exports.rows import WrittenTicket
 from storage.exports.search import export_search
+from storage.exports.transitions import lock_many
 
 _json: Final = JsonField()
 
@@ -88,10 +90,17 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
 
-def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> None:
-    """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked."""
-    groups_sql.join_frozen([(row.id, added) for row, added in joined])
+def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[str]]:
+    """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked.
+
+    A group's copies for further targets count them, too. Return, for each group, those exports of it whose approval covers
+    events.
+    """
+    sets = {row.id: [row.id] if row.siblings is None else _json.python_value(row.siblings) for row, _ in joined}
+    exports = lock_many([ExportReference(id_) for ids in sets.values() for id_ in ids], None)
+    groups_sql.join_frozen([(id_, added) for row, added in joined for id_ in sets[row.id]])
     _append("join", joined, now, actor)
+    return {group: [id_ for id_ in ids if id_ in exports and exports[id_].events] for group, ids in sets.items()}
 
 
 def stored_group(group: Group, export_id: str) -> Group:

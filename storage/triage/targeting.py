@@ -133,7 +133,7 @@ def _in_order(ids: Sequence[str]) -> list[Export]:
 
 
 def _copy(export: Export) -> Draft:
-    """Return a copy of an export; no new place joins it, and its findings stay with the original."""
+    """Return a copy of an export; its findings stay with the original, and new ones are counted at both."""
     ticket = WrittenTicket(
         JsonField.text(export.ticket),
         export.ticket_digest,

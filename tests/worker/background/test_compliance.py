@@ -15,6 +15,7 @@ from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
 from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import ApprovalForAll
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
@@ -28,10 +29,11 @@ from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
-from storage.triage import decisions
+from storage.triage import decisions, targeting
 from tests.service.conftest import LogLines
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
+    LOOPBACK_POLICY,
     Customer,
     capture,
     claim_due,
@@ -234,6 +236,23 @@ def test_a_group_with_a_place_of_the_person_is_emptied_as_a_whole(
     assert rows("SELECT COUNT(*) FROM findings") == rows("SELECT COUNT(*) FROM finding_sightings") == [(left,)]
     again = PostbackForm().read(postback(2, [{"code": "csp", "url": "https://shop.example/of/a"}]))
     assert len(record_postback(again, shop.project_id, utc_now()).ticket_exports) == 1 - left
+
+
+def test_the_copies_of_a_group_for_further_targets_are_emptied_with_it(shop: Customer, task: ComplianceTask) -> None:
+    projects.set_ticket_grouping(shop.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+
+    def post(run: int, name: str) -> list[str]:
+        body = postback(run, [{"code": "csp", "message": "No header", "url": f"https://shop.example/of/{name}"}])
+        return [*record_postback(PostbackForm().read(body), shop.project_id, utc_now()).ticket_exports]
+
+    [group] = post(1, "a")
+    both = ApprovalForAll((make_target(shop).id, make_target(shop).id), None)
+    targeting.approve_for_all(group, shop.account_id, both, utc_now(), "user:1", LOOPBACK_POLICY)
+    # No ticket has this place; the events about it had it.
+    post(2, ADA.email)
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    assert rows("SELECT COUNT(*), COUNT(redacted_at) FROM exports") == [(2, 2)]
 
 
 @pytest.mark.parametrize("name", ["failed", "delivering", "approved"])

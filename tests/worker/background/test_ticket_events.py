@@ -9,7 +9,7 @@ import pytest
 
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.exports.delivery import Outcome, Timings
-from schemas.exports.record import Approval
+from schemas.exports.record import Approval, ApprovalForAll
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetEdit
@@ -21,6 +21,7 @@ from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
+from storage.triage import targeting
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
     DEFAULT_SECRET,
@@ -149,6 +150,44 @@ def test_one_story_of_a_ticket(grouped: Customer) -> None:
     }
     assert body["change"]["places"] == [{"url": OTHER, "location": issue("csp")["location"], "state": "open"}]
     assert [status for _, status, _ in stored()] == ["delivered"] * 4
+
+
+def test_every_target_of_one_approval_hears_of_all_places(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    asking, silent = (make_target(grouped, "http://127.0.0.1:9/hook").id for _ in range(2))
+    changes.edit(asking, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
+    both, at = ApprovalForAll((silent, asking), None), NOW + timedelta(minutes=1)
+    approved = targeting.approve_for_all(export_id, grouped.account_id, both, at, "user:1", LOOPBACK_POLICY)
+    ids = [each.id for each in approved]
+    execute("UPDATE exports SET status = 'exported', due_at = NULL")
+    worker = EventWorker()
+    post(grouped, 2, "csp", url=OTHER)
+    assert worker.run() == [("ticket.updated", counts(added=1, still_open=2))]
+    # The one place that was approved is gone; the one that came later is not.
+    for run in (3, 4):
+        post(grouped, run)
+    assert worker.run() == [("ticket.updated", counts(fixed=1, still_open=1))]
+    for run in (5, 6):
+        post(grouped, run, url=OTHER)
+    assert worker.run() == [("ticket.fixed", counts(fixed=1))]
+    assert [queries.get(each).findings for each in ids] == [(2, 2)] * 2
+    assert {body["export"]["id"] for _, body in worker.sent} == {ids[1]}
+
+
+def test_new_places_of_a_reopened_ticket_join_its_original(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_ids = [make_target(grouped, "http://127.0.0.1:9/hook").id for _ in range(2)]
+    for each in target_ids:
+        changes.edit(each, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
+    both, at = ApprovalForAll(tuple(target_ids), None), NOW + timedelta(minutes=1)
+    targeting.approve_for_all(export_id, grouped.account_id, both, at, "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL")
+    for run in (2, 3):
+        post(grouped, run)
+    post(grouped, 4, "csp")
+    post(grouped, 4, "csp", url=OTHER)
+    assert rows("SELECT DISTINCT export_id FROM findings") == [(export_id,)]
+    assert rows("SELECT findings_total, findings_fixed FROM exports") == [(2, 0)] * 2
 
 
 def test_what_an_approval_covers_is_in_the_audit_log(grouped: Customer) -> None:
