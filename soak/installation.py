@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.1
 _RESTART_AFTER_S: Final = 0.3
 
 #: Differences from default settings: shorter deadlines and retry intervals, so that everything ends within minutes; rate
-#: limits that clients do not reach; the account is the console's operator.
+#: limits that clients do not reach; the account is the console's operator; an event of nearly every scan run.
 SETTINGS: Final = {
     **CLOUD,
     "DELIVERY_TIMEOUT_S": "3",
@@ -48,6 +48,7 @@ SETTINGS: Final = {
     "RETRY_SCHEDULE": ",".join(["1"] * 4 + ["2"] * 4 + ["4"] * 40),
     "RATE_LIMIT_PER_MINUTE": "1000000",
     "OPERATOR_ACCOUNT_ID": "1",
+    "EVENT_SETTLE_SECONDS": "1",
     "LOG_FORMAT": "json",
     "LOG_LEVEL": "info",
 }
@@ -271,16 +272,18 @@ class SoakInstallation:
         return all(child.is_up for child in self.children)
 
     def is_settled(self) -> bool:
-        """Return whether no approved export and no compliance request is pending."""
+        """Return whether no approved export, event and compliance request is pending."""
         try:
             with connection():
                 waiting = rows(
                     "SELECT (SELECT COUNT(*) FROM exports WHERE status IN ('approved', 'delivering', 'retry_scheduled')), "
-                    "(SELECT COUNT(*) FROM compliance_requests WHERE status <> 'done')"
+                    "(SELECT COUNT(*) FROM compliance_requests WHERE status <> 'done'), "
+                    "(SELECT COUNT(*) FROM ticket_events WHERE status = 'pending'), "
+                    "(SELECT COUNT(*) FROM scan_runs WHERE has_changes)"
                 )
         except OUTAGES:
             return False
-        return waiting == [(0, 0)]
+        return waiting == [(0, 0, 0, 0)]
 
     def product_processes(self) -> Iterator[tuple[str, int]]:
         """Yield a name and the id of every process of the product, and of Redis."""

@@ -150,6 +150,10 @@ _BAD: Final = (
 BEHAVIORS: Final = {behavior.name: behavior for behavior in (*_ACCEPTING, *_BAD, GONE)}
 
 
+#: An export fails by these; an event is not sent again, and its receiver never hears of what changed.
+_REJECTING: Final = frozenset({307, 401, 422})
+
+
 def is_honest(target: int) -> bool:
     """Return whether a target always accepts."""
     return target % _HONEST == 0
@@ -165,3 +169,9 @@ def behavior_of(seed: int, target: int, elapsed_s: float, request: int) -> Recei
         [behavior] = now.choices(_BAD, [behavior.weight for behavior in _BAD])
         return behavior
     return one.choice(_ACCEPTING)
+
+
+def patient_behavior_of(seed: int, target: int, elapsed_s: float, request: int) -> ReceiverBehavior:
+    """Return the same for a target that rejects nothing for good: it accepts instead."""
+    behavior = behavior_of(seed, target, elapsed_s, request)
+    return ACCEPTS if behavior.status in _REJECTING else behavior

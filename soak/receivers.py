@@ -1,6 +1,7 @@
 """A receiver as a separate process: `python -m soak.receivers FOLDER NUMBER PORT SECRET SEED BEGAN_MS FAULTY`.
 
-Accepts posts at 127.0.0.1: `/t/N` follows the behavior of target N, `/kind/…` always accepts, `/gone/…` responds with 410.
+Accepts posts at 127.0.0.1: `/t/N` follows the behavior of target N, `/life/N` too, but for good rejections, `/kind/…` always
+accepts, `/gone/…` responds with 410.
 Also listens at 127.9.9.9, which workers must not use. Records each arrival in FOLDER before it responds, and again once the
 response is sent; verifies signatures with its own code. After a line on standard input it always accepts; it exits at the
 end of that input.
@@ -19,11 +20,13 @@ from typing import Any, Final
 
 from schemas.exports.ticket import digest
 from soak.event_log import ARRIVALS, EventLog
-from soak.receiver_behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of
+from soak.receiver_behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of, patient_behavior_of
 
 #: A loopback address that the service accepts and that workers are not allowed.
 SHUT_ADDRESS: Final = "127.9.9.9"
 _LARGEST_HEAD: Final = 65_536
+#: The first part of the paths whose targets change their behavior.
+_FOLLOWED: Final = {"t": behavior_of, "life": patient_behavior_of}
 
 
 class ReceiverServer:
@@ -68,11 +71,11 @@ class ReceiverServer:
         _, kind, *rest = path.split("/")
         if kind == "gone":
             return GONE
-        if kind != "t" or not self.is_faulty:
+        if kind not in _FOLLOWED or not self.is_faulty:
             return ACCEPTS
         target = int(rest[0])
         self._requests[target] += 1
-        return behavior_of(self._seed, target, time.time() - self._began_at, self._requests[target])
+        return _FOLLOWED[kind](self._seed, target, time.time() - self._began_at, self._requests[target])
 
     def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, behavior: ReceiverBehavior) -> None:
         record = _json(body)
@@ -81,6 +84,9 @@ class ReceiverServer:
             path=path,
             type=record.get("type"),
             export=record.get("id"),
+            # Of an event.
+            ticket=(record.get("export") or {}).get("id"),
+            change=record.get("change"),
             key=headers.get("idempotency-key"),
             attempt=headers.get("x-request-id", ""),
             nonce=headers.get("x-service-nonce"),

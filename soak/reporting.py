@@ -75,6 +75,9 @@ class SoakReport:
             "approved_by_rule": self.counts["approved by a rule"],
             "bulk_jobs": self.counts["bulk jobs"],
             "sent": self.attempts,
+            "scans": self.counts["scans"],
+            "events": self.findings.counts["events"],
+            "events_sent": self.findings.counts["events sent"],
             **{status: self.findings.counts[status] for status in ("exported", "failed", "blocked")},
             "kills": self.kills,
             "faults": dict(sorted(self.faults.items())),
@@ -111,6 +114,7 @@ def print_report(report: SoakReport) -> None:
     _row(record, "approved_by_rule", "bulk_jobs")
     _row(record, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
     _row(record, "issues", "issues_twice", "creates", "lookups")
+    _row(record, "scans", "events", "events_sent")
     _row(record, "kills", "lost", "wrong", "forbidden")
     for title, counted in (
         ("gone wrong", record["faults"]),

@@ -8,12 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
+from schemas.base.ticket_event_types import ALL_EVENTS
+from schemas.intake.grouping import TicketGrouping
+from schemas.targets.target import TargetEdit
 from soak.api_connection import PATIENCE_S
 from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
 from soak.console_client import ConsoleClient
@@ -26,12 +30,23 @@ from soak.receiver_behaviors import is_honest
 from soak.receivers import SHUT_ADDRESS
 from soak.reporting import SoakReport, contains, read_logs
 from soak.samples import Sampler
+from soak.scan_client import EVERY_S, PAGES, RULES, ScanClient, ScannedProject
 from soak.trackers import is_tracker
 from soak.triage_client import TriageClient
 from soak.verification import FinalExport, Findings, Recorded, verify
-from storage.accounts import tokens
+from storage.accounts import accounts, tokens
+from storage.accounts.projects import add_project, add_scan_run
 from storage.db.engine import connection, execute, open_database, rows, transaction
-from tests.support.factories import Customer, make_customer, make_platform_token, make_project, make_target, make_tracker
+from storage.targets.changes import edit
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    Customer,
+    make_customer,
+    make_platform_token,
+    make_project,
+    make_target,
+    make_tracker,
+)
 from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea
 
 _LOOK_S: Final = 0.05
@@ -41,6 +56,8 @@ _LAST_WORD_S: Final = 200.0
 _OVERTIME: Final = 1.5
 _OVERTIME_S: Final = 120.0
 _NAME: Final = re.compile(r"soak-\d+")
+#: Above the numbers of all other scan runs.
+_FIRST_RUN: Final = 1_000_000_000
 #: The retry schedule plus the first attempt.
 MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
@@ -54,12 +71,15 @@ _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 def soak(plan: SoakPlan, folder: Path) -> SoakReport:
     """Run a soak with its files in `folder` and return the report."""
     with _installation(folder, plan) as installation:
-        known, console_token = _found(installation)
+        known, console_token, customer = _found(installation)
+        projects, targets = _scanned(installation, customer)
+        installation.start(known.project_id)
         events = EventLog(folder / ACTS)
         stop = threading.Event()
         counts: Counter[str] = Counter()
         shared = Shared(plan, known, events, Names(), Pace(plan.rate, stop), counts)
-        clients = _clients(shared, installation, console_token)
+        scan_client = ScanClient(shared, installation.port, projects, targets)
+        clients = [scan_client, *_clients(shared, installation, console_token)]
         sampler = Sampler(installation, plan.sample_s, lambda: shared.approved)
         injector = FaultInjector(installation, events)
         began_at = time.monotonic()
@@ -76,6 +96,7 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
             problems.append(f"Something still waits {plan.settle_s:g} s after the last kill.")
         settled_s = time.monotonic() - ended_at
         installation.wait_until(installation.is_up)
+        scan_client.tell()
         sampler.stop()
         # Requests in progress arrive before their process exits and are verified too.
         installation.stop_product()
@@ -142,8 +163,8 @@ def _installation(folder: Path, plan: SoakPlan) -> Iterator[SoakInstallation]:
         installation.keep_servers()
 
 
-def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
-    """Create an account with its rows and start all processes; return the clients' access and a console token."""
+def _found(installation: SoakInstallation) -> tuple[ClientAccess, str, Customer]:
+    """Create an account with its rows; return the clients' access, a console token and its user."""
     plan, shop = installation.plan, "snow.shops.example"
     with connection():
         customer = make_customer()
@@ -154,9 +175,32 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
             targets = [_target(installation, customer, number) for number in range(plan.targets)]
             # As for targets that clients register: workers validate them too.
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
-    installation.start(customer.project_id)
     bearer = {"Authorization": f"Bearer {platform}"}
-    return ClientAccess(customer.bearer, bearer, customer.project_id, shop_project, shop, targets), console
+    access = ClientAccess(customer.bearer, bearer, customer.project_id, shop_project, shop, targets)
+    return access, console, customer
+
+
+def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[ScannedProject], list[str]]:
+    """Create the projects that are scanned, one of each grouping with its runs, and targets that ask for events."""
+    now = utc_now()
+    count = int((installation.plan.duration_s * _OVERTIME + _OVERTIME_S) / EVERY_S)
+    with connection(), transaction():
+        projects: list[ScannedProject] = []
+        for grouping, tickets in ((TicketGrouping.RULE, len(RULES)), (TicketGrouping.FINDING, len(PAGES) * len(RULES))):
+            project_id = add_project(f"Scanned, by {grouping}", customer.account_id, now, ticket_grouping=grouping).id
+            accounts.grant_project(customer.email, project_id, now)
+            first = _FIRST_RUN + len(projects) * count
+            for number in range(first, first + count):
+                add_scan_run(project_id, now + timedelta(milliseconds=number - first), number)
+            projects.append(ScannedProject(project_id, range(first, first + count), tickets))
+        webhooks = [
+            make_target(customer, f"{_one_of(installation.receivers, number)}/life/{number}").id for number in range(2)
+        ]
+        tracker = make_tracker(customer, f"{_one_of(installation.trackers, 0)}/{REPOSITORY}")
+        for target_id in (*webhooks, tracker):
+            edit(target_id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, now, "operator")
+        edit(tracker, TargetEdit(provider_settings={"on_fixed": "close"}), DEFAULT_SECRET, now, "operator")
+    return projects, [*webhooks, tracker]
 
 
 def _target(installation: SoakInstallation, customer: Customer, number: int) -> str:

@@ -1,7 +1,8 @@
 """A Gitea as a separate process: `python -m soak.trackers FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
 
-Records each create in FOLDER before it decides about it, each issue as it comes into being and each lookup; a killed tracker
-has its issues again when it restarts. After a line on standard input it always accepts; it exits at the end of that input.
+Records each create in FOLDER before it decides about it, each issue, comment and state as it comes into being, and each
+lookup; a killed tracker has them again when it restarts. After a line on standard input it always accepts; it exits at the
+end of that input.
 """
 
 import json
@@ -23,6 +24,9 @@ _EVERY: Final = 6
 _FIRST: Final = 2
 #: The id of an export, by which its issue is found again.
 _MARKER: Final = re.compile(r"exp_[0-9A-Z]{26}")
+_EVENT: Final = re.compile(r"evt_[0-9A-Z]{26}")
+#: Refused for good.
+REFUSED: Final = 422
 #: Longer than the worker's deadline (3 s), and less than that with the delay of a lookup (5 s).
 _LATE_S: Final = 4.0
 
@@ -61,7 +65,7 @@ _BAD: Final = (
     TrackerBehavior("responds too late", weight=2, creates=True, after_s=_LATE_S),
     TrackerBehavior("creates too late", weight=2, creates=True, before_s=_LATE_S),
     TrackerBehavior("wants fewer", weight=3, response=Refusal(429, {"Retry-After": "1"}), is_outage=True),
-    TrackerBehavior("refuses the ticket", response=Refusal(422, body=b'{"message": "[Title]: MaxSize"}')),
+    TrackerBehavior("refuses the ticket", response=Refusal(REFUSED, body=b'{"message": "[Title]: MaxSize"}')),
 )
 
 
@@ -87,7 +91,15 @@ class SoakGitea(FakeGitea):
     def __init__(self, folder: Path, number: int, port: int, seed: int, began_at: float) -> None:
         path = folder / ISSUES.format(number)
         super().__init__(port=port)
-        self.issues.extend(line["issue"] for line in read(path) if line["what"] == "issue")
+        for line in read(path):
+            match line["what"]:
+                case "issue":
+                    self.issues.append(line["issue"])
+                case "comment":
+                    made = self.comments.setdefault(int(line["issue"]), [])
+                    made.append({"id": len(made) + 1, "body": line["event"]})
+                case "state":
+                    self.issues[int(line["issue"]) - 1]["state"] = line["state"]
         self.is_faulty = True
         self._events = EventLog(path)
         self._number = number
@@ -123,6 +135,27 @@ class SoakGitea(FakeGitea):
                 self._events.note("issue", exports=exports, issue=issue)
                 self.issues.append(issue)
             response = response or Refusal(201, {}, json.dumps(issue).encode())
+        time.sleep(behavior.after_s)
+        return response if behavior.responds else None
+
+    def _of_issue(self, method: str, number: str, below: str = "", *, content: bytes) -> Refusal | None:
+        if method == "GET":
+            return super()._of_issue(method, number, below, content=content)
+        wanted = json.loads(content)
+        if not below:
+            # Always done: after an unknown outcome, the issue would count as reopened by a person.
+            if "state" in wanted:
+                self._events.note("state", issue=number, state=wanted["state"])
+            return super()._of_issue(method, number, below, content=content)
+        behavior = self._behavior()
+        if behavior.response is not None and behavior.response.status == REFUSED:
+            behavior = _CREATES
+        time.sleep(behavior.before_s)
+        response = behavior.response
+        if behavior.creates:
+            self._events.note("comment", issue=number, event=_EVENT.findall(wanted["body"])[-1])
+            made = super()._of_issue(method, number, below, content=content)
+            response = response or made
         time.sleep(behavior.after_s)
         return response if behavior.responds else None
 

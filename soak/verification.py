@@ -2,7 +2,8 @@
 
 Three findings mean that the product broke a promise: `lost` (acknowledged but missing, or approved and neither delivered nor
 visibly failed or blocked because of its receiver), `wrong` (bytes that were not approved, an invalid signature, extra rows,
-a final state that changed, a repeat without a cause, a redaction that was not requested or not done) and `forbidden` (an
+a final state that changed, a repeat without a cause, a redaction that was not requested or not done, and what
+`soak.life_cycles` finds) and `forbidden` (an
 arrival of an export that was not approved, was dismissed or redacted, or whose target was off; an arrival at a forbidden
 address or at another target's). Deliveries that were `late`, or `repeated` after a receiver had accepted, are counted; the
 cause of a repeat is a lost response or an injected fault.
@@ -15,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from schemas.exports.delivery import DELIVERED
+from soak.life_cycles import is_event, verify_life_cycles
 from soak.receiver_behaviors import BEHAVIORS
 
 Line = Mapping[str, Any]
@@ -108,6 +110,7 @@ def verify(
     case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest, list(tracked))
     for finding in (_names, _acknowledged, _states, _approved, _issues, _redacted, _repeats, _bytes, _allowed, _lateness):
         finding(case)
+    _life_cycles(case)
     return case.findings
 
 
@@ -133,7 +136,8 @@ class _Case:
         for act in acts:
             self.acts[act["what"]].append(act)
         self.arrived = [line for line in arrivals if line["what"] == "arrived"]
-        self.tickets = [line for line in self.arrived if line["type"] != "target.ping"]
+        self.tickets = [line for line in self.arrived if line["type"] != "target.ping" and not is_event(line)]
+        self.tracked = tracked
         self.of_export: defaultdict[str, list[Line]] = defaultdict(list)
         for line in self.tickets:
             self.of_export[str(line["export"])].append(line)
@@ -375,6 +379,14 @@ def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[
         until = min((at for at in resumed[act["target"]] if at >= act["at"]), default=act["at"])
         found[act["target"]].append((act["at"], until))
     return found
+
+
+def _life_cycles(case: _Case) -> None:
+    """Check what scan runs changed, and what receivers and trackers were told of it."""
+    for kind, sentence in verify_life_cycles(case.acts, case.arrived, case.tracked):
+        getattr(case.findings, kind).append(sentence)
+    case.findings.counts["events"] = sum(len(act["events"]) for act in case.acts["told ticket"])
+    case.findings.counts["events sent"] = sum(map(is_event, case.arrived)) + case.findings.tracked["comment"]
 
 
 def _lateness(case: _Case) -> None:
