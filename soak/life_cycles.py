@@ -113,7 +113,7 @@ def _receiver(ticket: Line, lines: Sequence[Line], places: Mapping[Place, str]) 
         if line["sha256"] != first[line["key"]]["sha256"]:
             yield "wrong", f"{line['key']} of ticket {export_id} arrived with different bytes."
     # The key of the ticket itself is its id.
-    for earlier, later in pairwise([each for each in (export_id, *ids) if each in first]):
+    for earlier, later in pairwise([export_id, *(each for each in ids if each in first)]):
         if earlier not in taken or first[later]["at"] < taken[earlier]["at"]:
             yield "wrong", f"Event {later} of ticket {export_id} arrived before {earlier} was accepted."
     yield from _told_places(export_id, [line["change"] for line in taken.values() if is_event(line)], places)

@@ -498,6 +498,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
     assert report["approved_by_rule"] > 0
     assert report["issues"] > 0
     assert report["issues_twice"] == 0
+    assert report["scans"] > 0
     folder = tmp_path / "kept" / "sqlite"
     # One of those that were acknowledged and delivered goes behind its back.
     with sqlite3.connect(folder / "riskrelay.db") as database:
