@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from schemas.api.findings import FindingResponse
 from schemas.api.response_fields import dump
@@ -80,7 +80,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
     totals = finding_list.totals(project.id, now)
     counts = {severity: [totals.get((severity, state), 0) for state in FindingState] for severity in _WORST_FIRST}
     total = sum(totals.values())
-    parts: Iterator[str] = _template().generate(
+    stream = _template().stream(
         project=project,
         at=now,
         states=[state.value for state in FindingState],
@@ -89,7 +89,9 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
         left_out=max(0, total - MOST_IN_HTML),
         findings=islice(_walk(project, now, _WORST_FIRST), MOST_IN_HTML),
     )
-    return parts
+    # Else each cell is a part of its own.
+    stream.enable_buffering(_BATCH)
+    return iter(stream)
 
 
 def _csv(project: Project, now: datetime) -> Iterator[str]:
@@ -177,7 +179,7 @@ def _cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
-def _template() -> Any:
+def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).parent)
     made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters.update(visible=printable, is_plain_url=lambda url: _PLAIN_URL.fullmatch(url) is not None)

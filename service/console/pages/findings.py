@@ -5,15 +5,17 @@ project's tickets is set here, too.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from tempfile import SpooledTemporaryFile
-from typing import Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlencode
 
 import falcon
 
 from runtime.clock import utc_now
+from schemas.base.checkpoint import Checkpoint
 from schemas.base.errors import Forbidden, NotFound
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
@@ -22,21 +24,22 @@ from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
-from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
+from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from service.http.paging import read_page
 from service.operations import finding_reports, projects
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
-from storage.db import identifiers
+from storage.db import engine, identifiers
 from storage.intake import finding_history, finding_list, findings
 from storage.intake.finding_list import MOST_COUNTED, Finding
 from storage.intake.findings import ScannedProject
 
 #: Entries of the drop-down; the page of any other project is reachable by its number in the URL.
 MOST_PROJECTS: Final = 200
-#: Findings of a download that has all of them; it takes a few seconds, and a worker of the service does nothing else.
+#: Findings of a download that has all of them: a browser waits for it a few seconds.
 MOST_DOWNLOADED: Final = 25_000
 #: Bytes of a download beyond which it is written to a file.
 MOST_IN_MEMORY: Final = 1 << 20
@@ -133,18 +136,21 @@ class FindingReport(ConsolePage):
 
     path = f"{CONSOLE}/projects/{{project_id}}/report/{{report_format}}"
 
+    def __init__(self, layout: PageLayout) -> None:
+        super().__init__(layout)
+        self._queue = LargeBodyQueue()
+
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Respond with the file. Raises NotFound, and ValidationFailed where there are too many findings."""
+        """Respond with the file. Raises NotFound, ValidationFailed for too many findings, LargeBodyOverload."""
         user = self._layout.gate.authenticate(req, resp)
         project = projects.get(ids["project_id"], user.principal)
         if ids["report_format"] not in {*ReportFormat}:
             raise NotFound("There is no such format.")
         wanted = ReportFormat(ids["report_format"])
-        parts = finding_reports.report(project, wanted, utc_now(), MOST_DOWNLOADED)
-        # Written before the response begins, so that a failure is an error page and not half a file.
-        file = SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - the server closes it
-        for part in parts:
-            file.write(part.encode())
+        # One at a time, which yields to other requests; while it waits, others may have the connection.
+        engine.release()
+        with self._queue.slot(str(user.account_id), LARGE_BYTES + 1) as yield_to_others:
+            file = _written(finding_reports.report(project, wanted, utc_now(), MOST_DOWNLOADED), yield_to_others)
         length = file.tell()
         file.seek(0)
         resp.content_type = MEDIA_TYPES[wanted]
@@ -167,6 +173,18 @@ class SetTicketGrouping(Action):
         grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
         projects.set_ticket_grouping(project.id, grouping, user.principal)
         return Redirect(f"/findings?project_id={project.id}", "grouping_set")
+
+
+def _written(parts: Iterable[str], checkpoint: Checkpoint) -> IO[bytes]:
+    """Return a file with a text: written before the response begins, so that a failure is an error page, not half a file."""
+    with ExitStack() as stack:
+        file = stack.enter_context(SpooledTemporaryFile(MOST_IN_MEMORY))
+        for part in parts:
+            file.write(part.encode())
+            checkpoint()
+        # The server closes it.
+        stack.pop_all()
+    return file
 
 
 def page_query(finding: Finding) -> str:
