@@ -132,7 +132,8 @@ class TargetOperations:
         default, account_id = self.default_secret, actor.account_id
         with engine.transaction():
             targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
-            if verb == "resume":
+            if verb in {"resume", "disable"}:
+                # To be sent, or to end: a target whose events wait cannot be removed.
                 deliveries.resume(target_id, now)
             if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
                 transitions.requeue_blocked(target_id, now, actor.key)

@@ -168,7 +168,10 @@ def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
 
 
 def resume(target_id: str, now: datetime) -> None:
-    """Make the events due that wait for a target, unless they are being sent. The caller holds the transaction."""
+    """Make the events due that wait for a target, to be sent or to end, unless they are being sent.
+
+    The caller holds the transaction.
+    """
     waiting = (TicketEventRow.target == target_id) & (TicketEventRow.due_at > now) & TicketEventRow.lease.is_null()
     TicketEventRow.update(due_at=now).where(waiting).execute()
 

@@ -7,16 +7,17 @@ from typing import Any, Final, cast
 
 import pytest
 
+from schemas.base.principal import OperatorPrincipal
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.exports.delivery import Outcome, Timings
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetEdit
+from service.operations.targets import TargetOperations
 from storage.accounts import projects
 from storage.db.engine import connection, database, execute, release, rows, transaction
 from storage.exports import queries, transitions
-from storage.exports.events import deliveries
 from storage.intake import findings
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -347,7 +348,9 @@ def test_the_rate_limit_of_a_target_counts_events(grouped: Customer) -> None:
 
 
 @pytest.mark.parametrize(("verb", "is_sent"), [("resume", True), ("disable", False)])
-def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(grouped: Customer, verb: str, is_sent: bool) -> None:
+def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(
+    grouped: Customer, monkeypatch: pytest.MonkeyPatch, verb: str, is_sent: bool
+) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     targets.change_status(target_id, "pause", NOW, "user:1")
@@ -358,9 +361,11 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(grouped: Cu
     with pytest.raises(changes.TargetInUse) as refused:
         changes.remove(target_id, NOW, "user:1")
     assert refused.value.details["pending_events"] == 1
-    targets.change_status(target_id, verb, worker.now, "user:1", default=DEFAULT_SECRET)
-    with transaction():
-        deliveries.resume(target_id, worker.now)
+    monkeypatch.setattr("service.operations.targets.utc_now", lambda: worker.now)
+    nobody_asks = cast("Any", None)
+    operations = TargetOperations(nobody_asks, nobody_asks, DEFAULT_SECRET, "self-hosted", 1.0)
+    operations.change_status(target_id, verb, OperatorPrincipal())
+    # At once, although events that have waited long are looked at every few minutes.
     assert bool(worker.run()) is is_sent
     assert stored() == [("ticket.updated", "delivered" if is_sent else "failed", None if is_sent else "target_disabled")]
 
