@@ -382,10 +382,10 @@ def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[
 
 
 def _life_cycles(case: _Case) -> None:
-    """Check what scan runs changed, and what receivers and trackers were told of it."""
+    """Check what scan runs changed, and which events receivers and trackers got."""
     for kind, sentence in verify_life_cycles(case.acts, case.arrived, case.tracked):
         getattr(case.findings, kind).append(sentence)
-    case.findings.counts["events"] = sum(len(act["events"]) for act in case.acts["told ticket"])
+    case.findings.counts["events"] = sum(len(act["events"]) for act in case.acts["read ticket"])
     case.findings.counts["events sent"] = sum(map(is_event, case.arrived)) + case.findings.tracked["comment"]
 
 
