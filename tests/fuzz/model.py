@@ -27,6 +27,9 @@ LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "edit": (frozenset({"prepared"}), "prepared"),
     "snooze": (frozenset({"prepared"}), "prepared"),
     "seen_again": (frozenset({"prepared"}), "prepared"),
+    "extend": (frozenset({"prepared"}), "prepared"),
+    # Findings that join a ticket that stays as it is.
+    "join": (frozenset({*FINISHED, *ON_ITS_WAY}), None),
     "dismiss": (frozenset({"prepared"}), "dismissed"),
     "restore": (frozenset({"dismissed", "prepared"}), "prepared"),
     "claim": (ON_ITS_WAY, "delivering"),
@@ -68,6 +71,16 @@ class StoredExport(NamedTuple):
     snoozed_at: datetime | None
     snoozed_until: datetime | None
     siblings: str | None
+    rule: str | None
+    open_group: str | None
+    findings_total: int | None
+    findings_fixed: int | None
+    events: str | None
+
+    @property
+    def frozen(self) -> "StoredExport":
+        """What does not change any more once it was exported: its findings may still be fixed, and join it."""
+        return self._replace(version=0, open_group=None, findings_total=None, findings_fixed=None)
 
 
 class ObservedTarget(NamedTuple):
@@ -230,10 +243,11 @@ class Model:
         """Follow every entry since the last look; return which export took which action, and why."""
         asked = (
             "SELECT id, subject_id, action, status_before, status_after, reason FROM audit_entries "
-            "WHERE id > ? AND subject_id LIKE ? ORDER BY id"
+            "WHERE id > ? AND subject_id LIKE ? AND action NOT LIKE ? AND action <> 'approve_events' ORDER BY id"
         )
-        moved = []
-        for entry_id, export_id, action, status_before, status_after, reason in rows(asked, (self._trail_read, "exp_%")):
+        # Events change no export.
+        moved, of_exports = [], (self._trail_read, "exp_%", "ticket.%")
+        for entry_id, export_id, action, status_before, status_after, reason in rows(asked, of_exports):
             self._trail_read = entry_id
             sources, leads_to = LEGAL[action]
             known = self.known[export_id]
@@ -425,11 +439,11 @@ class Model:
                 f"{row.id} left {before.status}: {row}"
             )
         if row.redacted_at is None:
-            is_edited = (row.id, "edit") in self.asked
+            is_edited = (row.id, "edit") in self.asked or (row.id, "extend") in self.asked
             assert (row.digest == before.digest) != is_edited, f"{row.id} has another ticket than it should have"
             assert row.id in self._moving or before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
             is_exported = before.status == "exported"
-            assert not is_exported or row == before, f"{row.id} was exported and changed: {row}"
+            assert not is_exported or row.frozen == before.frozen, f"{row.id} was exported and changed: {row}"
 
 
 def _is_after(moment: datetime | None, at: datetime) -> bool:
@@ -443,8 +457,8 @@ def _is_asked_for(action: str, reason: str | None) -> bool:
 def _exports() -> list[StoredExport]:
     asked = (
         "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
-        "approved_at, finished_at, redacted_at, provider_ticket_id, dismissal_reason, snoozed_at, snoozed_until, siblings "
-        "FROM exports ORDER BY id"
+        "approved_at, finished_at, redacted_at, provider_ticket_id, dismissal_reason, snoozed_at, snoozed_until, siblings, "
+        "rule, open_group, findings_total, findings_fixed, events FROM exports ORDER BY id"
     )
     return [StoredExport(*_moments(row, {7, 10, 11, 12, 13, 16, 17}, blob=4)) for row in rows(asked)]
 

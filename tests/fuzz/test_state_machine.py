@@ -7,7 +7,8 @@ and a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -24,8 +25,10 @@ from runtime import clock as storage_clock
 from runtime import wake_up_queue
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import rfc3339_or_none
+from schemas.intake.grouping import TicketGrouping
 from schemas.settings.definitions import Settings
 from service.app import create_app
+from storage.accounts import projects
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import connection, execute, release, rows, transaction
 from storage.db.engine import database as opened
@@ -36,8 +39,9 @@ from storage.maintenance import retention
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.fuzz.crashing_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
+from tests.fuzz.crashing_worker import DEATHS, MAX_AGE, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
 from tests.fuzz.erratic_receiver import BEHAVIORS, KIND, ErraticReceiver, ErraticTarget, ModelClock
+from tests.fuzz.life_cycle import SETTLE, ExpectedScan, LifeCycleModel, Scan
 from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
 from tests.support.factories import (
     LOOPBACK,
@@ -58,6 +62,8 @@ from tests.support.servers import REDIS_FAILURES, RedisServer
 from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
 from worker.background.compliance import ComplianceTask
 from worker.background.recoveries import RecoveryTask
+from worker.background.ticket_events import EventFormingTask, EventOptions
+from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 
 #: A busy machine answers itself well within it; a receiver that hangs costs as much.
@@ -85,6 +91,13 @@ MEANWHILE: Final = (
 
 EXPORTS: Final = "/api/ticket-exports"
 TARGETS: Final = "/api/ticket-export-targets"
+
+PAGES: Final = ("https://shop.example/", "https://shop.example/cart")
+CODES: Final = ("alt", "label", "title", "link")
+#: The status of a scan run, and that of the page; most look at the page.
+SCANS: Final = [("completed", 200)] * 5 + [("completed", None), ("completed", 503), ("partial", 200), ("failed", 200)]
+#: What the second target asks for; the first asks for nothing.
+EVENTS: Final = ["ticket.fixed", "ticket.reopened", "ticket.updated"]
 
 anything = st.integers(0, 11)
 hands = st.sampled_from([1, 2, 4])
@@ -236,17 +249,22 @@ class Machine(RuleBasedStateMachine):
 
     # --- what comes in
 
-    @initialize(own_secret=st.booleans())
-    def begin(self, own_secret: bool) -> None:
-        """Two targets, one of them perhaps with a secret of its own, and some tickets."""
+    @initialize(own_secret=st.booleans(), is_grouped=st.booleans())
+    def begin(self, own_secret: bool, is_grouped: bool) -> None:
+        """Two targets, one of them perhaps with a secret of its own, one that asks for events, and some tickets."""
+        grouping = TicketGrouping.RULE if is_grouped else TicketGrouping.FINDING
+        with connection():
+            projects.set_ticket_grouping(self.customer.project_id, None, grouping, NOW, "test")
         for number in range(2):
             self.house.resolver.table[f"t{number}.example.com"] = SAFE
             self.house.receiver.places[f"/hook/{number}"] = ErraticTarget(WEBHOOK_SECRET)
             url = f"http://t{number}.example.com:{self.house.receiver.port}/hook/{number}"
-            body = {"provider_key": "generic_webhook", "base_url": url, "name": "T"}
+            body = {"provider_key": "generic_webhook", "base_url": url, "name": "T", "events": EVENTS if number else []}
             made = self.post(TARGETS, body, self.customer.bearer)
             assert made.status_code == 201, made.text
             self.target_ids.append(made.json["id"])
+        asking = frozenset(self.target_ids[1:])
+        self.life = LifeCycleModel(is_grouped=is_grouped, asking=asking, events=frozenset(EVENTS))
         if own_secret:
             self.rotate_target_secret(0)
         for number in range(3):
@@ -255,23 +273,116 @@ class Machine(RuleBasedStateMachine):
         for number in range(2):
             self.approve(number, number, "none", "no")
 
-    @rule(codes=st.lists(anything, min_size=1, max_size=3), run=anything, keyed=st.booleans(), death=deaths)
-    def postback(self, codes: list[int], run: int, keyed: bool, death: str | int) -> None:
-        known = {row[0] for row in rows("SELECT code FROM findings")}
-        new = {f"code-{code}" for code in codes} - known
-        body = postback(run + 1, [issue(f"code-{code}", location=f"#{code}") for code in codes])
-        # The life cycle of findings has a model of its own: here no run looks for what it does not report.
-        body["page"]["rules"] = [f"code-{code}" for code in codes]
+    @rule(
+        spots=st.lists(anything, max_size=3, unique=True),
+        run=anything,
+        page=st.sampled_from(PAGES),
+        outcome=st.sampled_from(SCANS),
+        checked=st.none() | st.lists(st.sampled_from(CODES), min_size=1, max_size=2, unique=True),
+        keyed=st.booleans(),
+        death=deaths,
+    )
+    def postback(
+        self,
+        spots: list[int],
+        run: int,
+        page: str,
+        outcome: tuple[str, int | None],
+        checked: list[str] | None,
+        keyed: bool,
+        death: str | int,
+    ) -> None:
+        """A scan run posts a page: places of the rules that it checked are reported, and others are missing."""
+        found = [(CODES[spot % len(CODES)], f"#{spot // len(CODES)}") for spot in spots]
+        found = [each for each in found if checked is None or each[0] in checked]
+        scan = Scan(run + 1, page, found, *outcome, checked)
+        issues: list[Mapping[str, Any]] = [issue(code, location=location) for code, location in found]
+        body = postback(scan.run, issues, status=scan.status)
+        about = {"url": page, "normalizedUrl": page, "statusCode": scan.status_code}
+        body["page"] |= {**about, **({"rules": checked} if checked else {})}
+        expected = self.life.scan(scan, self.model.rows, self.clock.at)
         answer = self.post("/api/scanner/results", body, {"X-Scanner-Secret": self.scanner_secret}, keyed=keyed, death=death)
         assert answer.status_code == 202, answer.text
-        counts = {"new": len(new), "seen": len(set(codes)) - len(new), "fixed": 0, "reopened": 0}
-        assert answer.json["findings"] == counts, answer.text
-        assert len(answer.json["ticket_exports"]) == len(new), answer.text
-        for export_id in answer.json["ticket_exports"]:
+        assert answer.json["findings"] == expected.counts, answer.text
+        self.see_tickets(scan, expected, answer.json["ticket_exports"])
+
+    def see_tickets(self, scan: Scan, expected: ExpectedScan, answered: list[str]) -> None:
+        """See that what a postback reported has the tickets that it must have, and no others."""
+        stored = {tuple(row[:3]): row[3] for row in rows("SELECT page_url, code, location, export_id FROM findings")}
+        prepared: dict[Any, str] = {}
+        for place, ticket in expected.ticketed.items():
+            export_id = stored[place]
+            self.life.findings[place].export_id = export_id
+            assert export_id == ticket or (ticket is None and export_id not in self.model.known), (
+                f"{place} is in {export_id}"
+            )
+            if ticket is None:
+                # One of each finding, or of each rule.
+                key = place[1] if self.life.is_grouped else place
+                assert prepared.setdefault(key, export_id) == export_id, f"{place} has a ticket of its own, {export_id}"
+                self.life.counts[export_id]["total"] += 1
+        assert len({*prepared.values()}) == len(prepared), f"several findings have one ticket: {prepared}"
+        assert {*answered} == {*prepared.values(), *expected.extended}, f"{answered}, {prepared}, {expected}"
+        for export_id in prepared.values():
             self.model.prepared(export_id)
-        named = {f"code-{code}" for code in codes}
-        seen = {export_id for code, export_id in rows("SELECT code, export_id FROM findings") if code in named}
-        self.model.ask("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
+        self.model.ask("extend", expected.extended)
+        self.model.ask("join", expected.joined)
+        if scan.status in {"completed", "partial"}:
+            seen = {stored[scan.page, code, location] for code, location in scan.found}
+            self.model.ask("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
+        opened = {row[0] for row in rows("SELECT id FROM exports WHERE open_group IS NOT NULL")}
+        assert expected.kept_open <= opened, f"{expected.kept_open - opened} take no new places"
+
+    @rule(
+        at=anything,
+        spots=st.lists(anything, min_size=1, max_size=4, unique=True),
+        run=st.integers(20, 60),
+        story=st.lists(st.tuples(st.integers(0, 15), st.sampled_from(PAGES), st.booleans()), min_size=3, max_size=9),
+    )
+    def live(self, at: int, spots: list[int], run: int, story: list[tuple[int, str, bool]]) -> None:
+        """Findings of delivered tickets are missing and back again, one page at a time; events are formed at times."""
+        self.set_behaviors(at, [KIND])
+        self.revive(at)
+        for number, (mask, page, is_told) in enumerate([(15, PAGES[0], False), *story]):
+            present = [spot for place, spot in enumerate(spots) if mask >> place & 1]
+            self.postback(present, run + number, page, ("completed", 200), None, False, "no")
+            self.model.look()
+            if number == 0:
+                for export_id in [row.id for row in self.model.rows.values() if row.rule and row.status == "prepared"]:
+                    self.approve_this(export_id, at)
+                self.work([self.worker(2)])
+            self.step_clock(SETTLE.total_seconds() + 1)
+            self.model.look()
+            self.see_findings()
+            if is_told:
+                self.form_events()
+
+    def approve_this(self, export_id: str, at: int) -> None:
+        """Approve an export for one of the targets."""
+        answer = self.post(f"{EXPORTS}/{export_id}/approve", {"target_id": self.target(at)}, self.customer.bearer)
+        assert answer.status_code == 202, answer.text
+        self.model.ask("approve", [export_id])
+        self.model.look()
+
+    @rule()
+    def form_events(self) -> None:
+        """Events are formed of what has changed in tickets that were approved with them: one for a ticket and run."""
+        counted = (
+            "SELECT export_id, type, COUNT(*) FROM ticket_events WHERE type <> 'ticket.redact' GROUP BY export_id, type"
+        )
+        before = Counter({(row[0], row[1]): row[2] for row in rows(counted)})
+        self.model.look()
+        expected = self.life.form(self.model.rows, self.clock.at)
+        task = EventFormingTask(EventOptions(Schedule(RETRIES_S, MAX_AGE), SETTLE.total_seconds(), 30, "worker", self.now))
+        while task.run_once():
+            pass
+        release()
+        formed = Counter({(row[0], row[1]): row[2] for row in rows(counted)}) - before
+        assert formed == expected, f"formed: {formed}, due: {expected}"
+
+    def now(self) -> datetime:
+        """Return the time of the model."""
+        return self.clock.at
 
     @rule(mentions=st.booleans(), death=deaths)
     def by_hand(self, mentions: bool, death: str | int) -> None:
@@ -359,6 +470,7 @@ class Machine(RuleBasedStateMachine):
         assert ids[0] == export_id
         for each in ids[1:]:
             self.model.prepared(each, mentions_person=self.model.known[export_id].mentions_person)
+            self.life.copy(export_id, each)
         self.model.ask("approve", ids)
         self.is_notified()
 
@@ -553,6 +665,8 @@ class Machine(RuleBasedStateMachine):
         upcoming = self.model.upcoming(row)
         assert (record["status"], record["status_reason"]) == (row.status, upcoming.reason or row.reason)
         assert record["attempts"] == row.attempts
+        counts = self.life.counts[export_id]
+        assert record["findings"] == ({name: counts[name] for name in ("total", "fixed")} if counts else None), answer.text
         seconds = record.pop("retry_after_seconds", None)
         assert (record["next_attempt_at"], seconds) == (rfc3339_or_none(upcoming.at), upcoming.wait_s), answer.text
         assert answer.headers.get("retry-after") == (None if seconds is None else str(seconds))
@@ -824,6 +938,11 @@ class Machine(RuleBasedStateMachine):
             for _ in retention.purge(until):
                 pass
         self.model.pruned(until.over)
+        sighted = (
+            "SELECT page_url, code, location, s.scan_run_id FROM findings f JOIN finding_sightings s ON s.finding_id = f.id"
+        )
+        left = {((row[0], row[1], row[2]), row[3]) for row in rows(sighted)}
+        self.life.forget_runs(left, {row[0] for row in rows("SELECT id FROM scan_runs")})
         self._forget_answers(until.answered)
 
     # --- what must hold
@@ -831,6 +950,18 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def everything_is_explained(self) -> None:
         self.model.look()
+        self.see_findings()
+
+    def see_findings(self) -> None:
+        """See that findings are fixed and open again as they must be, and that tickets say so."""
+        stored = rows("SELECT page_url, code, location, fixed_at IS NOT NULL, times_reopened FROM findings")
+        expected = {(*place, each.fixed_at is not None, each.times_reopened) for place, each in self.life.findings.items()}
+        assert {(*row[:3], bool(row[3]), row[4]) for row in stored} == expected
+        for row in self.model.rows.values():
+            total, fixed = row.findings_total or 0, row.findings_fixed or 0
+            counts = self.life.counts[row.id]
+            assert (total, fixed) == (counts["total"], counts["fixed"]), f"{row.id} has {counts}: {row}"
+            assert row.open_group is None or fixed < total, f"all places of {row.id} are fixed, and it takes new ones"
 
     def teardown(self) -> None:
         """Be kind: let everybody wake, everything be mended, and days pass; then nothing may be left on its way."""

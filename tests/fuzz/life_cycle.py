@@ -1,0 +1,234 @@
+"""What scan runs make of findings, groups and events, stated once more without the product's code.
+
+It follows each postback from what was there before it: which findings are new, fixed or open again, which tickets they
+begin, join or leave, and which events are due for tickets that were approved with them.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from tests.fuzz.model import StoredExport
+
+#: A page, a rule and a location.
+Place = tuple[str, str, str]
+
+SETTLE: Final = timedelta(seconds=60)
+_ENOUGH: Final = 2
+_ON_TICKET: Final = frozenset({"prepared", "dismissed"})
+
+
+class Scan(NamedTuple):
+    """A postback; `rules` are those that were checked, None: all."""
+
+    run: int
+    page: str
+    found: Sequence[tuple[str, str]]
+    status: str
+    status_code: int | None
+    rules: Sequence[str] | None
+
+
+@dataclass(slots=True)
+class ExpectedFinding:
+    """One finding; `outcomes` is what each run made of it, and when it posted first."""
+
+    export_id: str | None = None
+    missed: int = 0
+    fixed_at: datetime | None = None
+    times_reopened: int = 0
+    outcomes: dict[int, tuple[str, datetime]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ExpectedScan:
+    """What a postback must have done; `ticketed` are findings with the ticket that they join, None for one of their own."""
+
+    counts: dict[str, int]
+    ticketed: dict[Place, str | None] = field(default_factory=dict)
+    extended: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
+    #: Groups that stay open, or must be open again.
+    kept_open: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Run:
+    created_at: datetime
+    updated_at: datetime
+    is_read: bool = False
+    #: The last change of a place of a ticket.
+    changes: dict[tuple[str, Place], tuple[str, datetime]] = field(default_factory=dict)
+
+
+class LifeCycleModel:
+    """Findings, how many each ticket has, and the events that are due; `asking` are targets that ask for `events`."""
+
+    def __init__(self, *, is_grouped: bool, asking: frozenset[str], events: frozenset[str]) -> None:
+        self.is_grouped = is_grouped
+        self.findings: dict[Place, ExpectedFinding] = {}
+        #: How many findings each ticket has, and how many of them are fixed.
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._asking = asking
+        self._events = events
+        self._runs: dict[int, _Run] = {}
+
+    def scan(self, scan: Scan, rows: Mapping[str, StoredExport], at: datetime) -> ExpectedScan:
+        """Follow a postback, of which `rows` are the exports before it."""
+        run = self._runs.setdefault(scan.run, _Run(at, at))
+        run.updated_at = at
+        expected = ExpectedScan(dict.fromkeys(("new", "seen", "fixed", "reopened"), 0))
+        before = {id_ for id_, row in rows.items() if row.open_group is not None}
+        renewed, reopened = self._report(scan, rows, run, at, expected)
+        fixed = self._miss(scan, rows, run, at) if scan.status == "completed" and scan.status_code in {200, None} else []
+        expected.counts["fixed"] = len(fixed)
+        closed = self._ticket(scan, rows, renewed, run, at, expected)
+        all_fixed = {id_ for id_ in before if self.counts[id_]["total"] <= self.counts[id_]["fixed"]}
+        expected.kept_open = (before - closed - all_fixed) | reopened
+        return expected
+
+    def is_due(self, run: int, now: datetime) -> bool:
+        """Return whether the events of a run are to be formed: it is quiet, or a later one has posted after it."""
+        mine = self._runs[run]
+        later = any(each.created_at > mine.created_at and each.updated_at > mine.updated_at for each in self._runs.values())
+        return mine.updated_at <= now - SETTLE or (later and not mine.is_read)
+
+    def form(self, rows: Mapping[str, StoredExport], now: datetime) -> Counter[tuple[str, str]]:
+        """Return the events that are due, by ticket and type, and take note that they were formed."""
+        formed: Counter[tuple[str, str]] = Counter()
+        for number, run in self._runs.items():
+            if not run.changes or not self.is_due(number, now):
+                continue
+            of_ticket: dict[str, list[str]] = defaultdict(list)
+            for (export_id, place), (change, at) in run.changes.items():
+                # What has changed back says nothing; what changed before the approval is part of it.
+                stands = (change == "fixed") == (self.findings[place].fixed_at is not None)
+                approved_at = rows[export_id].approved_at if export_id in rows else None
+                if stands and approved_at is not None and at > approved_at:
+                    of_ticket[export_id].append(change)
+            for export_id, changes in of_ticket.items():
+                if event_type := self._type_of(rows[export_id], changes):
+                    formed[export_id, event_type] += 1
+            run.changes, run.is_read = {}, True
+        return formed
+
+    def forget_runs(self, left: set[tuple[Place, int]], runs: set[int]) -> None:
+        """Forget what old runs made of findings."""
+        for place, finding in self.findings.items():
+            finding.outcomes = {run: each for run, each in finding.outcomes.items() if (place, run) in left}
+        self._runs = {number: run for number, run in self._runs.items() if number in runs}
+
+    def copy(self, export_id: str, sibling: str) -> None:
+        """Take note that an export was approved for another target too."""
+        self.counts[sibling] = Counter(self.counts[export_id])
+
+    def _report(
+        self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime, expected: ExpectedScan
+    ) -> tuple[list[Place], set[str]]:
+        """Apply what was reported; return the places that need another ticket, and the groups that are open again."""
+        if scan.status not in {"completed", "partial"}:
+            return [], set()
+        renewed, opened = [], set()
+        for code, location in scan.found:
+            place = (scan.page, code, location)
+            finding = self.findings.get(place)
+            if finding is None:
+                expected.counts["new"] += 1
+                self.findings[place] = ExpectedFinding(outcomes={scan.run: ("seen", at)})
+                expected.ticketed[place] = None
+                continue
+            own, own_at = finding.outcomes.get(scan.run, ("", at))
+            finding.missed = 0
+            if finding.fixed_at is None:
+                finding.outcomes[scan.run] = ("reopened" if own == "reopened" else "seen", own_at)
+                expected.counts["seen"] += 1
+                continue
+            # A run that posts a page in parts takes back what it has fixed itself.
+            is_back = not (own == "fixed" and own_at == finding.fixed_at)
+            finding.outcomes[scan.run] = ("reopened" if is_back else "seen", own_at)
+            finding.fixed_at, finding.times_reopened = None, finding.times_reopened + is_back
+            expected.counts["reopened" if is_back else "seen"] += 1
+            row = rows.get(finding.export_id or "")
+            is_told = row is not None and row.status == "exported" and "ticket.reopened" in self._wanted(row)
+            if is_back and (row is None or (row.status == "exported" and not is_told)):
+                renewed.append(place)
+                continue
+            for each in self._with_siblings(row, rows):
+                self.counts[each.id]["fixed"] -= 1
+                if is_back:
+                    self._note(run, each, place, "reopened", at)
+                if each.status not in {"exported", "dismissed"} or "ticket.reopened" in self._wanted(each):
+                    opened.add(each.id)
+        return renewed, {id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows)}
+
+    def _miss(self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime) -> list[Place]:
+        """Apply what was not reported; return what is fixed."""
+        fixed = []
+        for place, finding in self.findings.items():
+            page, code, location = place
+            is_open = page == scan.page and finding.fixed_at is None and scan.run not in finding.outcomes
+            if (code, location) in scan.found or not is_open or not (scan.rules is None or code in scan.rules):
+                continue
+            finding.missed += 1
+            finding.outcomes[scan.run] = ("missed", at)
+            if finding.missed >= _ENOUGH:
+                finding.fixed_at, finding.outcomes[scan.run] = at, ("fixed", at)
+                fixed.append(place)
+                for each in self._with_siblings(rows.get(finding.export_id or ""), rows):
+                    self.counts[each.id]["fixed"] += 1
+                    self._note(run, each, place, "fixed", at)
+        return fixed
+
+    def _ticket(
+        self,
+        scan: Scan,
+        rows: Mapping[str, StoredExport],
+        renewed: Sequence[Place],
+        run: _Run,
+        at: datetime,
+        expected: ExpectedScan,
+    ) -> set[str]:
+        """Find the tickets that new findings join; return the groups that take no more of them."""
+        expected.ticketed |= dict.fromkeys(renewed)
+        groups = {row.open_group: row for row in rows.values() if row.open_group is not None} if self.is_grouped else {}
+        rules = {code for _, code, _ in renewed}
+        closed = {code for code in rules & groups.keys() if groups[code].status not in _ON_TICKET}
+        for place in expected.ticketed:
+            group = None if place[1] in closed else groups.get(place[1])
+            if group is None:
+                continue
+            expected.ticketed[place] = group.id
+            self.counts[group.id]["total"] += 1
+            if group.status == "prepared":
+                expected.extended.add(group.id)
+            else:
+                expected.joined.add(group.id)
+                self._note(run, group, place, "added", at)
+        return {groups[code].id for code in closed}
+
+    def _with_siblings(self, row: StoredExport | None, rows: Mapping[str, StoredExport]) -> list[StoredExport]:
+        if row is None:
+            return []
+        return [rows[each] for each in json.loads(row.siblings or "null") or [row.id] if each in rows]
+
+    def _may_open(self, row: StoredExport, rows: Mapping[str, StoredExport]) -> bool:
+        """Return whether new places join a group again: no other one of its rule is open."""
+        return row.rule is not None and not any(each.open_group == row.rule for each in rows.values() if each.id != row.id)
+
+    def _note(self, run: _Run, row: StoredExport, place: Place, change: str, at: datetime) -> None:
+        if json.loads(row.events or "null"):
+            run.changes[row.id, place] = (change, at)
+
+    def _wanted(self, row: StoredExport) -> set[str]:
+        """Return the events that an approval covers, and that the target asks for."""
+        return {*(json.loads(row.events or "null") or ())} & (self._events if row.target_id in self._asking else set())
+
+    def _type_of(self, row: StoredExport, changes: Sequence[str]) -> str | None:
+        if row.redacted_at is not None:
+            return None
+        is_fixed = self.counts[row.id]["total"] <= self.counts[row.id]["fixed"]
+        applies = {"ticket.fixed": is_fixed, "ticket.reopened": "reopened" in changes, "ticket.updated": True}
+        return next((name for name, is_so in applies.items() if is_so and name in self._wanted(row)), None)
