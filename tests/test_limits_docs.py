@@ -147,9 +147,10 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
     day = timedelta(days=1)
     for number, seen_at in enumerate((NOW - 800 * day, NOW - 800 * day, NOW - 100 * day)):
         run, at = number + 1, to_ms(seen_at)
-        names = "id, project_id, status, created_at, updated_at"
-        values = (run, customer.project_id, at, at)
-        execute(f"INSERT INTO scan_runs ({names}) VALUES (?, ?, 'completed', ?, ?)", values)  # noqa: S608 - our own names
+        execute(
+            "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, 'completed', ?, ?)",
+            (run, customer.project_id, at, at),
+        )
         execute(
             "INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, "
             "first_scan_run_id, last_scan_run_id, first_seen_at, last_seen_at, times_seen) "

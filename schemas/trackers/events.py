@@ -27,11 +27,6 @@ class TrackerEventResult:
 
     action: TrackerEventAction
 
-    @property
-    def leaves_remains(self) -> bool:
-        """Return whether the tracker may still have what was to be erased: earlier versions, comments, notifications."""
-        return self.action is TrackerEventAction.REDACTED
-
 
 @dataclass(frozen=True, slots=True)
 class TrackerEventPlace:

@@ -15,6 +15,7 @@ from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import TargetRow
@@ -100,6 +101,10 @@ def retry_elsewhere(
         results, held = judged([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
         require_changed(results, Transition.RETRY)
         approved_at = export.approved_at or now
+        # An approval that covered events covers those that the new target asks for.
+        events = TargetRow.get_by_id(target_id).events if held[0].events else []
+        if events:
+            append(now, actor, "approve_events", export_id, " ".join(events))
         transition_many(
             held,
             Transition.RETRY,
@@ -107,7 +112,7 @@ def retry_elsewhere(
             actor,
             export.target_id,
             target=target_id,
-            events=TargetRow.select(TargetRow.events).where(TargetRow.id == target_id),
+            events=events,
             body=frozen_body(held[0], target_id, approved_at),
             due_at=now,
             finished_at=None,

@@ -141,7 +141,6 @@ def test_what_is_done(
     assert applied(tracker, made, on_fixed) == (action, operations)
     assert tracker.opened is is_open_then
     assert (tracker.title == "") is (event_type is REDACT)
-    assert TrackerEventResult(action).leaves_remains is (event_type is REDACT)
 
 
 @given(

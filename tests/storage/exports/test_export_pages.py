@@ -82,7 +82,10 @@ def crowded(module_database: Path) -> tuple[Customer, str]:
     execute(
         "UPDATE exports SET status = 'failed' WHERE target_id = ? AND id < 'exp_00000001000000000000002000'", (target_id,)
     )
-    execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 0, 0)", (customer.project_id,))
+    execute(
+        "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 0, 0)",
+        (customer.project_id,),
+    )
     execute(
         "WITH RECURSIVE numbers (n) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) "
         "INSERT INTO findings SELECT 'fnd_0000000' || (1000000000000000000 + n), "

@@ -204,3 +204,15 @@ def test_a_redacted_export_is_not_retried_elsewhere(customer: Customer) -> None:
     execute("UPDATE exports SET redacted_at = 1")
     with pytest.raises(Conflict, match="redacted"):
         retry_at(customer, export_id, make_target(customer).id)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_another_target_gets_events_if_the_approval_covered_some(customer: Customer, covered: bool) -> None:
+    [export_id] = make_failed(customer, make_target(customer).id)
+    execute("UPDATE exports SET events = ?", ('["ticket.fixed"]' if covered else "[]",))
+    elsewhere = make_target(customer, name="Elsewhere").id
+    execute("UPDATE targets SET events = '[\"ticket.redact\"]' WHERE id = ?", (elsewhere,))
+    retry_at(customer, export_id, elsewhere)
+    assert rows("SELECT events FROM exports") == [('["ticket.redact"]' if covered else "[]",)]
+    entries = rows("SELECT reason FROM audit_entries WHERE action = 'approve_events'")
+    assert entries == ([("ticket.redact",)] if covered else [])

@@ -251,7 +251,10 @@ def test_an_export_that_is_extended_is_decided_anew(customer: Customer, target: 
 
 def test_a_group_matches_a_path_with_all_its_places(customer: Customer, target: Target) -> None:
     make_rule(customer, approving(target), RuleMatch(page_path="/checkout/*"))
-    execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 0, 0)", (customer.project_id,))
+    execute(
+        "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 0, 0)",
+        (customer.project_id,),
+    )
     statement = (
         "INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id, "
         "last_scan_run_id, first_seen_at, last_seen_at, times_seen, export_id) "
