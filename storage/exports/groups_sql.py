@@ -38,15 +38,16 @@ _OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
 _OPEN_TYPES: Final = ("TEXT", "TEXT")
 
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
+#: Their last open findings may have been fixed by the same postback: what joins is open.
 _EXTEND: Final = f"""
 WITH r ({", ".join(_EXTENSION)}, added) AS ({{rows}})
 UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
-    findings_total = exports.findings_total + r.added, version = version + 1
+    findings_total = exports.findings_total + r.added, open_group = exports.rule, version = version + 1
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
 _EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
 _JOIN: Final = """
 WITH r (id, added) AS ({rows})
-UPDATE exports SET findings_total = exports.findings_total + r.added, version = version + 1
+UPDATE exports SET findings_total = exports.findings_total + r.added, open_group = exports.rule, version = version + 1
 FROM r WHERE exports.id = r.id"""
 _END_SNOOZES: Final = """
 WITH r (fingerprint) AS ({rows})

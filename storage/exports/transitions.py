@@ -412,7 +412,7 @@ def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict
 
 
 def open_groups(exports: Sequence[LockedExport]) -> None:
-    """Let new places join groups again: of a project and a rule the newest, unless another one is open.
+    """Let new places join groups again: of a project and a rule the newest, unless another one is open or all is fixed.
 
     The caller has locked the projects, so that no postback begins a group meanwhile.
     """
@@ -420,7 +420,8 @@ def open_groups(exports: Sequence[LockedExport]) -> None:
     if newest:
         other = ExportRow.alias("other")
         taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)
-        free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken)
+        is_open = ExportRow.findings_fixed.is_null() | (ExportRow.findings_fixed < ExportRow.findings_total)
+        free = ExportRow.id.in_([*newest.values()]) & ~fn.EXISTS(taken) & is_open
         ExportRow.update(open_group=ExportRow.rule).where(free).execute()
 
 

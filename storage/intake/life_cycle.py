@@ -5,7 +5,7 @@ other: `findings_sql.update_scan_run` takes both locks.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -71,7 +71,7 @@ def advance(
     exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
     # A target that asks for it gets an event about the delivered ticket; others get a new ticket.
     delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
-    informed = delivered & asking_for(TicketEventType.REOPENED, exports.values()) if reopened else set()
+    informed = delivered & asking_for(TicketEventType.REOPENED, exports.values()) if reported else set()
     renewed = {
         each.fingerprint: each
         for each in reopened
@@ -89,14 +89,30 @@ def advance(
     ]
     changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
     changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
-    noted = [
+    note(_noted(changed, exports, sets), postback.scan_run_id, now)
+    # A run that takes back its own fix has changed nothing, unless an event has told of it already.
+    outcomes = zip(reported, back, strict=True)
+    back_again = [
+        (each.export_id, each.id, PlaceChange.REOPENED)
+        for each, (_, outcome) in outcomes
+        if outcome is not RunOutcome.REOPENED
+    ]
+    note(_noted(back_again, exports, sets), postback.scan_run_id, now, replaces=False)
+    return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
+
+
+def _noted(
+    changed: Iterable[tuple[str | None, str, PlaceChange]],
+    exports: Mapping[str, LockedExport],
+    sets: Mapping[str, Sequence[str]],
+) -> list[NotedChange]:
+    """Return the changes of findings for those exports of their ticket whose approval covers events."""
+    return [
         NotedChange(id_, finding_id, change)
         for export_id, finding_id, change in changed
         for id_ in sets.get(export_id or "", ())
         if id_ in exports and exports[id_].events
     ]
-    note(noted, postback.scan_run_id, now)
-    return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
 
 
 def _after_miss(finding: UnreportedFinding, fixed_after_runs: int) -> tuple[LifeCycle, RunOutcome | None]:

@@ -158,7 +158,8 @@ class LifeCycleModel:
                 continue
             for each in self._with_siblings(row, rows):
                 self.counts[each.id]["fixed"] -= 1
-                if is_back:
+                # What takes back a change that was told of nobody says nothing.
+                if is_back or (each.id, place) not in run.changes:
                     self._note(run, each, place, "reopened", at)
                 if each.status not in {"exported", "dismissed"} or "ticket.reopened" in self._wanted(each):
                     opened.add(each.id)

@@ -16,7 +16,10 @@ from storage.exports.transitions_sql import LockedExport
 _NAMES: Final = ("scan_run_id", "export_id", "finding_id", "change", "changed_at")
 _ADD: Final = f"""
 INSERT INTO ticket_changes ({", ".join(_NAMES)}) {{rows}}
-ON CONFLICT (scan_run_id, export_id, finding_id) DO UPDATE SET change = excluded.change, changed_at = excluded.changed_at"""
+ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""
+_REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
+_ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
+_ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
 _ASKING: Final = """
 WITH r (id, target_id) AS ({rows})
 SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
@@ -37,10 +40,13 @@ def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> 
     return {row[0] for row in rows_over(_ASKING, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 
 
-def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime) -> None:
-    """Store what a scan run changed. The caller holds the transaction, and the lock of the run."""
+def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
+    """Store what a scan run changed. The caller holds the transaction, and the lock of the run.
+
+    Unless it `replaces` it, a change of the same run and finding that is no event yet stays.
+    """
     if not changes:
         return
     values = [(scan_run_id, each.export_id, each.finding_id, each.change.value, to_ms(now)) for each in changes]
-    execute_over(_ADD, column_types(TicketChangeRow, _NAMES), values)
+    execute_over(_ADD_OR_REPLACE if replaces else _ADD_NEW, column_types(TicketChangeRow, _NAMES), values)
     execute(_MARK, (True, scan_run_id))

@@ -233,6 +233,32 @@ def test_a_group_is_open_until_all_its_findings_are_fixed(customer: Customer) ->
     assert second != group
 
 
+def test_a_group_whose_last_place_is_fixed_as_another_one_joins_is_open(customer: Customer) -> None:
+    by_rule(customer)
+    for is_delivered in (False, True):
+        code = f"csp-{is_delivered}"
+        [export_id] = post(customer, 1, issue(code, location="a")).ticket_exports
+        if is_delivered:
+            deliver(customer, export_id)
+        post(customer, 2)
+        assert counts(post(customer, 3, issue(code, location="b"))) == (1, 0, 1, 0)
+        assert queries.get(export_id).findings == (2, 1)
+        post(customer, 3, issue(code, location="c"), url=f"{PAGE}/other")
+        assert queries.get(export_id).findings == (3, 1)
+
+
+def test_a_restored_group_whose_places_are_all_fixed_stays_closed(customer: Customer) -> None:
+    by_rule(customer)
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    decisions.dismiss(export_id, None, NOW, "user:1")
+    for run in (2, 3):
+        post(customer, run)
+    decisions.restore(export_id, None, NOW, "user:1")
+    assert rows("SELECT open_group FROM exports") == [(None,)]
+    post(customer, 4, "csp")
+    assert rows("SELECT open_group FROM exports") == [("csp",)]
+
+
 def test_a_group_that_waits_is_open_again_with_its_finding(customer: Customer) -> None:
     by_rule(customer)
     [group] = post(customer, 1, "csp").ticket_exports

@@ -434,6 +434,21 @@ def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
     assert worker.events.claim() is not None
 
 
+def test_a_fix_that_is_taken_back_after_its_event_has_an_event_too(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = EventWorker()
+    for run in (2, 3):
+        post(grouped, run)
+    assert worker.run() == [("ticket.fixed", counts(fixed=1))]
+    post(grouped, 3, "csp", minutes=90)
+    assert worker.run(timedelta(hours=1)) == [("ticket.reopened", counts(added=1, still_open=1))]
+    # New places join the ticket again.
+    post(grouped, 4, "csp", url=OTHER, minutes=200)
+    assert worker.run(timedelta(hours=2)) == [("ticket.updated", counts(added=1, still_open=2))]
+    assert len(rows("SELECT id FROM exports")) == 1
+
+
 def test_single_findings_have_events_too(customer: Customer) -> None:
     [export_id] = post(customer, 1, "csp")
     delivered(customer, export_id, *ALL_EVENTS)
