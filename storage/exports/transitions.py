@@ -326,6 +326,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         provider_ticket_id=None,
         provider_ticket_url=None,
         redacted_at=now,
+        **NOT_SNOOZED,
         events=None,
         # A manual export has a source id in its author's own words; other sources have identifiers of ours.
         source_id=Case(None, [(ExportRow.source_type == MANUAL, "redacted")], ExportRow.source_id),

@@ -268,6 +268,14 @@ def test_a_snooze_is_moved_by_another_one_and_ended_by_an_approval(customer: Cus
     assert approved.snooze is None
 
 
+def test_a_snooze_ends_with_a_redaction(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    decisions.snooze(export_id, None, NOW, USER, None)
+    with transaction():
+        transitions.redact([export_id], NOW, "compliance")
+    assert queries.get(export_id).snooze is None
+
+
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_a_snooze_until_a_past_time_is_refused(seconds: int, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
