@@ -24,7 +24,7 @@ FIXED, REOPENED = "ticket.fixed", "ticket.reopened"
 
 
 @dataclass
-class _ExpectedFinding:
+class _KnownFinding:
     missed: int = 0
     is_fixed: bool = False
     reopened: int = 0
@@ -39,11 +39,11 @@ def verify_life_cycles(
     acts: Mapping[str, Sequence[Line]], arrived: Iterable[Line], tracked: Iterable[Line]
 ) -> Iterator[Problem]:
     """Yield every problem; the lines are those of `soak.scan_client`, of receivers and of trackers."""
-    expected: defaultdict[int, dict[Place, _ExpectedFinding]] = defaultdict(dict)
+    expected: defaultdict[int, dict[Place, _KnownFinding]] = defaultdict(dict)
     for scan in acts["scanned"]:
         yield from _scan(scan, expected[scan["project"]])
     places: defaultdict[str, dict[Place, str]] = defaultdict(dict)
-    for shown in acts["read findings"]:
+    for shown in acts["shown findings"]:
         yield from _findings(shown, expected[shown["project"]])
         for item in shown["items"]:
             places[item["ticket_export_id"]][item["url"], item["location"]] = item["state"]
@@ -53,20 +53,20 @@ def verify_life_cycles(
     of_issue: defaultdict[str, list[Line]] = defaultdict(list)
     for line in tracked:
         of_issue[str(line["issue"] if line["what"] in {"comment", "state"} else "")].append(line)
-    for ticket in acts["read ticket"]:
+    for ticket in acts["shown ticket"]:
         lines, issue = of_ticket[ticket["export"]], of_issue[str((ticket["provider_ticket"] or {}).get("id"))]
         yield from _ticket(ticket, places[ticket["export"]])
         yield from _receiver(ticket, lines, places[ticket["export"]]) if lines else _tracker(ticket, issue)
 
 
-def _scan(scan: Line, findings: dict[Place, _ExpectedFinding]) -> Iterator[Problem]:
+def _scan(scan: Line, findings: dict[Place, _KnownFinding]) -> Iterator[Problem]:
     """Apply a postback, and check what it was answered."""
     counts = Counter({"new": 0, "seen": 0, "fixed": 0, "reopened": 0})
     found = [(scan["url"], f"#{rule}") for rule in scan["found"]] if scan["status"] in {"completed", "partial"} else []
     for place in found:
         finding = findings.get(place)
         counts["new" if finding is None else "reopened" if finding.is_fixed else "seen"] += 1
-        finding = findings.setdefault(place, _ExpectedFinding())
+        finding = findings.setdefault(place, _KnownFinding())
         finding.reopened += finding.is_fixed
         finding.missed, finding.is_fixed = 0, False
     if scan["status"] == "completed" and scan["status_code"] in {200, None}:
@@ -80,12 +80,12 @@ def _scan(scan: Line, findings: dict[Place, _ExpectedFinding]) -> Iterator[Probl
         yield "wrong", f"Run {scan['run']} was answered {scan['counts']} for {scan['url']} instead of {dict(counts)}."
 
 
-def _findings(shown: Line, expected: Mapping[Place, _ExpectedFinding]) -> Iterator[Problem]:
+def _findings(shown: Line, expected: Mapping[Place, _KnownFinding]) -> Iterator[Problem]:
     items = {(item["url"], item["location"]): item for item in shown["items"]}
     for place in expected.keys() - items.keys():
         yield "lost", f"Finding {' '.join(place)} was reported and is not there."
     for place, item in items.items():
-        finding = expected.get(place, _ExpectedFinding())
+        finding = expected.get(place, _KnownFinding())
         wanted = ("fixed" if finding.is_fixed else "open", finding.reopened)
         if (item["state"], item["times_reopened"]) != wanted:
             yield "wrong", f"Finding {item['id']} is {item['state']}, reopened {item['times_reopened']} times, not {wanted}."
@@ -116,10 +116,10 @@ def _receiver(ticket: Line, lines: Sequence[Line], places: Mapping[Place, str]) 
     for earlier, later in pairwise([export_id, *(each for each in ids if each in first)]):
         if earlier not in taken or first[later]["at"] < taken[earlier]["at"]:
             yield "wrong", f"Event {later} of ticket {export_id} arrived before {earlier} was accepted."
-    yield from _reported_places(export_id, [line["change"] for line in taken.values() if is_event(line)], places)
+    yield from _places(export_id, [line["change"] for line in taken.values() if is_event(line)], places)
 
 
-def _reported_places(export_id: str, changes: Sequence[Mapping[str, Any]], places: Mapping[Place, str]) -> Iterator[Problem]:
+def _places(export_id: str, changes: Sequence[Mapping[str, Any]], places: Mapping[Place, str]) -> Iterator[Problem]:
     """Check that a receiver that deduplicates knows the state of every place."""
     shown = dict.fromkeys(places, "open")
     for change in changes:
@@ -128,7 +128,7 @@ def _reported_places(export_id: str, changes: Sequence[Mapping[str, Any]], place
         differing = sorted(
             " ".join(place) for place in shown.keys() | places.keys() if shown.get(place) != places.get(place)
         )
-        yield "wrong", f"The receiver of ticket {export_id} has another state of {', '.join(differing)}."
+        yield "wrong", f"The receiver of ticket {export_id} was shown otherwise of {', '.join(differing)}."
     places_open = sum(state == "open" for state in places.values())
     if changes and changes[-1]["places_open"] != places_open:
         yield "wrong", f"The last event of ticket {export_id} does not say that {places_open} places are open."

@@ -30,7 +30,7 @@ from soak.receiver_behaviors import is_honest
 from soak.receivers import SHUT_ADDRESS
 from soak.reporting import SoakReport, contains, read_logs
 from soak.samples import Sampler
-from soak.scan_client import EVERY_S, PAGES, RULES, ScanClient, SoakedProject
+from soak.scan_client import EVERY_S, PAGES, RULES, ProjectToScan, ScanClient
 from soak.trackers import is_tracker
 from soak.triage_client import TriageClient
 from soak.verification import FinalExport, Findings, Recorded, verify
@@ -180,19 +180,19 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str, Customer]
     return access, console, customer
 
 
-def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[SoakedProject], list[str]]:
+def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[ProjectToScan], list[str]]:
     """Create the projects that are scanned, one of each grouping with its runs, and targets that ask for events."""
     now = utc_now()
     count = int((installation.plan.duration_s * _OVERTIME + _OVERTIME_S) / EVERY_S)
     with connection(), transaction():
-        projects: list[SoakedProject] = []
+        projects: list[ProjectToScan] = []
         for grouping, tickets in ((TicketGrouping.RULE, len(RULES)), (TicketGrouping.FINDING, len(PAGES) * len(RULES))):
             project_id = add_project(f"Scanned, by {grouping}", customer.account_id, now, ticket_grouping=grouping).id
             accounts.grant_project(customer.email, project_id, now)
             first = _FIRST_RUN + len(projects) * count
             for number in range(first, first + count):
                 add_scan_run(project_id, now + timedelta(milliseconds=number - first), number)
-            projects.append(SoakedProject(project_id, range(first, first + count), tickets))
+            projects.append(ProjectToScan(project_id, range(first, first + count), tickets))
         webhooks = [
             make_target(customer, f"{_one_of(installation.receivers, number)}/life/{number}").id for number in range(2)
         ]

@@ -32,7 +32,7 @@ _MOST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class SoakedProject:
+class ProjectToScan:
     """A project, the ids of its scan runs, and how many tickets its findings become."""
 
     id: int
@@ -43,7 +43,7 @@ class SoakedProject:
 class ScanClient(SoakClient):
     """Scans projects; `targets` get the tickets in turn."""
 
-    def __init__(self, shared: Shared, port: int, projects: Sequence[SoakedProject], targets: Sequence[str]) -> None:
+    def __init__(self, shared: Shared, port: int, projects: Sequence[ProjectToScan], targets: Sequence[str]) -> None:
         super().__init__(shared, -4, port)
         self.name = "scan_client"
         self._projects = projects
@@ -69,15 +69,15 @@ class ScanClient(SoakClient):
         """Record what the product says of findings, tickets and their events at the end."""
         for project_id in self._runs:
             listed = self.ask("GET", f"/api/findings?project_id={project_id}&limit={_MOST}")
-            self.events.note("read findings", project=project_id, items=[] if listed is None else listed.body["items"])
+            self.events.note("shown findings", project=project_id, items=[] if listed is None else listed.body["items"])
         for export_id in self._tickets:
             record = self.ask("GET", f"{EXPORTS}/{export_id}")
             if record is not None:
                 shown = {name: record.body.get(name) for name in ("findings", "provider_ticket")}
-                self.events.note("read ticket", export=export_id, **shown, events=self._events_of(export_id))
+                self.events.note("shown ticket", export=export_id, **shown, events=self._events_of(export_id))
         self.api.close()
 
-    def _begin(self, project: SoakedProject) -> None:
+    def _begin(self, project: ProjectToScan) -> None:
         name = self._names[project.id]
         self.events.note("asked", name=name, rows=project.tickets)
         first, second = next(self._runs[project.id]), next(self._runs[project.id])

@@ -84,6 +84,9 @@ class Findings:
     #: Lines of trackers by kind, and exports with more than one issue.
     tracked: Counter[str] = field(default_factory=Counter)
     issues_twice: int = 0
+    #: Events of tickets, and the requests and comments that carried them.
+    events: int = 0
+    events_sent: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -382,11 +385,11 @@ def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[
 
 
 def _life_cycles(case: _Case) -> None:
-    """Check what scan runs changed, and which events receivers and trackers got."""
+    """Check what scan runs changed, and what receivers and trackers got of it."""
     for kind, sentence in verify_life_cycles(case.acts, case.arrived, case.tracked):
         getattr(case.findings, kind).append(sentence)
-    case.findings.counts["events"] = sum(len(act["events"]) for act in case.acts["read ticket"])
-    case.findings.counts["events sent"] = sum(map(is_event, case.arrived)) + case.findings.tracked["comment"]
+    case.findings.events = sum(len(act["events"]) for act in case.acts["shown ticket"])
+    case.findings.events_sent = sum(map(is_event, case.arrived)) + case.findings.tracked["comment"]
 
 
 def _lateness(case: _Case) -> None:

@@ -152,8 +152,8 @@ class LifeCycleModel:
             finding.fixed_at, finding.times_reopened = None, finding.times_reopened + is_back
             expected.counts["reopened" if is_back else "seen"] += 1
             row = rows.get(finding.export_id or "")
-            is_told = row is not None and row.status == "exported" and "ticket.reopened" in self._wanted(row)
-            if is_back and (row is None or (row.status == "exported" and not is_told)):
+            is_informed = row is not None and row.status == "exported" and "ticket.reopened" in self._wanted(row)
+            if is_back and (row is None or (row.status == "exported" and not is_informed)):
                 renewed.append(place)
                 continue
             for each in self._with_siblings(row, rows):

@@ -343,7 +343,7 @@ class Machine(RuleBasedStateMachine):
         """Findings of delivered tickets are missing and back again, one page at a time; events are formed at times."""
         self.set_behaviors(at, [KIND])
         self.revive(at)
-        for number, (mask, page, is_told) in enumerate([(15, PAGES[0], False), *story]):
+        for number, (mask, page, is_formed) in enumerate([(15, PAGES[0], False), *story]):
             present = [spot for place, spot in enumerate(spots) if mask >> place & 1]
             self.postback(present, run + number, page, ("completed", 200), None, False, "no")
             self.model.look()
@@ -354,7 +354,7 @@ class Machine(RuleBasedStateMachine):
             self.step_clock(SETTLE.total_seconds() + 1)
             self.model.look()
             self.see_findings()
-            if is_told:
+            if is_formed:
                 self.form_events()
 
     def approve_this(self, export_id: str, at: int) -> None:
