@@ -46,8 +46,8 @@ UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
 _EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
 _JOIN: Final = """
-WITH r (id, added) AS ({rows})
-UPDATE exports SET findings_total = exports.findings_total + r.added, open_group = exports.rule, version = version + 1
+WITH r (id, added, open_group) AS ({rows})
+UPDATE exports SET findings_total = exports.findings_total + r.added, open_group = r.open_group, version = version + 1
 FROM r WHERE exports.id = r.id"""
 _END_SNOOZES: Final = """
 WITH r (fingerprint) AS ({rows})
@@ -105,9 +105,9 @@ def extend(extensions: Sequence[tuple[Any, ...]]) -> None:
     execute_over(_EXTEND, _EXTEND_TYPES, extensions)
 
 
-def join_frozen(joined: Sequence[tuple[str, int]]) -> None:
-    """Count findings of groups whose tickets stay as they are: the id, and how many more."""
-    execute_over(_JOIN, ("TEXT", "INTEGER"), joined)
+def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
+    """Count findings of groups whose tickets stay as they are: the id, how many more, and the rule of what is no copy."""
+    execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
 
 
 def close_group(export_id: str, source_id: str) -> None:

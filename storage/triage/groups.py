@@ -98,7 +98,9 @@ def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: st
     """
     sets = {row.id: [row.id] if row.siblings is None else _json.python_value(row.siblings) for row, _ in joined}
     exports = lock_many([ExportReference(id_) for ids in sets.values() for id_ in ids], None)
-    groups_sql.join_frozen([(id_, added) for row, added in joined for id_ in sets[row.id]])
+    groups_sql.join_frozen(
+        [(id_, added, row.open_group if id_ == row.id else None) for row, added in joined for id_ in sets[row.id]]
+    )
     _append("join", joined, now, actor)
     return {group: [id_ for id_ in ids if id_ in exports and exports[id_].events] for group, ids in sets.items()}
 
