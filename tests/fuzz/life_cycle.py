@@ -19,6 +19,7 @@ Place = tuple[str, str, str]
 SETTLE: Final = timedelta(seconds=60)
 _ENOUGH: Final = 2
 _ON_TICKET: Final = frozenset({"prepared", "dismissed"})
+_ENDED: Final = frozenset({"exported", "dismissed"})
 
 
 class Scan(NamedTuple):
@@ -161,7 +162,9 @@ class LifeCycleModel:
                 # What takes back a change that was told of nobody says nothing.
                 if is_back or (each.id, place) not in run.changes:
                     self._note(run, each, place, "reopened", at)
-                if each.status not in {"exported", "dismissed"} or "ticket.reopened" in self._wanted(each):
+                # New places join the ticket that has the findings, and none of its copies.
+                is_copy = each.id != finding.export_id
+                if not is_copy and (each.status not in _ENDED or "ticket.reopened" in self._wanted(each)):
                     opened.add(each.id)
         return renewed, {id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows)}
 
@@ -202,12 +205,15 @@ class LifeCycleModel:
             if group is None:
                 continue
             expected.ticketed[place] = group.id
-            self.counts[group.id]["total"] += 1
+            copies = self._with_siblings(group, rows)
+            for each in copies:
+                self.counts[each.id]["total"] += 1
             if group.status == "prepared":
                 expected.extended.add(group.id)
-            else:
-                expected.joined.add(group.id)
-                self._note(run, group, place, "added", at)
+                continue
+            expected.joined.add(group.id)
+            for each in copies:
+                self._note(run, each, place, "added", at)
         return {groups[code].id for code in closed}
 
     def _with_siblings(self, row: StoredExport | None, rows: Mapping[str, StoredExport]) -> list[StoredExport]:

@@ -337,7 +337,7 @@ class Machine(RuleBasedStateMachine):
         at=anything,
         spots=st.lists(anything, min_size=1, max_size=4, unique=True),
         run=st.integers(20, 60),
-        story=st.lists(st.tuples(st.integers(0, 15), st.sampled_from(PAGES), st.booleans()), min_size=3, max_size=9),
+        story=st.lists(st.tuples(st.integers(0, 15), st.sampled_from(PAGES), st.booleans()), min_size=2, max_size=5),
     )
     def live(self, at: int, spots: list[int], run: int, story: list[tuple[int, str, bool]]) -> None:
         """Findings of delivered tickets are missing and back again, one page at a time; events are formed at times."""
@@ -351,6 +351,7 @@ class Machine(RuleBasedStateMachine):
                 for export_id in [row.id for row in self.model.rows.values() if row.rule and row.status == "prepared"]:
                     self.approve_this(export_id, at)
                 self.work([self.worker(2)])
+                self.model.look()
             self.step_clock(SETTLE.total_seconds() + 1)
             self.model.look()
             self.see_findings()
