@@ -88,7 +88,9 @@ class LifeCycleModel:
         expected.counts["fixed"] = len(fixed)
         closed = self._ticket(scan, rows, renewed, run, at, expected)
         all_fixed = {id_ for id_ in before if self.counts[id_]["total"] <= self.counts[id_]["fixed"]}
-        expected.kept_open = (before - closed - all_fixed) | reopened
+        # A place that is new in the same postback begins a group of its own, which stays the open one.
+        begun = {code for (_, code, _), ticket in expected.ticketed.items() if ticket is None}
+        expected.kept_open = (before - closed - all_fixed) | {each for each in reopened if rows[each].rule not in begun}
         return expected
 
     def is_due(self, run: int, now: datetime) -> bool:
