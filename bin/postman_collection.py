@@ -79,6 +79,7 @@ _STEPS: Final = (
     ("approveTicketExport", "With the digest that was seen"),
     ("readTicketExport", ""),
     ("listTicketExportAttempts", ""),
+    ("listTicketExportEvents", ""),
     ("readDeliveryReceipt", ""),
     ("retryTicketExport", "Nothing"),
     # Only a prepared export can be dismissed.

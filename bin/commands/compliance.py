@@ -74,7 +74,10 @@ def list_requests(as_json: bool) -> None:
 @click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
 @json_option
 def show(request_id: str, with_report: bool, as_json: bool) -> None:
-    """Show one compliance request, and the targets that received what it redacted."""
+    """Show one compliance request.
+
+    Includes the targets that received what it redacted, and whether they accepted the redaction.
+    """
     with opened() as settings:
         record = compliance_record(ledger.get(request_id), utc_now())
         received = recipients.of_requests([request_id], MOST_RECIPIENTS).get(request_id, [])

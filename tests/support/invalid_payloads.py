@@ -424,10 +424,13 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
             plain_email(attachments=_ATTACHED, cc="Bob <bob@mail.example>"),
             postmark_email(CcFull=[mailbox], BccFull=[mailbox], Attachments=[*postmark_email()["Attachments"], *_ENCLOSED]),
         ],
-        TARGETS: [target_request(max_per_minute=60, signature="service", format="cloudevents"), *_TRACKERS],
+        TARGETS: [
+            target_request(max_per_minute=60, signature="service", format="cloudevents", events=["ticket.fixed"]),
+            *_TRACKERS,
+        ],
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [
-            {"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64},
+            {"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64, "events": True},
             {"target_ids": [world.target_id, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"]},
         ],
         f"{EXPORTS}/{{export_id}}/retry": [{"target_id": world.target_id}],
@@ -445,7 +448,7 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
         ],
         f"{TARGETS}/{{target_id}}": [
             {"name": "Tracker", "base_url": "https://tracker.example.com/new", "max_per_minute": 60},
-            {"provider_settings": {}, "signature": "service", "format": "ticket"},
+            {"provider_settings": {}, "signature": "service", "format": "ticket", "events": []},
         ],
         "/api/projects/{project_id}": [{"ticket_grouping": "rule"}],
         RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],

@@ -36,7 +36,7 @@ CREATE TABLE alert_messages (
 CREATE INDEX alert_messages_due ON alert_messages (next_run_at) WHERE next_run_at IS NOT NULL;
 ALTER TABLE installation ADD COLUMN backup_at BIGINT;
 -- The exports that failed lately; those that are delivered are never in it.
-CREATE INDEX exports_failed ON exports (finished_at) WHERE status = 'failed';
+CREATE INDEX exports_failed ON exports (finished_at) WHERE status = 'failed' AND finished_at IS NOT NULL;
 -- Few rules ever stop.
 CREATE INDEX approval_rules_stopped ON approval_rules (id) WHERE stopped_reason IS NOT NULL
 """

@@ -108,6 +108,7 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
         "provider_settings": {},
         "signature": "service",
         "format": "ticket",
+        "events": [],
         "headers": [],
         "standard_secret": {"configured": False, "fingerprint": None},
     }

@@ -157,7 +157,7 @@ def test_a_target_that_exports_wait_for_is_a_409_with_their_number(client: TestC
     make_approved(customer, target.id)
     answer = delete(client, customer, target.id)
     assert (answer.status_code, answer.json["error"]["code"]) == (409, "CONFLICT")
-    assert answer.json["error"]["details"] == {"approved": 1, "delivering": 0, "retry_scheduled": 0}
+    assert answer.json["error"]["details"] == {"approved": 1, "delivering": 0, "retry_scheduled": 0, "pending_events": 0}
     headers = (*customer.bearer.items(), ("Accept", "application/problem+json"))
     problem = Call("DELETE", f"{TARGETS}/{target.id}", headers).send(client)
     assert (problem.json["approved"], problem.json["errors"]) == (1, [])
