@@ -139,6 +139,8 @@ def _weekly(details: Mapping[str, Any], _subject: str | None) -> AlertText:
         f"Open alerts: {details['open_alerts']}. Targets that get nothing or fail: {details['targets']}. "
         f"Exports that failed in a day: {details['exports']}."
     )
+    if details["anchor"] is not None:
+        advice += f" Anchor of the audit log, for audit verify --anchor: {details['anchor']}"
     return AlertText("Weekly summary", "", advice, "/overview")
 
 

@@ -16,6 +16,7 @@ from schemas.alerts.alert import AlertCause, host_of
 from schemas.base.timestamps import from_ms
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import FAILING, TargetStatus
+from storage.accounts import audit_chain
 from storage.compliance import requests as compliance_requests
 from storage.db.disk_space import DiskState, free_bytes, state_of
 from storage.db.engine import database_folders
@@ -79,7 +80,9 @@ def weekly_summary(open_alerts: int, now: datetime) -> AlertCause:
     d = DeliveryHourRow
     sums = d.select(fn.COALESCE(fn.SUM(d.delivered), 0), fn.COALESCE(fn.SUM(d.failed), 0)).where(d.hour_at >= now - _WEEK)
     [(delivered, failed)] = tuples(sums)
+    head = audit_chain.head()
     details = {
+        "anchor": f"{head.position}:{head.hash}" if head.position else None,
         "delivered": int(delivered),
         "failed": int(failed),
         "open_alerts": open_alerts,

@@ -166,6 +166,7 @@ def test_every_kind_has_words(kind: AlertKind) -> None:
     details = dict(alert().details)
     details |= {"count": 3, "is_cut": False, "topic": "customers/redact", "due_on": "2026-03-31", "status": "low"}
     details |= {"days": 7, "last_on": None, "delivered": 5, "failed": 1, "open_alerts": 2, "targets": 1, "exports": 3}
+    details |= {"anchor": None}
     [said] = body_of(alert(kind=kind, details=details))["alerts"]
     assert said["headline"]
     assert said["what_to_do"].endswith((".", "tgt_1"))

@@ -15,6 +15,7 @@ from schemas.base.timestamps import to_ms
 from schemas.settings.alert_channels import AlertChannel, AlertKind
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import RuleAction, RuleActionType
+from storage.accounts import audit_chain
 from storage.db import disk_space, locks
 from storage.db.engine import database, execute, release, rows
 from storage.db.locks import Lock
@@ -366,3 +367,14 @@ def test_the_summary_comes_once_a_week(site: Site, customer: Customer, target: T
     sent = [(day, each) for day in range(10) for each in site.run(first, DAY if day else timedelta()) + site.run(second)]
     assert sent == [(day, "Weekly summary") for day in (0, 1, 8)]
     assert alerts.list_open() == []
+
+
+def test_the_summary_has_an_anchor_of_the_audit_log(site: Site, customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 2)
+    audit_chain.extend_to_end()
+    worker = site.worker({AlertKind.WEEKLY})
+    while worker.run_once():
+        pass
+    [(_channel, body)] = site.channels.sent
+    head = audit_chain.head()
+    assert f"--anchor: {head.position}:{head.hash}" in body["alerts"][0]["what_to_do"]

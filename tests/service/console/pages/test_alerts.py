@@ -83,7 +83,7 @@ def test_every_alert_leads_to_a_page(person: ConsoleBrowser, customer: Customer)
     target, rule = make_target(customer), make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("team",)))
     details: dict[str, object] = {"name": "T", "host": "h", "status": "failing", "reason": "connect_refused", "count": 3}
     details |= {"is_cut": False, "topic": "shop/redact", "due_on": "2026-03-31", "days": 7, "last_on": None}
-    details |= dict.fromkeys(("delivered", "failed", "open_alerts", "targets", "exports"), 0)
+    details |= dict.fromkeys(("delivered", "failed", "open_alerts", "targets", "exports"), 0) | {"anchor": None}
     for number, kind in enumerate(AlertKind):
         alert_id = make_alert(customer, number)
         subject = rule.id if kind is AlertKind.RULE else target.id
