@@ -4,13 +4,14 @@
 """
 
 import json
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.api.deliveries import AttemptResponse, TicketEventResponse
-from schemas.api.response_fields import dump
+from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
@@ -114,46 +115,55 @@ class TicketExportResource:
         self._executor.respond(req, resp, lambda: decided(self._exports.edit(export_id, principal, edit)))
 
 
-class TicketExportAttemptsResource:
+class ExportPartsResource:
+    """Lists what belongs to one export, newest first; `prefix` is that of its ids."""
+
+    path: ClassVar[str]
+    prefix: ClassVar[str]
+    schema: ClassVar[type[ResponseSchema]]
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._public_base_url = public_base_url
+
+    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
+        """Return up to `limit` of them, older than `before`. Raises ExportNotFound, ValidationFailed."""
+        raise NotImplementedError
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return a page."""
+        page = read_page(req, self.prefix)
+        found = self.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
+        records: list[dict[str, Any]] = [dump(self.schema, each) for each in found]
+        send_page(resp, self._public_base_url + self.path.format(export_id=export_id), page, records)
+
+    on_head = on_get
+
+
+class TicketExportAttemptsResource(ExportPartsResource):
     """Lists the attempts of one export."""
 
     path = f"{EXPORTS}/{{export_id}}/attempts"
-    family = RouteFamily.EXPORTS
+    prefix = identifiers.ATTEMPT
+    schema = AttemptResponse
 
-    def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._public_base_url = public_base_url
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Return a page of the attempts, newest first."""
-        page = read_page(req, identifiers.ATTEMPT)
-        found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
-        records: list[dict[str, Any]] = [dump(AttemptResponse, each) for each in found]
-        send_page(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
-
-    on_head = on_get
+    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
+        """Return attempts."""
+        return attempts.list_page(export_id, account_id, limit, before)
 
 
-class TicketExportEventsResource:
+class TicketExportEventsResource(ExportPartsResource):
     """Lists the events of one export, which its target gets after the ticket."""
 
     path = f"{EXPORTS}/{{export_id}}/events"
-    family = RouteFamily.EXPORTS
+    prefix = identifiers.EVENT
+    schema = TicketEventResponse
 
-    def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._public_base_url = public_base_url
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Return a page of the events, newest first."""
-        page = read_page(req, identifiers.EVENT)
-        found = events.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
-        records: list[dict[str, Any]] = [dump(TicketEventResponse, each) for each in found]
-        send_page(resp, f"{export_url(self._public_base_url, export_id)}/events", page, records)
-
-    on_head = on_get
+    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
+        """Return events."""
+        return events.list_page(export_id, account_id, limit, before)
 
 
 class TicketExportReceiptResource:
