@@ -150,7 +150,7 @@ _BAD: Final = (
 BEHAVIORS: Final = {behavior.name: behavior for behavior in (*_ACCEPTING, *_BAD, GONE)}
 
 
-#: An export fails by these; an event is not sent again, and its receiver never hears of what changed.
+#: An export fails by these; an event is not sent again, and its receiver never gets what changed.
 _REJECTING: Final = frozenset({307, 401, 422})
 
 

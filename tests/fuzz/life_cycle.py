@@ -161,7 +161,7 @@ class LifeCycleModel:
                 continue
             for each in self._with_siblings(row, rows):
                 self.counts[each.id]["fixed"] -= 1
-                # What takes back a change that was told of nobody says nothing.
+                # A change that is taken back before its event is formed makes no event.
                 if is_back or (each.id, place) not in run.changes:
                     self._note(run, each, place, "reopened", at)
                 # New places join the ticket that has the findings, and none of its copies.
