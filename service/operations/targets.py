@@ -134,7 +134,7 @@ class TargetOperations:
             targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
             if verb in {"resume", "disable"}:
                 # To be sent, or to end: a target whose events wait cannot be removed.
-                deliveries.resume(target_id, now)
+                deliveries.make_due(target_id, now)
             if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
                 transitions.requeue_blocked(target_id, now, actor.key)
 

@@ -625,7 +625,7 @@ def _unblock(
     if lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
         requeue_blocked(target_id, now, actor, export.id)
-        deliveries.resume(target_id, now)
+        deliveries.make_due(target_id, now)
 
 
 def transition_many(

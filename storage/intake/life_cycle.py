@@ -90,7 +90,7 @@ def advance(
     changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
     changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
     note(_noted(changed, exports, sets), postback.scan_run_id, now)
-    # A run that takes back its own fix has changed nothing, unless an event has told of it already.
+    # A run that takes back its own fix has changed nothing, unless an event of the fix exists already.
     outcomes = zip(reported, back, strict=True)
     back_again = [
         (each.export_id, each.id, PlaceChange.REOPENED)

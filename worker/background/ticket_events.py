@@ -112,7 +112,7 @@ class EventTask:
 
     def send(self, event: DueEvent) -> None:
         """Send an event that was claimed, and store the result with its effect on the target."""
-        started_at, attempt_id, nonce = self._options.now(), "", new_nonce()
+        started_at, nonce = self._options.now(), new_nonce()
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
         outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
         now = self._options.now()
@@ -154,9 +154,8 @@ class EventTask:
         schedule, jitter = self._options.schedule, self._options.jitter()
         is_lost = event.attempts > len(schedule.delays_s) + 1
         if event.options.provider_key == GENERIC_WEBHOOK:
-            outcome = (
-                Outcome(error="worker_lost") if is_lost else self._signed_post.send(_message(event, attempt_id, nonce, at))
-            )
+            message = _message(event, attempt_id, nonce, at)
+            outcome = Outcome(error="worker_lost") if is_lost else self._signed_post.send(message)
             verdict = decide_outcome(outcome, event.attempts, event.created_at, self._options.now(), jitter, schedule)
             return outcome, verdict, None
         result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
@@ -209,7 +208,7 @@ def _status_after(verdict: Verdict, now: datetime) -> tuple[TicketEventStatus, d
 def _record(
     event: DueEvent, attempt_id: str, nonce: str, started_at: datetime, outcome: Outcome, verdict: Verdict
 ) -> dict[str, Any]:
-    """Return an attempt as its event keeps it: what a receipt shows of the attempt of an export."""
+    """Return an attempt as its event keeps it, with what receipts show of attempts of exports."""
     return {
         "id": attempt_id,
         "number": event.attempts,

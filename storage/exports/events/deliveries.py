@@ -64,6 +64,11 @@ class _Unsendable(NamedTuple):
     target_status: TargetStatus
     removed_at: datetime | None
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether its target takes nothing any more."""
+        return self.removed_at is not None or self.target_status is TargetStatus.DISABLED
+
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent | None:
     """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
@@ -77,9 +82,7 @@ def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent |
         # Its first column, the others follow.
         options=OPTION_FIELDS[0],
     )
-    found = (
-        _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _is_first()).order_by(TicketEventRow.due_at).limit(1)
-    )
+    found = _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _is_first())
     if excluded:
         found = found.where(TicketEventRow.account.not_in(list(excluded)))
     for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
@@ -127,7 +130,7 @@ def record_attempt(
 ) -> bool:
     """Write an attempt of a claimed event and what follows; return whether its lease still held.
 
-    An event that has ended keeps the hash of its body, which its attempts have. The caller holds the transaction.
+    The body of an event that has ended is erased; its attempts have the hash. The caller holds the transaction.
     """
     changes: dict[str, Any] = {
         "status": status.value,
@@ -156,9 +159,9 @@ def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
     found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(PUT_OFF_AT_ONCE))
     if not found:
         return 0
-    gone = [each for each in found if each.removed_at is not None or each.target_status is TargetStatus.DISABLED]
-    late = [each for each in found if each not in gone and each.created_at <= now - max_age]
-    waiting = sorted({each.id for each in found} - {each.id for each in (*gone, *late)})
+    gone = [each for each in found if each.is_gone]
+    late = [each for each in found if not each.is_gone and each.created_at <= now - max_age]
+    waiting = [each.id for each in found if not each.is_gone and each.created_at > now - max_age]
     with transaction():
         _end(gone, "target_disabled", now, actor)
         _end(late, "attempts_exhausted", now, actor)
@@ -167,7 +170,7 @@ def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
     return len(found)
 
 
-def resume(target_id: str, now: datetime) -> None:
+def make_due(target_id: str, now: datetime) -> None:
     """Make the events due that wait for a target, to be sent or to end, unless they are being sent.
 
     The caller holds the transaction.
