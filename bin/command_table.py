@@ -33,6 +33,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         {
             "add": Summary("Create a user in an account."),
             "list": Summary("List users."),
+            "set": Summary("Set a user's role in the account, from the next request on."),
             "disable": Summary("Refuse a user's tokens and end the user's console sessions, from the next request on."),
             "enable": Summary("Accept a disabled user's tokens again; the user must sign in to the console again."),
             "remove": Summary("Remove a user for good: erase the address, revoke tokens, end sessions, delete grants."),

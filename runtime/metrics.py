@@ -52,14 +52,14 @@ _open_descriptors: Final[list[int]] = []
 _log: Final = logging.getLogger(__name__)
 
 
-class Role(StrEnum):
-    """The processes that share counters; each role has a folder."""
+class ProcessKind(StrEnum):
+    """The processes that share counters; each kind has a folder."""
 
     SERVICE = "service"
     WORKER = "worker"
 
 
-def open_files(data_dir: Path, role: Role) -> bool:
+def open_files(data_dir: Path, role: ProcessKind) -> bool:
     """Store this process's counters in files from now on; return whether that is possible.
 
     Call it before the first counter is made, once per process and not before a fork.
@@ -80,7 +80,7 @@ def open_files(data_dir: Path, role: Role) -> bool:
     return True
 
 
-def counted(data_dir: Path, roles: Iterable[Role]) -> list[Metric]:
+def counted(data_dir: Path, roles: Iterable[ProcessKind]) -> list[Metric]:
     """Return the sums of all processes of these roles, as far as they can be read."""
     return [metric for role in roles for metric in _counted(data_dir / "metrics" / role)]
 

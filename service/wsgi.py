@@ -11,7 +11,7 @@ _settings = load_settings()
 logs.configure(_settings.log_level, _settings.log_format)
 error_reports.configure(_settings, "service")
 tracing.configure(_settings, "service")
-metrics.open_files(_settings.data_dir, metrics.Role.SERVICE)
+metrics.open_files(_settings.data_dir, metrics.ProcessKind.SERVICE)
 open_database(_settings.database_url, driver=GreenletConnection)
 _rejections = RejectionRecorder()
 if RouteFamily.CONSOLE in _settings.route_families:

@@ -53,7 +53,7 @@ def run(settings: Settings) -> int:
     raise_file_limit(_FILES)
     error_reports.configure(settings, "worker")
     tracing.configure(settings, "worker")
-    metrics.open_files(settings.data_dir, metrics.Role.WORKER)
+    metrics.open_files(settings.data_dir, metrics.ProcessKind.WORKER)
     open_database(settings.database_url, LOCK_WAIT_S)
     daemon = _Daemon(settings, compared_clock())
     daemon.start()

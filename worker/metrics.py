@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, mak
 from prometheus_client.registry import Collector
 
 from runtime import metrics
-from runtime.metrics import PAGE_FOR_S, PREFIX, Role
+from runtime.metrics import PAGE_FOR_S, PREFIX, ProcessKind
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _WorkerCounts(Collector):
 
     def collect(self) -> Iterable[Metric]:
         if time.monotonic() >= self._valid_until:
-            self._collected = [metrics.build_info(), *metrics.counted(self._data_dir, [Role.WORKER])]
+            self._collected = [metrics.build_info(), *metrics.counted(self._data_dir, [ProcessKind.WORKER])]
             self._valid_until = time.monotonic() + PAGE_FOR_S
         return self._collected
 

@@ -71,5 +71,5 @@ def _dispatcher(settings: Settings) -> Iterator[Dispatcher]:
 @cache
 def _attempts(data_dir: Path) -> Attempts:
     """Return the counters of this process, in files that are opened once."""
-    metrics.open_files(data_dir, metrics.Role.WORKER)
+    metrics.open_files(data_dir, metrics.ProcessKind.WORKER)
     return Attempts()

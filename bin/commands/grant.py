@@ -7,7 +7,7 @@ from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
-from schemas.base.principal import OPERATOR
+from schemas.base.principal import OPERATOR, PROJECT_ROLES, Role
 from service.operations import accounts as operations
 from storage.accounts import accounts, grants
 from storage.accounts.grants import UserGrant
@@ -25,17 +25,25 @@ def grant() -> None:
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
 @click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in PROJECT_ROLES]),
+    help="What a user without a role in the account may do in the project.",
+)
 @json_option
-def add(email: str, project_id: int | None, report_id: int | None, as_json: bool) -> None:
+def add(email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool) -> None:
     """Allow a user to manage a project, or one report of it."""
+    if role is not None and project_id is None:
+        raise click.UsageError("--role needs --project.")
     with opened():
         if project_id is not None and report_id is None:
-            row = accounts.grant_project(email, project_id, utc_now())
+            row = accounts.grant_project(email, project_id, utc_now(), None if role is None else Role(role))
         elif report_id is not None and project_id is None:
             row = accounts.grant_report(email, report_id, utc_now())
         else:
             raise click.UsageError("Use either --project or --report.")
-        print_record({"id": row.id, "user": email, "project_id": project_id, "report_id": report_id}, as_json)
+        record = {"id": row.id, "user": email, "project_id": project_id, "report_id": report_id, "role": row.role}
+        print_record(record, as_json)
 
 
 @grant.command(
@@ -51,7 +59,7 @@ def list_grants(email: str | None, as_json: bool) -> None:
         if email is not None:
             accounts.user_by_email(email)
         records = [_record(each) for each in grants.list_all(email)]
-        columns = ("id", "user", "user_state", "project_id", "report_id")
+        columns = ("id", "user", "user_state", "project_id", "report_id", "role")
         print_records(records, as_json, columns, "There are no grants; create one with `grant add`.")
 
 
@@ -94,4 +102,5 @@ def _record(row: UserGrant) -> dict[str, object]:
         "user_state": state,
         "project_id": row.project_id,
         "report_id": row.report_id,
+        "role": row.role,
     }

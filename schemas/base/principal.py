@@ -1,7 +1,9 @@
-"""Callers and the abilities of their tokens."""
+"""Callers, the roles of users, and the abilities of their tokens."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
 
@@ -55,9 +57,57 @@ DEFAULT_ABILITIES: Final = {
 }
 
 
+class Role(StrEnum):
+    """What a user may do in an account, or in some of its projects; each role includes those before it."""
+
+    VIEWER = "viewer"
+    TRIAGER = "triager"
+    MANAGER = "manager"
+    OWNER = "owner"
+
+
+#: The roles that a user can have in single projects; an owner owns an account.
+PROJECT_ROLES: Final = (Role.VIEWER, Role.TRIAGER, Role.MANAGER)
+#: The abilities that each role adds. Uploads need no role: grants decide which projects they may name.
+_ADDED: Final[Mapping[Role, frozenset[Ability]]] = {
+    Role.VIEWER: frozenset({Ability.READ_EXPORTS, Ability.READ_FINDINGS, Ability.CONSOLE}),
+    Role.TRIAGER: frozenset({Ability.PREPARE_EXPORTS, Ability.APPROVE_EXPORTS}),
+    Role.MANAGER: frozenset({Ability.MANAGE_TARGETS, Ability.MANAGE_RULES}),
+    Role.OWNER: frozenset({Ability.MANAGE_ACCOUNT}),
+}
+_ROLES: Final = tuple(Role)
+#: The abilities of each role in an account.
+ROLE_ABILITIES: Final[Mapping[Role, frozenset[Ability]]] = {
+    role: frozenset().union(*(_ADDED[each] for each in _ROLES[: place + 1]), ABILITIES[TokenKind.PLATFORM])
+    for place, role in enumerate(_ROLES)
+}
+#: No role in a project gives these: targets are shared by all projects, and tickets prepared by hand may belong to none.
+_OF_ACCOUNTS: Final = frozenset({Ability.MANAGE_TARGETS, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT})
+
+
+def least_role(ability: Ability) -> Role:
+    """Return the first role that has an ability."""
+    return next(role for role in _ROLES if ability in ROLE_ABILITIES[role])
+
+
+@lru_cache(maxsize=256)
+def effective_abilities(
+    of_token: frozenset[str], role: Role | None, of_projects: frozenset[Role] = frozenset()
+) -> frozenset[str]:
+    """Return the abilities of a token that its user's role allows: in the account, or else in some project."""
+    if role is not None:
+        return of_token & ROLE_ABILITIES[role]
+    allowed: frozenset[str] = frozenset().union(*(ROLE_ABILITIES[each] for each in of_projects)) - _OF_ACCOUNTS
+    return of_token & (allowed | frozenset(ABILITIES[TokenKind.PLATFORM]))
+
+
 @dataclass(frozen=True, slots=True)
 class TokenPrincipal:
-    """A caller identified by a token."""
+    """A caller identified by a token.
+
+    `abilities` are those of the token that its user's role allows. `projects` are the roles of a user who has none in the
+    account, by the id of the project.
+    """
 
     token_id: int
     user_id: int
@@ -65,11 +115,19 @@ class TokenPrincipal:
     kind: TokenKind
     abilities: frozenset[str]
     may_use_webhooks: bool
+    role: Role | None = Role.OWNER
+    projects: Mapping[int, Role] | None = None
 
     @property
     def key(self) -> str:
         """The caller in idempotency keys and audit entries: the user, so that a rotated token gets stored responses."""
         return f"user:{self.user_id}"
+
+    def projects_with(self, ability: Ability) -> Collection[int] | None:
+        """Return the projects in which the caller has an ability; None for a caller with a role in the whole account."""
+        if self.projects is None:
+            return None
+        return [project_id for project_id, role in self.projects.items() if ability in ROLE_ABILITIES[role]]
 
 
 @dataclass(frozen=True, slots=True)

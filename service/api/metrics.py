@@ -14,7 +14,7 @@ from prometheus_client import Metric
 
 from runtime import metrics
 from runtime.clock import utc_now
-from runtime.metrics import PAGE_FOR_S, Role, gauge, gauges
+from runtime.metrics import PAGE_FOR_S, ProcessKind, gauge, gauges
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import from_ms
 from schemas.exports.state_machine import ExportStatus
@@ -61,7 +61,7 @@ class MetricsResource:
             if figures.is_up:
                 yield from _found(figures, now)
         # Last, so that a response that had to wait includes what was counted meanwhile.
-        yield from metrics.counted(self._data_dir, Role)
+        yield from metrics.counted(self._data_dir, ProcessKind)
 
 
 def _found(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:

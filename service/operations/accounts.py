@@ -4,7 +4,7 @@ No process caches a user, a grant or an account's rights.
 """
 
 from runtime.clock import utc_now
-from schemas.base.principal import OperatorPrincipal
+from schemas.base.principal import OperatorPrincipal, Role
 from storage.accounts import accounts, grants, users
 from storage.accounts.accounts import Account, User
 from storage.accounts.grants import UserGrant
@@ -23,6 +23,11 @@ def set_webhooks(account_id: int, is_allowed: bool, actor: OperatorPrincipal) ->
         if not is_allowed:
             targets.block_all(account_id, now, actor.key)
     return account
+
+
+def set_role(email: str, role: Role | None, actor: OperatorPrincipal) -> User:
+    """Set a user's role in the account; None leaves the roles of the user's grants. Raises NotFound."""
+    return users.set_role(email, role, utc_now(), actor.key)
 
 
 def disable_user(email: str, actor: OperatorPrincipal) -> User:

@@ -7,7 +7,7 @@ from datetime import datetime
 from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
-from schemas.base.principal import OPERATOR
+from schemas.base.principal import OPERATOR, Role
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
@@ -31,6 +31,7 @@ class User:
     id: int
     email: str
     account_id: int
+    role: Role | None
     disabled_at: datetime | None = None
     removed_at: datetime | None = None
 
@@ -50,6 +51,7 @@ class Grant:
     user_id: int
     project_id: int | None
     report_id: int | None
+    role: Role | None
 
 
 def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> Account:
@@ -84,15 +86,17 @@ def require_webhooks(account_id: int) -> None:
         raise WebhooksForbidden
 
 
-def add_user(email: str, account_id: int, now: datetime) -> User:
-    """Create a user of an account. Raises NotFound for the account, Conflict for an email that is taken."""
+def add_user(email: str, account_id: int, now: datetime, role: Role | None = Role.OWNER) -> User:
+    """Create a user of an account; without a `role`, grants with one decide what the user may do.
+
+    Raises NotFound for the account, Conflict for an email that is taken."""
     with transaction():
         require_account(account_id)
         try:
-            row = UserRow.create(email=email, account=account_id, created_at=now)
+            row = UserRow.create(email=email, account=account_id, created_at=now, role=role)
         except IntegrityError:
             raise Conflict("This email belongs to a user already.") from None
-    return User(row.id, email, account_id)
+    return User(row.id, email, account_id, role)
 
 
 def list_users() -> list[User]:
@@ -145,13 +149,13 @@ def get_user(user_id: int) -> User:
     return user
 
 
-def grant_project(email: str, project_id: int, now: datetime) -> Grant:
-    """Let a user manage a project of the user's account. Raises NotFound, Conflict."""
+def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None) -> Grant:
+    """Let a user submit data for a project of the account, and with a `role` more. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
         if not ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == user.account_id).exists():
             raise NotFound(f"There is no project {project_id} in this user's account.")
-        return _add_grant(user, project_id, None, now)
+        return _add_grant(user, project_id, None, now, role)
 
 
 def grant_report(email: str, report_id: int, now: datetime) -> Grant:
@@ -164,11 +168,11 @@ def grant_report(email: str, report_id: int, now: datetime) -> Grant:
         return _add_grant(user, None, report_id, now)
 
 
-def _add_grant(user: User, project_id: int | None, report_id: int | None, now: datetime) -> Grant:
+def _add_grant(user: User, project_id: int | None, report_id: int | None, now: datetime, role: Role | None = None) -> Grant:
     try:
-        row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now)
+        row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now, role=role)
     except IntegrityError:
         raise Conflict("This grant exists already.") from None
     scope = f"report:{report_id}" if project_id is None else f"project:{project_id}"
-    append(now, OPERATOR.key, "add_grant", f"user:{user.id}", scope)
-    return Grant(row.id, user.id, project_id, report_id)
+    append(now, OPERATOR.key, "add_grant", f"user:{user.id}", f"{scope} {role.value}" if role else scope)
+    return Grant(row.id, user.id, project_id, report_id, role)

@@ -11,7 +11,7 @@ from peewee import ModelSelect, fn
 
 from schemas.base.errors import Forbidden, NotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.principal import TokenPrincipal
+from schemas.base.principal import Role, TokenPrincipal
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
@@ -38,6 +38,7 @@ class UserGrant:
     is_disabled: bool
     project_id: int | None
     report_id: int | None
+    role: Role | None
 
 
 def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None) -> ManagedProject:
@@ -48,7 +49,8 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
     """
     # Compared as a list: `== None` would be true for every grant on a whole project.
     report_ids = [] if report_id is None else [report_id]
-    grants = GrantRow.select(GrantRow.id).where(GrantRow.user == principal.user_id)
+    may_submit = GrantRow.role.is_null() | (GrantRow.role != Role.VIEWER)
+    grants = GrantRow.select(GrantRow.id).where(GrantRow.user == principal.user_id, may_submit)
     granted_reports = grants.join(ReportRow, on=ReportRow.id == GrantRow.report).where(ReportRow.project == ProjectRow.id)
     named_report = ReportRow.select(ReportRow.id).where(ReportRow.id.in_(report_ids), ReportRow.project == ProjectRow.id)
     found = tuples(

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,10 +16,11 @@ from peewee import Expression, ModelSelect
 
 from schemas.base.console_session import Ended, Session
 from schemas.base.errors import NotFound
-from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.accounts.tokens import has_ability
+from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
 from storage.db.engine import DAMAGE, OUTAGES, transaction
 from storage.db.models import AccountRow, ConsoleSessionRow, TokenRow, UserRow
@@ -100,7 +101,7 @@ def list_live(
         query = query.where(UserRow.account == account_id)
     if email is not None:
         query = query.where(UserRow.email == email)
-    return [_session(row) for row in query]
+    return _listed(query)
 
 
 def end(session_id: str, reason: Ended, now: datetime, actor: str, account_id: int | None = None) -> Session:
@@ -120,9 +121,7 @@ def end_of_user(email: str, reason: Ended, now: datetime, actor: str) -> list[Se
     live = _sessions().where(_is_live(now), UserRow.email == email)
     with transaction():
         ended = end_where(ConsoleSessionRow.id.in_(live.select(ConsoleSessionRow.id)), reason, now, actor)
-        return [
-            _session(row) for row in _sessions().where(ConsoleSessionRow.id.in_(ended)).order_by(ConsoleSessionRow.id.desc())
-        ]
+        return _listed(_sessions().where(ConsoleSessionRow.id.in_(ended)).order_by(ConsoleSessionRow.id.desc()))
 
 
 def end_all(reason: Ended, now: datetime, actor: str) -> None:
@@ -150,6 +149,8 @@ def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ende
             end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
     if over is not None:
         return over
+    if Ability.CONSOLE not in session.principal.abilities:
+        return Ended.TOKEN_OVER
     if now - session.seen_at >= _SEEN_EVERY:
         _note_seen(session.id, now)
     return session
@@ -204,15 +205,23 @@ def _is_live(now: datetime) -> Expression:
     )
 
 
-def _session(row: ConsoleSessionRow) -> Session:
-    token, account = row.token, row.token.user.account
-    abilities = frozenset(token.abilities)
+def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:
+    """Return sessions for a list, which shows no rights: those in projects would cost a query each."""
+    return [_session(row, {}) for row in query]
+
+
+def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = None) -> Session:
+    token, user, account = row.token, row.token.user, row.token.user.account
+    projects = None
+    if user.role is None:
+        projects = project_roles(user.id) if in_projects is None else in_projects
+    abilities = effective_abilities(frozenset(token.abilities), user.role, frozenset((projects or {}).values()))
     return Session(
         id=row.id,
         principal=TokenPrincipal(
-            token.id, token.user.id, account.id, TokenKind(token.kind), abilities, account.may_use_webhooks
+            token.id, user.id, account.id, TokenKind(token.kind), abilities, account.may_use_webhooks, user.role, projects
         ),
-        email=token.user.email,
+        email=user.email,
         account_name=account.name,
         token_name=token.name,
         created_at=row.created_at,

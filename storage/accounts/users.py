@@ -6,6 +6,7 @@ The user's approval rules stop, and stay so if the user is enabled again.
 from datetime import datetime
 
 from schemas.base.console_session import Ended
+from schemas.base.principal import Role
 from schemas.base.timestamps import to_ms
 from schemas.triage.approval_rules import StoppedReason
 from storage.accounts import sessions, tokens
@@ -14,6 +15,16 @@ from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
 from storage.db.models import ApprovalRuleRow, ConsoleSessionRow, GrantRow, IdempotencyKeyRow, TokenRow, UserRow
 from storage.db.queries import tuples
+
+
+def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
+    """Set a user's role in the account; None leaves what grants with a role allow. Raises NotFound."""
+    with transaction():
+        user = user_by_email(email)
+        if user.role is not role:
+            UserRow.update(role=role).where(UserRow.id == user.id).execute()
+            append(now, actor, "set_role", f"user:{user.id}", role.value if role else "none")
+        return get_user(user.id)
 
 
 def disable(email: str, now: datetime, actor: str) -> User:

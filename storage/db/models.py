@@ -20,6 +20,7 @@ from peewee import (
 )
 
 from schemas.alerts.alert import AlertState
+from schemas.base.principal import Role
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
@@ -66,6 +67,8 @@ class UserRow(BaseModel):
     #: Of a removed user: `removed:` and the id.
     email = TextField(unique=True)
     created_at = MomentField()
+    #: Null: the user may do only what grants with a role allow, in their projects.
+    role = EnumField(Role, null=True)
     #: Since when the user's tokens and sessions are refused.
     disabled_at = MomentField(null=True)
     #: When the user was removed: disabled for good, and the address erased.
@@ -100,6 +103,8 @@ class GrantRow(BaseModel):
     project = ForeignKeyField(ProjectRow, null=True)
     report = ForeignKeyField(ReportRow, null=True)
     created_at = MomentField()
+    #: Null: the grant is for uploads alone.
+    role = EnumField(Role, null=True)
 
 
 class ScanRunRow(BaseModel):

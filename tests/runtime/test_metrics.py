@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import Metric
 
 from runtime import metrics
-from runtime.metrics import RESERVED_BYTES, Role
+from runtime.metrics import RESERVED_BYTES, ProcessKind
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ logging.basicConfig(format="%(message)s")
 if len(sys.argv) > 3:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
 from runtime import metrics
-is_open = metrics.open_files(Path(sys.argv[1]), metrics.Role(sys.argv[2]))
+is_open = metrics.open_files(Path(sys.argv[1]), metrics.ProcessKind(sys.argv[2]))
 from prometheus_client import Counter, Histogram
 seen = Counter("riskrelay_seen_total", "Seen.", ("what",), registry=None)
 took = Histogram("riskrelay_took_seconds", "Took.", buckets=(1, 2), registry=None)
@@ -38,7 +38,7 @@ for line in sys.stdin:
 class Counting:
     """A process that counts."""
 
-    def __init__(self, folder: Path, role: Role = Role.SERVICE, *limits: int) -> None:
+    def __init__(self, folder: Path, role: ProcessKind = ProcessKind.SERVICE, *limits: int) -> None:
         words = [sys.executable, "-c", COUNTING, str(folder), role.value, *map(str, limits)]
         self.process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -62,7 +62,7 @@ class Counting:
 
 
 @contextmanager
-def counting(folder: Path, role: Role = Role.SERVICE, *limits: int) -> Iterator[Counting]:
+def counting(folder: Path, role: ProcessKind = ProcessKind.SERVICE, *limits: int) -> Iterator[Counting]:
     process = Counting(folder, role, *limits)
     try:
         yield process
@@ -76,18 +76,18 @@ def values(found: list[Metric]) -> dict[str, float]:
     return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
 
 
-def total_of(folder: Path, *roles: Role) -> float | None:
-    return values(metrics.counted(folder, roles or Role)).get("riskrelay_seen_total")
+def total_of(folder: Path, *roles: ProcessKind) -> float | None:
+    return values(metrics.counted(folder, roles or ProcessKind)).get("riskrelay_seen_total")
 
 
 def test_counts_of_all_processes_and_roles_add_up(tmp_path: Path) -> None:
-    with counting(tmp_path) as one, counting(tmp_path) as two, counting(tmp_path, Role.WORKER) as worker:
+    with counting(tmp_path) as one, counting(tmp_path) as two, counting(tmp_path, ProcessKind.WORKER) as worker:
         for process, times in ((one, 3), (two, 4), (worker, 5)):
             process.count(times)
-        assert total_of(tmp_path, Role.SERVICE) == 7
-        assert total_of(tmp_path, Role.WORKER) == 5
+        assert total_of(tmp_path, ProcessKind.SERVICE) == 7
+        assert total_of(tmp_path, ProcessKind.WORKER) == 5
         # A histogram's buckets hold what is at most their bound.
-        assert values(metrics.counted(tmp_path, [Role.SERVICE])) == {
+        assert values(metrics.counted(tmp_path, [ProcessKind.SERVICE])) == {
             "riskrelay_seen_total": 7,
             "riskrelay_took_seconds_bucket1.0": 0,
             "riskrelay_took_seconds_bucket2.0": 7,
@@ -104,7 +104,7 @@ def test_what_the_dead_have_counted_stays_in_one_file_while_another_one_lives(tm
             with counting(tmp_path) as dying:
                 dying.count(times)
         with counting(tmp_path):
-            found = values(metrics.counted(tmp_path, [Role.SERVICE]))
+            found = values(metrics.counted(tmp_path, [ProcessKind.SERVICE]))
             files = sorted(file.name.partition("_")[0] for file in (tmp_path / "metrics" / "service").glob("*.db"))
 
     assert found["riskrelay_seen_total"] == 1111
@@ -115,15 +115,15 @@ def test_what_the_dead_have_counted_stays_in_one_file_while_another_one_lives(tm
 
 
 def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> None:
-    with counting(tmp_path, Role.WORKER) as worker, counting(tmp_path) as service:
+    with counting(tmp_path, ProcessKind.WORKER) as worker, counting(tmp_path) as service:
         worker.count(2)
         service.count(3)
         service.kill()
         # The role's counts are there until the next one of it starts; another role's are nothing to it.
-        assert (total_of(tmp_path, Role.SERVICE), total_of(tmp_path, Role.WORKER)) == (3, 2)
+        assert (total_of(tmp_path, ProcessKind.SERVICE), total_of(tmp_path, ProcessKind.WORKER)) == (3, 2)
         with counting(tmp_path) as next_one:
             next_one.count(1)
-            assert (total_of(tmp_path, Role.SERVICE), total_of(tmp_path, Role.WORKER)) == (1, 2)
+            assert (total_of(tmp_path, ProcessKind.SERVICE), total_of(tmp_path, ProcessKind.WORKER)) == (1, 2)
 
 
 def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ def test_a_folder_that_is_not_writable_is_logged_once_and_nothing_is_counted(tmp
 
     assert not process.is_open
     assert logged.count("metrics are not counted") == 1
-    assert metrics.counted(tmp_path, Role) == []
+    assert metrics.counted(tmp_path, ProcessKind) == []
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written_to(tmp_path: Path) -> None:
     """Room is asked for at the start: a write to a mapped page that the disk has none for would end the process."""
-    process = Counting(tmp_path, Role.SERVICE, RESERVED_BYTES["counter"] - 1)
+    process = Counting(tmp_path, ProcessKind.SERVICE, RESERVED_BYTES["counter"] - 1)
     process.count(3)
     logged = process.kill()
 

@@ -112,7 +112,7 @@ from falcon.inspect import inspect_routes
 from http import HTTPStatus
 from runtime import metrics
 folder = Path(sys.argv[1])
-assert metrics.open_files(folder, metrics.Role.SERVICE)
+assert metrics.open_files(folder, metrics.ProcessKind.SERVICE)
 from service.app import create_app
 from service.http.request_metrics import RequestMetrics
 from tests.support.factories import make_settings
@@ -125,7 +125,7 @@ requests = RequestMetrics()
 for each in tried:
     requests.count(*each, 0.1)
 sys.stderr.write(str(len(tried)))
-sys.stdout.write(metrics.exposition(metrics.counted(folder, metrics.Role)).decode())
+sys.stdout.write(metrics.exposition(metrics.counted(folder, metrics.ProcessKind)).decode())
 """
 
 

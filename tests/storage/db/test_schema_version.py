@@ -101,6 +101,7 @@ ALL_MIGRATIONS: Final = [
     "0020_ticket_events",
     "0021_alerts",
     "0022_finding_pages",
+    "0023_roles",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
