@@ -1,6 +1,6 @@
 """Callers, the roles of users, and the abilities of their tokens."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -90,6 +90,9 @@ def least_role(ability: Ability) -> Role:
     return next(role for role in _ROLES if ability in ROLE_ABILITIES[role])
 
 
+_ALL: Final[frozenset[str]] = frozenset(Ability)
+
+
 @lru_cache(maxsize=256)
 def effective_abilities(
     of_token: frozenset[str], role: Role | None, of_projects: frozenset[Role] = frozenset()
@@ -123,11 +126,16 @@ class TokenPrincipal:
         """The caller in idempotency keys and audit entries: the user, so that a rotated token gets stored responses."""
         return f"user:{self.user_id}"
 
-    def projects_with(self, ability: Ability) -> Collection[int] | None:
+    @property
+    def role_abilities(self) -> frozenset[str]:
+        """What the caller's role allows, whatever the token names; for a caller with roles in projects, in any of them."""
+        return effective_abilities(_ALL, self.role, frozenset((self.projects or {}).values()))
+
+    def projects_with(self, ability: Ability) -> tuple[int, ...] | None:
         """Return the projects in which the caller has an ability; None for a caller with a role in the whole account."""
         if self.projects is None:
             return None
-        return [project_id for project_id, role in self.projects.items() if ability in ROLE_ABILITIES[role]]
+        return tuple(sorted(each for each, role in self.projects.items() if ability in ROLE_ABILITIES[role]))
 
 
 @dataclass(frozen=True, slots=True)

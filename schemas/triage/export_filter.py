@@ -69,6 +69,8 @@ class ExportQuery:
     is_snoozed: bool | None = None
     now: datetime | None = None
     is_fixed: bool | None = None
+    #: The projects of a caller whose roles are in single projects; None: all.
+    visible_projects: tuple[int, ...] | None = None
 
     def waiting_for_decision(self, now: datetime) -> "ExportQuery":
         """Return the query of those that wait for a person at `now`: prepared, neither snoozed nor wholly fixed."""

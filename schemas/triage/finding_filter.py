@@ -25,6 +25,8 @@ class FindingQuery:
     #: Digests of pages, as `schemas.intake.page_url` makes them; for the console.
     pages: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    #: The projects of a caller whose roles are in single projects; None: all.
+    visible_projects: tuple[int, ...] | None = None
 
 
 class FindingFilterForm(Form):

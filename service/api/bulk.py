@@ -32,7 +32,9 @@ class BulkDecisionsResource:
     def __init__(
         self, executor: IdempotentExecutor, exports: ExportOperations, bulk: BulkOperations, public_base_url: str
     ) -> None:
-        self.operations = {"POST": Operation(_deciding(), BulkDecisionForm())}
+        self.operations = {
+            "POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), BulkDecisionForm())
+        }
         self._executor = executor
         self._exports = exports
         self._bulk = bulk

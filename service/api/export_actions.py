@@ -29,7 +29,9 @@ class TicketExportApprovalResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
+        self.operations = {
+            "POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), ApprovalForm())
+        }
         self._executor = executor
         self._exports = exports
         self._public_base_url = public_base_url
@@ -150,7 +152,7 @@ class TicketExportSplitResource(_DecisionResource):
 
 
 def _optional(form: Form) -> Operation:
-    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), form, Body.OPTIONAL)
+    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), form, Body.OPTIONAL)
 
 
 def _due(export: Export, public_base_url: str) -> ApiResponse:

@@ -51,7 +51,7 @@ class TicketExportsResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True))
         preparing = Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm())
         self.operations = {"GET": reading, "HEAD": reading, "POST": preparing}
         self._executor = executor
@@ -60,7 +60,7 @@ class TicketExportsResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's exports."""
-        page = read_export_page(req, req.context.principal.account_id)
+        page = read_export_page(req, req.context.principal)
         found = export_list.list_page(page.query, page.sort, page.fetch_limit, page.after)
         now = utc_now()
         send_export_page(resp, self._public_base_url + self.path, page, found, now)
@@ -85,8 +85,8 @@ class TicketExportResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        reading = Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS))
-        editing = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), EditForm())
+        reading = Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True))
+        editing = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), EditForm())
         self.operations = {"GET": reading, "HEAD": reading, "PATCH": editing}
         self._executor = executor
         self._exports = exports
@@ -124,7 +124,7 @@ class ExportPartsResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True))
         self.operations = {"GET": reading, "HEAD": reading}
         self._public_base_url = public_base_url
 
@@ -173,7 +173,7 @@ class TicketExportReceiptResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, exports: ExportOperations) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True))
         self.operations = {"GET": reading, "HEAD": reading}
         self._exports = exports
 

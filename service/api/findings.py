@@ -1,7 +1,7 @@
 """`/api/findings`: what scan runs found on the account's pages, and whether it is fixed."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 from urllib.parse import urlencode
 
@@ -32,7 +32,7 @@ class FindingsResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS))
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
         self.operations = {"GET": reading, "HEAD": reading}
         self._url = public_base_url + self.path
 
@@ -40,10 +40,10 @@ class FindingsResource:
         """Return a page of the account's findings, newest first."""
         problems: list[FieldProblem] = []
         given = {name: read_text(req, name) or "" for name in FINDING_FILTERS if name in req.params}
-        account_id, now, limit = req.context.principal.account_id, utc_now(), read_limit(req, problems)
-        query = FindingQuery(account_id)
+        caller, now, limit = req.context.principal, utc_now(), read_limit(req, problems)
+        query, visible = FindingQuery(caller.account_id), caller.projects_with(Ability.READ_FINDINGS)
         try:
-            query = finding_query_from(given, account_id)
+            query = replace(finding_query_from(given, caller.account_id), visible_projects=visible)
         except ValidationFailed as refused:
             problems += refused.problems
         cursor = read_text(req, "cursor")
@@ -72,7 +72,7 @@ class FindingResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS))
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
         self.operations = {"GET": reading, "HEAD": reading}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, finding_id: str) -> None:

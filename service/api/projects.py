@@ -21,7 +21,7 @@ class ProjectsResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API))
+        reading = Operation(Bearer(TokenKind.API, of_projects=True))
         self.operations = {"GET": reading, "HEAD": reading}
         self._url = public_base_url + self.path
 
@@ -42,7 +42,7 @@ class ProjectResource:
     family = RouteFamily.EXPORTS
 
     def __init__(self, executor: IdempotentExecutor) -> None:
-        reading = Operation(Bearer(TokenKind.API))
+        reading = Operation(Bearer(TokenKind.API, of_projects=True))
         changing = Operation(Bearer(TokenKind.API, Ability.MANAGE_ACCOUNT), ProjectForm())
         self.operations = {"GET": reading, "HEAD": reading, "PATCH": changing}
         self._executor = executor

@@ -20,6 +20,7 @@ from schemas.settings.definitions import RouteFamily
 from schemas.version import VERSION
 from service.console import wording
 from service.console.navigation import Navigation
+from service.console.permissions import require_permission
 from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
 from service.http.paging import PageRequest, next_page
 
@@ -93,6 +94,11 @@ class PageLayout:
             .encode()
         )
 
+    @staticmethod
+    def require_permission(resource: Any, user: ConsoleUser, ids: Mapping[str, str]) -> None:
+        """Raise Forbidden or NotFound unless the user's role allows a page or form."""
+        require_permission(resource.path.removeprefix(CONSOLE), user.principal, ids)
+
     def redirect(self, resp: falcon.Response, path: str, **query: str) -> None:
         """Redirect with 303 to a page; `path` is relative to the console."""
         resp.status = falcon.HTTP_303
@@ -150,6 +156,7 @@ class ConsolePage:
         user = self._layout.gate.authenticate(req, resp)
         if self.is_for_operator:
             require_operator(user)
+        self._layout.require_permission(self, user, ids)
         _drop_empty_params(req)
         self._layout.render(req, resp, self.template, self.content(req, user, **ids), user)
 
@@ -175,6 +182,7 @@ class Action:
         user = gate.authenticate(req, resp)
         form = gate.read_form(req, user)
         gate.require_one_account(req, user)
+        self._layout.require_permission(self, req.context.user, ids)
         path, done = self.act(req.context.user, form, **ids)
         self._layout.navigation.forget(user.account_id)
         self._layout.redirect(resp, path, done=done)
@@ -193,6 +201,7 @@ class FormPage(ConsolePage):
         form = gate.read_form(req, gate.authenticate(req, resp))
         gate.require_one_account(req, req.context.user)
         user: ConsoleUser = req.context.user
+        self._layout.require_permission(self, user, ids)
         try:
             path, done = self.act(user, form, **ids)
         except ValidationFailed as failed:

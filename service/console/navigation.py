@@ -80,17 +80,22 @@ class Navigation:
 
     def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
         """Return the user's menu; unless it `may_ask` the database, from what is cached."""
-        counts = self.counts(user.account_id, may_ask=may_ask)
+        counts = self.counts_for(user, may_ask=may_ask)
         # Without the operator's entries there is no second group.
         split = _OVERVIEW if user.is_operator else len(MENU)
-        rest = [item for item in MENU[_IN_BAR:split] if user.is_operator or not item.is_for_operator]
+        offered = [item for item in MENU if user.may(item.path)]
+        rest = [item for item in MENU[_IN_BAR:split] if item in offered and (user.is_operator or not item.is_for_operator)]
         return Menu(
-            MENU[:_IN_BAR],
+            tuple(item for item in MENU[:_IN_BAR] if item in offered),
             tuple(rest),
-            MENU[split:],
+            tuple(item for item in MENU[split:] if item in offered),
             {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count},
             self.health(may_ask=may_ask),
         )
+
+    def counts_for(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
+        """Return the counts that a user sees: none for one whose roles are in single projects, as they are of all."""
+        return {} if user.principal.projects is not None else self.counts(user.account_id, may_ask=may_ask)
 
     def counts(self, account_id: int, *, may_ask: bool = True) -> Mapping[str, int]:
         """Return the counts of an account by the name of their icon, none if they are not known."""
@@ -135,7 +140,7 @@ class LiveCounts:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Respond with `{"counts": {NAME: {"number", "text"}}, "health": {"text", "tone"}}`, or with 304."""
         user = self._gate.authenticate(req, resp)
-        counts = self._navigation.counts(user.account_id)
+        counts = self._navigation.counts_for(user)
         health = self._navigation.health()
         shown = {name: {"number": min(number, MOST_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
         body = {"counts": shown, "health": health._asdict() if health else None}

@@ -37,6 +37,7 @@ from schemas.base.errors import (
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import DeploymentMode, Settings
+from service.console.permissions import is_offered
 from service.http.large_body_limiter import ByteBudget
 from service.http.multipart_form import MultipartFields, read_multipart
 from service.http.rate_limits import RateLimits
@@ -91,6 +92,10 @@ class ConsoleUser:
     def principal(self) -> TokenPrincipal:
         """The principal for operations and storage."""
         return self.session.principal
+
+    def may(self, path: str) -> bool:
+        """Return whether pages offer the user a link or form, by its path below the console."""
+        return is_offered(path, self.principal)
 
     @property
     def account_id(self) -> int:

@@ -15,10 +15,11 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
-from schemas.base.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
+from schemas.base.principal import Ability, Role, SharedSecretPrincipal, TokenKind, TokenPrincipal
 from schemas.intake.sources import CredentialFault, RejectedField
 from schemas.url_policy.policy import Network
 from service.http.client_address import client_address, is_in
+from service.http.project_roles import require_project_role
 from storage.accounts import tokens
 from storage.exports import poll_sql
 from storage.secrets.integrations import Integration, SharedSecrets
@@ -41,12 +42,16 @@ class Authenticate(Protocol):
 class Bearer:
     """Requires a token of one kind with one ability; `for_webhooks` also an account that may use webhook targets.
 
-    Without an ability, any token of the kind will do.
+    Without an ability, any token of the kind will do. `of_projects` admits users whose roles are in single projects, to
+    records of these.
     """
 
-    def __init__(self, kind: TokenKind, ability: Ability | None = None, *, for_webhooks: bool = False) -> None:
+    def __init__(
+        self, kind: TokenKind, ability: Ability | None = None, *, for_webhooks: bool = False, of_projects: bool = False
+    ) -> None:
         self.kind = kind
         self.ability = ability
+        self.of_projects = of_projects
         self._for_webhooks = for_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
@@ -63,7 +68,10 @@ class Bearer:
             raise Forbidden(f"This route requires a token of kind {self.kind.value}.")
         if self.ability is not None and self.ability not in principal.abilities:
             _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
-            raise Forbidden(f"This token lacks the ability {self.ability.value}.")
+            cause = "" if principal.role is Role.OWNER else ", or its user's role does not allow it"
+            raise Forbidden(f"This token lacks the ability {self.ability.value}{cause}.")
+        if principal.projects is not None and self.kind is TokenKind.API:
+            require_project_role(principal, self.ability, req.context.params, of_projects=self.of_projects)
         if self._for_webhooks and not principal.may_use_webhooks:
             raise WebhooksForbidden
         return principal

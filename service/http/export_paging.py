@@ -4,7 +4,7 @@ A cursor belongs to the filters and the order that it was created for; with othe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,6 +13,7 @@ import falcon
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import problem
+from schemas.base.principal import Ability, TokenPrincipal
 from schemas.exports.record import Export, listed_record
 from schemas.triage.export_filter import (
     FILTERS,
@@ -58,13 +59,14 @@ class ExportPageRequest:
         return cursor and urlencode({**self.parameters, "limit": self.limit, "cursor": cursor})
 
 
-def read_export_page(req: falcon.Request, account_id: int | None) -> ExportPageRequest:
-    """Read which exports of an account are requested. Raises ValidationFailed with every problem."""
+def read_export_page(req: falcon.Request, caller: TokenPrincipal) -> ExportPageRequest:
+    """Read which of the exports that a caller may see are requested. Raises ValidationFailed with every problem."""
     problems: list[FieldProblem] = []
     given = {name: read_text(req, name) or "" for name in (*FILTERS, "sort") if name in req.params}
-    limit, query, sort = read_limit(req, problems), ExportQuery(account_id), ExportSort.NEWEST
+    limit, query, sort = read_limit(req, problems), ExportQuery(caller.account_id), ExportSort.NEWEST
     try:
-        query = query_from(given, account_id)
+        visible = caller.projects_with(Ability.READ_EXPORTS)
+        query = replace(query_from(given, caller.account_id), visible_projects=visible)
     except ValidationFailed as refused:
         problems += refused.problems
     if given.get("sort", sort) in [*ExportSort]:

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import ValidationFailed
-from schemas.base.principal import OPERATOR, Actor, TokenPrincipal
+from schemas.base.errors import ExportNotFound, Forbidden, ValidationFailed
+from schemas.base.principal import OPERATOR, Ability, Actor, TokenPrincipal
 from schemas.triage.bulk_decisions import BulkDecision, DecisionResult, ExportReference
 from schemas.triage.bulk_jobs import BulkJob
 from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db.leases import JobLease
+from storage.exports import queries
 from storage.triage import bulk_decisions, bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
 
@@ -35,7 +36,11 @@ class BulkOperations:
         and at the account's limit.
         """
         account_id, now = principal.account_id, utc_now()
-        results = bulk_decisions.decide(decision, exports, account_id, now, principal.key, self._policy, self._limits)
+        refused = _out_of_reach(exports, principal)
+        within = [each for each in exports if each.id not in refused]
+        decided = bulk_decisions.decide(decision, within, account_id, now, principal.key, self._policy, self._limits)
+        by_id = {each.id: each for each in decided} | refused
+        results = [by_id[each.id] for each in exports]
         for each in results:
             if (
                 isinstance(each.error, ValidationFailed)
@@ -51,9 +56,12 @@ class BulkOperations:
         """Have a worker decide on every export of the account that `query` matches now.
 
         The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
-        `wake_workers` after the commit. Raises CountDiffers unless `expected_count` exports match, Conflict for too many
-        jobs, ValidationFailed for too many exports or for the target of an approval.
+        `wake_workers` after the commit. Raises Forbidden for a caller whose roles are in single projects,
+        CountDiffers unless `expected_count` exports match, Conflict for too many jobs, ValidationFailed for too many exports
+        or for the target of an approval.
         """
+        if principal.projects is not None:
+            raise Forbidden("A decision by filter needs a role in the whole account; name up to 200 exports instead.")
         query = replace(query, account_id=principal.account_id)
         new = NewBulkJob(decision, query, expected_count, principal.account_id, principal.user_id, principal.key)
         return bulk_jobs.request(new, utc_now(), self._policy)
@@ -75,3 +83,21 @@ class BulkOperations:
     def wake_workers(self) -> None:
         """Wake the workers for what was decided, after the commit."""
         self._wake_ups.notify()
+
+
+def _out_of_reach(exports: Sequence[ExportReference], principal: TokenPrincipal) -> dict[str, DecisionResult]:
+    """Return the results of those exports on which the caller's roles in single projects allow no decision."""
+    allowed = principal.projects_with(Ability.APPROVE_EXPORTS)
+    if allowed is None or principal.projects is None:
+        return {}
+    projects = queries.projects_of([each.id for each in exports])
+    return {
+        each.id: DecisionResult(
+            each.id,
+            error=Forbidden("Your role in this project does not allow this.")
+            if projects.get(each.id) in principal.projects
+            else ExportNotFound(),
+        )
+        for each in exports
+        if projects.get(each.id) not in allowed
+    }

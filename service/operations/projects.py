@@ -15,8 +15,12 @@ _ID: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def list_page(principal: TokenPrincipal, limit: int, before: int | None = None) -> list[Project]:
-    """Return up to `limit` projects of the caller's account, the newest first, or those that follow the project `before`."""
-    return projects.list_page(principal.account_id, limit, before)
+    """Return up to `limit` projects of the caller's account, the newest first, or those that follow the project `before`.
+
+    A caller whose roles are in single projects sees these.
+    """
+    visible = None if principal.projects is None else tuple(principal.projects)
+    return projects.list_page(principal.account_id, limit, before, visible)
 
 
 def get(project_id: str, principal: TokenPrincipal) -> Project:

@@ -2,14 +2,27 @@
 
 from runtime.clock import utc_now
 from schemas.base.console_session import Ended, Session
-from schemas.base.principal import Actor, OperatorPrincipal
+from schemas.base.principal import Actor, OperatorPrincipal, Role, TokenPrincipal
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
 
+def list_page(caller: TokenPrincipal, limit: int, before: str | None = None) -> list[Session]:
+    """Return up to `limit` live sessions, the newest first: for an owner those of the account, for others their own."""
+    return sessions.list_live(utc_now(), limit, before, caller.account_id, user_id=_only(caller))
+
+
 def revoke(session_id: str, actor: Actor) -> Session:
-    """End a session of the caller's account; one that has ended already is returned as it ended. Raises NotFound."""
-    return sessions.end(session_id, Ended.REVOKED, utc_now(), actor.key, actor.account_id)
+    """End a session of the caller's account; one that has ended already is returned as it ended.
+
+    Raises NotFound, also for a session of another user unless the caller is an owner.
+    """
+    user_id = _only(actor) if isinstance(actor, TokenPrincipal) else None
+    return sessions.end(session_id, Ended.REVOKED, utc_now(), actor.key, actor.account_id, user_id)
+
+
+def _only(caller: TokenPrincipal) -> int | None:
+    return None if caller.role is Role.OWNER else caller.user_id
 
 
 def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:

@@ -1,5 +1,6 @@
 """Projects, and the reports and scan runs that belong to one."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,9 +84,16 @@ def get_project(project_id: int, account_id: int | None = None) -> Project:
     return found
 
 
-def list_page(account_id: int, limit: int, before: int | None = None) -> list[Project]:
-    """Return up to `limit` projects of an account, the newest first, or those that follow the project `before`."""
+def list_page(
+    account_id: int, limit: int, before: int | None = None, visible: Collection[int] | None = None
+) -> list[Project]:
+    """Return up to `limit` projects of an account, the newest first, or those that follow the project `before`.
+
+    Only the `visible` ones, where these are given.
+    """
     query = _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit)
+    if visible is not None:
+        query = query.where(ProjectRow.id.in_(visible))
     return read(Project, query if before is None else query.where(ProjectRow.id < before))
 
 

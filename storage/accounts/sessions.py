@@ -88,11 +88,16 @@ def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[
 
 
 def list_live(
-    now: datetime, limit: int, before: str | None = None, account_id: int | None = None, email: str | None = None
+    now: datetime,
+    limit: int,
+    before: str | None = None,
+    account_id: int | None = None,
+    email: str | None = None,
+    user_id: int | None = None,
 ) -> list[Session]:
     """Return up to `limit` live sessions, the newest first, older than the one with the id `before`.
 
-    With `account_id` or `email` those of one account or of one user.
+    With `account_id`, `email` or `user_id` those of one account or of one user.
     """
     query = _sessions().where(_is_live(now)).order_by(ConsoleSessionRow.id.desc()).limit(limit)
     if before is not None:
@@ -101,16 +106,21 @@ def list_live(
         query = query.where(UserRow.account == account_id)
     if email is not None:
         query = query.where(UserRow.email == email)
+    if user_id is not None:
+        query = query.where(UserRow.id == user_id)
     return _listed(query)
 
 
-def end(session_id: str, reason: Ended, now: datetime, actor: str, account_id: int | None = None) -> Session:
+def end(
+    session_id: str, reason: Ended, now: datetime, actor: str, account_id: int | None = None, user_id: int | None = None
+) -> Session:
     """End a session and return it; an ended session keeps its reason.
 
-    With `account_id` only a session of that account. Raises NotFound.
+    With `account_id` or `user_id` only a session of that account or user. Raises NotFound.
     """
     with transaction():
-        if account_id not in {None, _get(session_id).principal.account_id}:
+        holder = _get(session_id).principal
+        if account_id not in {None, holder.account_id} or user_id not in {None, holder.user_id}:
             raise _missing()
         end_where(ConsoleSessionRow.id == session_id, reason, now, actor)
         return _get(session_id)

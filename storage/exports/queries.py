@@ -42,6 +42,12 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     return export_from(found)
 
 
+def projects_of(export_ids: Sequence[str]) -> dict[str, int | None]:
+    """Return the project of each export that exists; None for one that belongs to no project."""
+    known = [each for each in export_ids if identifiers.is_id(identifiers.EXPORT, each)]
+    return dict(tuples(ExportRow.select(ExportRow.id, ExportRow.project).where(ExportRow.id.in_(known)))) if known else {}
+
+
 def list_by_ids(ids: Any, order: str) -> list[Export]:
     """Return the exports that a query of ids finds; `order` is SQL over the columns of exports `e`."""
     page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(SQL("e.id").in_(ids))

@@ -141,6 +141,14 @@ def get(finding_id: str, account_id: int, now: datetime) -> Finding:
     return found[0].finding(now)
 
 
+def project_of(finding_id: str) -> int | None:
+    """Return the project of a finding; None if there is no such finding."""
+    if not identifiers.is_id(identifiers.FINDING, finding_id):
+        return None
+    found: int | None = FindingRow.select(FindingRow.project).where(FindingRow.id == finding_id).scalar()
+    return found
+
+
 def _findings() -> Any:
     f, x = FindingRow, ExportRow
     shown = columns(_Row, f, ticket_id=x.id, ticket_status=x.status, snoozed_at=x.snoozed_at, snoozed_until=x.snoozed_until)
@@ -160,6 +168,8 @@ def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) ->
     found = f.select(f.id).where(account_id == query.account_id, f.fixed_at.is_null(not is_fixed), f.id < before)
     lists = ((f.project, query.project_ids), (f.severity, query.severities), (f.code, query.rules), (f.host, query.hosts))
     found = found.where(*(_is_any(column, values) for column, values in (*lists, (f.page_digest, query.pages)) if values))
+    if query.visible_projects is not None:
+        found = found.where(f.project.in_(query.visible_projects))
     found = found.where(*map(_has_word, query.words))
     states = set(query.states) & _UNFIXED
     if is_fixed or not states or states == _UNFIXED:

@@ -1,6 +1,6 @@
 """Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -152,9 +152,10 @@ def record(
         return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
 
 
-def scanned_projects(account_id: int, limit: int) -> list[ScannedProject]:
-    """Return up to `limit` projects of an account, the newest first."""
-    return read(ScannedProject, _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit))
+def scanned_projects(account_id: int, limit: int, visible: Collection[int] | None = None) -> list[ScannedProject]:
+    """Return up to `limit` projects of an account, the newest first; only the `visible` ones, where these are given."""
+    query = _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit)
+    return read(ScannedProject, query if visible is None else query.where(ProjectRow.id.in_(visible)))
 
 
 def scanned_project(project_id: int, account_id: int) -> ScannedProject:

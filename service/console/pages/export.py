@@ -91,6 +91,7 @@ class ExportReceipt(ConsolePage):
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Respond with the file. Raises ExportNotFound, Conflict."""
         user = self._layout.gate.authenticate(req, resp)
+        self._layout.require_permission(self, user, ids)
         resp.content_type = falcon.MEDIA_JSON
         resp.data = json.dumps(self._exports.receipt(ids["export_id"], user.principal), indent=2).encode()
         resp.downloadable_as = f"receipt-{ids['export_id']}.json"

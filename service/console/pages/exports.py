@@ -53,7 +53,9 @@ class ExportsPage(ConsolePage):
         """Show the list, or redirect to the export with the entered id. Raises ExportNotFound."""
         entered = req.params.get("id")
         if entered:
-            export = _find(str(entered), self._layout.gate.authenticate(req, resp))
+            user = self._layout.gate.authenticate(req, resp)
+            self._layout.require_permission(self, user, {})
+            export = _find(str(entered), user)
             self._layout.redirect(resp, f"/exports/{export.id}")
         else:
             super().on_get(req, resp, **ids)

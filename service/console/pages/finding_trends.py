@@ -7,6 +7,8 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
+from schemas.base.errors import NotFound
+from schemas.base.principal import Ability
 from schemas.intake.scanner import SEVERITIES
 from service.console import charts
 from service.console.charts import SEVERITY_PARTS, SEVERITY_SERIES, Series, Stack
@@ -37,7 +39,14 @@ class FindingTrendsPage(ConsolePage):
         filters = read_page(req, identifiers.FINDING, {"project_id": PROJECT_IDS, "days": frozenset(DAYS)}).filters
         days = filters.get("days", _DEFAULT_DAYS)
         project_id = int(filters["project_id"]) if "project_id" in filters else None
-        known = findings.scanned_projects(user.account_id, MOST_PROJECTS)
+        visible = user.principal.projects_with(Ability.READ_FINDINGS)
+        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, visible)
+        if visible is not None and project_id is None:
+            # The trends of the account are of all its projects.
+            project_id = known[0].id
+            filters = {**filters, "project_id": str(project_id)}
+        if visible is not None and project_id not in visible:
+            raise NotFound("There is no such project.")
         if project_id is not None and project_id not in {each.id for each in known}:
             known = [*known, findings.scanned_project(project_id, user.account_id)]
         today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)

@@ -87,9 +87,9 @@ class FindingsPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the findings. Raises ValidationFailed, NotFound for a project of another account."""
         page, now = read_page(req, identifiers.FINDING, _FILTERS), utc_now()
-        query = _query(page.filters, user.account_id)
+        query = _query(page.filters, user)
         found = finding_list.list_page(query, now, page.fetch_limit, page.before)
-        known = findings.scanned_projects(user.account_id, MOST_PROJECTS)
+        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, query.visible_projects)
         project = _chosen(query, known, user.account_id)
         of_page = page.filters.get("page")
         return {
@@ -101,7 +101,7 @@ class FindingsPage(ConsolePage):
             "states": [each.value for each in FindingState],
             "formats": [each.value for each in ReportFormat],
             "groupings": GROUPINGS,
-            "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities,
+            "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities & user.principal.role_abilities,
             "rule": page.filters.get("rule") if len(query.rules) == 1 else None,
             "page_url": found[0].url if of_page and found else None,
             "counts": _counts(query, page.filters) if query.rules or of_page else (),
@@ -143,6 +143,7 @@ class FindingReport(ConsolePage):
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Respond with the file. Raises NotFound, ValidationFailed for too many findings, LargeBodyOverload."""
         user = self._layout.gate.authenticate(req, resp)
+        self._layout.require_permission(self, user, ids)
         project = projects.get(ids["project_id"], user.principal)
         if ids["report_format"] not in {*ReportFormat}:
             raise NotFound("There is no such format.")
@@ -197,8 +198,9 @@ def rule_query(finding: Finding) -> str | None:
     return None if "," in finding.rule or not finding.rule else urlencode({"rule": finding.rule})
 
 
-def _query(filters: Mapping[str, str], account_id: int) -> FindingQuery:
-    query = finding_query_from(filters, account_id)
+def _query(filters: Mapping[str, str], user: ConsoleUser) -> FindingQuery:
+    visible = user.principal.projects_with(Ability.READ_FINDINGS)
+    query = replace(finding_query_from(filters, user.account_id), visible_projects=visible)
     return replace(query, pages=(filters["page"],)) if "page" in filters else query
 
 
@@ -214,4 +216,6 @@ def _chosen(query: FindingQuery, known: list[ScannedProject], account_id: int) -
         return known[0] if len(known) == 1 and not query.project_ids else None
     [project_id] = query.project_ids
     among = [project for project in known if project.id == project_id]
+    if query.visible_projects is not None and project_id not in query.visible_projects:
+        raise NotFound("There is no such project.")
     return among[0] if among else findings.scanned_project(project_id, account_id)

@@ -52,6 +52,7 @@ class UploadReportPage(ConsolePage):
         form = gate.read_upload(req, gate.authenticate(req, resp), MAX_FILE_BYTES, self._budget)
         user: ConsoleUser = req.context.user
         gate.require_one_account(req, user)
+        self._layout.require_permission(self, user, {})
         typed = form.fields
         project_id, run = typed.get("project", ""), typed.get("scan_run_id", "")
         try:

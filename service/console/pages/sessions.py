@@ -5,12 +5,10 @@ from typing import Any
 
 import falcon
 
-from runtime.clock import utc_now
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
-from service.operations.sessions import revoke
-from storage.accounts import sessions
+from service.operations import sessions
 from storage.db import identifiers
 
 
@@ -23,7 +21,7 @@ class SessionsPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the sessions."""
         page = read_page(req, identifiers.SESSION)
-        return list_content(page, sessions.list_live(utc_now(), page.fetch_limit, page.before, user.account_id))
+        return list_content(page, sessions.list_page(user.principal, page.fetch_limit, page.before))
 
 
 class SessionRevocation(Action):
@@ -33,5 +31,5 @@ class SessionRevocation(Action):
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """End the session; its next request is redirected to the sign-in. Raises NotFound."""
-        revoke(ids["session_id"], user.principal)
+        sessions.revoke(ids["session_id"], user.principal)
         return Redirect("/sessions", "session_revoked")

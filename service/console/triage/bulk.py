@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import RiskRelayError, ValidationFailed
+from schemas.base.errors import Forbidden, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
@@ -61,6 +61,7 @@ class PickedTicket(NamedTuple):
 class _BulkForm:
     """A form of a list's selection: signed in, checked, and rendered as a page of its own."""
 
+    path: str
     family = RouteFamily.CONSOLE
 
     def __init__(self, list_path: str, layout: PageLayout) -> None:
@@ -73,6 +74,7 @@ class _BulkForm:
         user = gate.authenticate(req, resp)
         form = gate.read_form(req, user)
         gate.require_one_account(req, user)
+        self._layout.require_permission(self, req.context.user, {})
         self.respond(req, resp, req.context.user, form)
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
@@ -82,7 +84,7 @@ class _BulkForm:
     def listed(self, form: Mapping[str, str], user: ConsoleUser) -> TicketList:
         """Return the list that the selection was made in."""
         params = dict(parse_qsl(urlsplit(self.then(form)).query))
-        return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user.account_id, utc_now())
+        return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
 
     def then(self, form: Mapping[str, str]) -> str:
         """Return the list's address."""
@@ -103,6 +105,8 @@ class ReviewSelection(_BulkForm):
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
         picked = _picked(form)
+        if is_all and user.principal.projects is not None:
+            raise Forbidden("To decide on all that match, you need a role in the whole account. Select tickets instead.")
         if is_all:
             number = export_list.count(listed.query)
             if number is None:

@@ -10,10 +10,12 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.base.fields import problem
+from schemas.base.principal import Ability
 from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
 from service.console.layout import ConsolePage, PageLayout
+from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
 from service.console.triage.list_address import ListAddress
@@ -123,12 +125,13 @@ class TicketListPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the list, its filters, and the open ticket. Raises ValidationFailed."""
         now = utc_now()
-        found = read_list(req.params, self.path.rpartition("/")[2], self.views, user.account_id, now)
+        found = read_list(req.params, self.path.rpartition("/")[2], self.views, user, now)
         total = export_list.count(found.query)
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = [self.row(each, found.address) for each in shown[:PAGE_ROWS]]
         opened = _opened(req.params.get("export"), rows, user, now)
-        names = {str(each.id): each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
+        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, found.query.visible_projects)
+        names = {str(each.id): each.name for each in known}
         return {
             "page_title": self.page_title,
             "address": found.address,
@@ -191,8 +194,10 @@ class TicketList(NamedTuple):
         return any(name not in {"view", "sort", "export"} for name in self.address.params)
 
 
-def read_list(params: Mapping[str, Any], path: str, views: Sequence[ListView], account_id: int, now: datetime) -> TicketList:
-    """Return what the parameters of a list ask of an account. Raises ValidationFailed."""
+def read_list(
+    params: Mapping[str, Any], path: str, views: Sequence[ListView], user: ConsoleUser, now: datetime
+) -> TicketList:
+    """Return what the parameters of a list ask of what a user may see. Raises ValidationFailed."""
     given = {name: str(params[name]) for name in _PARAMETERS if params.get(name) and not isinstance(params[name], list)}
     address = ListAddress(f"/{path}", given)
     view = next((each for each in views if each.key == given.get("view", views[0].key)), None)
@@ -200,7 +205,8 @@ def read_list(params: Mapping[str, Any], path: str, views: Sequence[ListView], a
         raise ValidationFailed(problem("/view", "not_allowed", ", ".join(each.key for each in views)))
     if given.get("sort", view.sort) not in _SORTS:
         raise ValidationFailed(problem("/sort", "not_allowed", ", ".join(_SORTS)))
-    base = query_from(given, account_id)
+    visible = user.principal.projects_with(Ability.READ_EXPORTS)
+    base = replace(query_from(given, user.account_id), visible_projects=visible)
     return TicketList(address, view, base, view.narrow(base, now), ExportSort(given.get("sort", view.sort)))
 
 
@@ -227,9 +233,12 @@ def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: d
         return listed[export_id]
     if isinstance(export_id, str):
         try:
-            return as_shown(queries.get(export_id, user.account_id), now)
+            export = queries.get(export_id, user.account_id)
         except ExportNotFound:
             pass
+        else:
+            if is_allowed_in(export.project_id, Ability.READ_EXPORTS, user.principal):
+                return as_shown(export, now)
     return rows[0].export if rows else None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from schemas.base.principal import Ability
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition, allows
@@ -11,6 +12,7 @@ from schemas.exports.ticket import MANUAL, delivery_body
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from service.console.finding_details import finding_details
+from service.console.permissions import is_allowed_in
 from service.console.sessions import ConsoleUser
 from service.console.triage.places import places_with_findings
 from service.console.untrusted_text import pretty, pretty_body, safe_link
@@ -115,19 +117,21 @@ def _decisions(
     export: Export, frozen: FrozenBody, user: ConsoleUser, last_target_id: str | None, now: datetime
 ) -> dict[str, Any]:
     """Return the actions that the export's status allows, and the targets to choose from."""
+    may_decide = is_allowed_in(export.project_id, Ability.APPROVE_EXPORTS, user.principal)
     is_prepared = allows(Transition.APPROVE, export.status)
-    may_approve = is_prepared and not export.preview_problems
-    may_retry = allows(Transition.RETRY, export.status) and frozen.redacted_at is None
+    may_approve = may_decide and is_prepared and not export.preview_problems
+    may_retry = may_decide and allows(Transition.RETRY, export.status) and frozen.redacted_at is None
     offered = summaries.list_approvable(user.account_id, MOST_TARGETS + 1) if may_approve or may_retry else []
     unavailable = summaries.list_unapprovable(user.account_id, MOST_UNAVAILABLE + 1) if may_approve else []
     target = _target(export, offered, user)
     return {
         "target": target,
         "may_approve": may_approve,
-        "may_edit": is_prepared and frozen.redacted_at is None,
-        "may_split": is_prepared and export.findings is not None and export.findings[0] > 1,
-        "may_dismiss": allows(Transition.DISMISS, export.status),
-        "may_restore": allows(Transition.RESTORE, export.status) and frozen.redacted_at is None,
+        "may_decide": may_decide,
+        "may_edit": may_decide and is_prepared and frozen.redacted_at is None,
+        "may_split": may_decide and is_prepared and export.findings is not None and export.findings[0] > 1,
+        "may_dismiss": may_decide and allows(Transition.DISMISS, export.status),
+        "may_restore": may_decide and allows(Transition.RESTORE, export.status) and frozen.redacted_at is None,
         "is_snoozed": is_prepared and export.snooze is not None and not export.snooze.is_over(now),
         "may_retry": may_retry,
         "can_deliver": target is not None and target.status in {TargetStatus.ACTIVE, TargetStatus.BLOCKED},

@@ -132,6 +132,9 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
         yield ExportSet(tuple(part for part, _ in _by_status(query)))
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
+    if query.visible_projects is not None:
+        of_project = (ExportRow.project == each for each in query.visible_projects or _NO_PROJECT)
+        yield ExportSet(tuple(_part((each,), "visible_projects") for each in of_project))
     if query.account_id is not None and query.sources:
         yield ExportSet(tuple(_part(_of(query, ExportRow.source_type, each), "sources") for each in query.sources))
 
@@ -209,6 +212,8 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
     """Yield what a row must be, by the member of the query."""
     if query.account_id is not None:
         yield "account_id", ExportRow.account == query.account_id
+    if query.visible_projects is not None:
+        yield "visible_projects", ExportRow.project.in_(query.visible_projects or _NO_PROJECT)
     for member, column in _COLUMNS.items():
         if values := getattr(query, member):
             yield member, column.in_(values)
@@ -232,6 +237,8 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
         yield "is_fixed", is_fixed if query.is_fixed else ~is_fixed
 
 
+#: The id of no project: finds nothing.
+_NO_PROJECT: Final = (0,)
 _COLUMNS: Final = {
     "statuses": ExportRow.status,
     "project_ids": ExportRow.project,

@@ -3,9 +3,11 @@
 A page without a row fails here.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +16,16 @@ from falcon.inspect import inspect_routes
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.console_session import Session
+from schemas.base.principal import ROLE_ABILITIES, Ability, Role, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch, RuleRequest
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
-from storage.accounts import tokens
+from service.console.permissions import NEEDS, is_offered, route_of
+from storage.accounts import sessions, tokens, users
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
@@ -34,6 +38,7 @@ from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
     make_alert,
+    make_colleague,
     make_customer,
     make_exports,
     make_project,
@@ -394,3 +399,101 @@ def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: AccessScene) 
     assert person.get("/exports").status_code == 200
     execute("UPDATE tokens SET expires_at = ? WHERE name = 'short'", (to_ms(utc_now()),))
     assert person.get("/exports").status_code == 303
+
+
+# --- what a role opens
+
+_LINKS: Final = re.compile(r'<a [^>]*href="/console(/[^"#]*)')
+_FORMS: Final = re.compile(r'<form [^>]*method="post"[^>]*action="/console(/[^"]*)')
+#: Ends the session of the one who looks.
+SIGN_OUT: Final = "/sign-out"
+
+
+def set_role(customer: Customer, role: Role | None) -> None:
+    users.set_role(customer.email, role, utc_now(), "operator")
+
+
+def test_the_table_has_every_page_and_form(scene: AccessScene) -> None:
+    assert {row.path for row in ROWS} == set(NEEDS)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_opens_what_the_table_says_and_nothing_else(role: Role, scene: AccessScene) -> None:
+    person = signed_in(scene, scene.customer)
+    set_role(scene.customer, role)
+    before = everything_stored()
+    # The forms that the role refuses come first: they change nothing.
+    for row in sorted(ROWS, key=lambda row: NEEDS[row.path].ability in ROLE_ABILITIES[role]):
+        answer = scene.ask(person, row)
+        if NEEDS[row.path].ability in ROLE_ABILITIES[role]:
+            assert answer.status_code not in {401, 403, 404}, (row, answer.text)
+        else:
+            assert answer.status_code == (415 if row.path == "/report-uploads" and row.method == "POST" else 403), row
+            assert row.path == "/report-uploads" or "This needs the role" in answer.text, row
+            assert everything_stored() == before, row
+
+
+def crawl(person: ConsoleBrowser, *first: str) -> tuple[dict[str, str], set[str]]:
+    """Return the first pages and every page that links lead to, by its address, and where their forms lead."""
+    waiting, pages, forms = [*first], {}, set()
+    while waiting:
+        address = waiting.pop()
+        path, _, query = address.partition("?")
+        answer = person.get(path, query)
+        if answer.status_code == 303:
+            continue
+        assert answer.status_code == 200, (address, answer.status_code)
+        pages[address] = answer.text
+        forms |= {unescape(each) for each in _FORMS.findall(answer.text)}
+        found = (
+            {unescape(each) for each in _LINKS.findall(answer.text)}
+            if "text/html" in answer.headers["content-type"]
+            else set()
+        )
+        # Filters lead to the same pages with fewer rows.
+        waiting += sorted(each for each in found if each not in pages and each not in waiting and "?" not in each)
+    return pages, forms
+
+
+@pytest.mark.parametrize("role", Role)
+def test_pages_offer_a_role_every_form_that_it_may_send_and_no_other(role: Role, scene: AccessScene) -> None:
+    person = signed_in(scene, scene.customer)
+    set_role(scene.customer, role)
+    execute("UPDATE alerts SET subject_id = ?", (scene.ids["target_id"],))
+    pages, forms = crawl(person, "/inbox", f"/exports/{scene.ids['export_id']}")
+    assert f"/targets/{scene.ids['target_id']}" in pages
+    refused = [form for form in forms - {SIGN_OUT} if not is_offered(form, principal_of(person))]
+    assert refused == []
+    shown = {route_of(form) for form in forms - {SIGN_OUT}}
+    # What each role is for.
+    assert ("/exports/{export_id}/approve" in shown) is (role is not Role.VIEWER)
+    assert ("/inbox/review" in shown) is (role is not Role.VIEWER)
+    assert ("/targets/{target_id}/secret" in shown) is (role in {Role.MANAGER, Role.OWNER})
+    assert ("/rules/{rule_id}/disable" in shown) is (role in {Role.MANAGER, Role.OWNER})
+    assert ("/alerts/{alert_id}/acknowledge" in shown) is (role is not Role.VIEWER)
+    assert "/sessions/{session_id}/revoke" in shown
+
+
+def principal_of(person: ConsoleBrowser) -> TokenPrincipal:
+    [(_, session)] = sessions.find_all([person.cookie], person.browser, utc_now())
+    assert isinstance(session, Session)
+    return session.principal
+
+
+def test_only_an_owner_sees_and_revokes_sessions_of_others(scene: AccessScene) -> None:
+    person = signed_in(scene, scene.customer)
+    colleague = make_colleague(scene.customer)
+    theirs = make_session(colleague)
+    assert colleague.email in person.get("/sessions").text
+    set_role(scene.customer, Role.MANAGER)
+    assert colleague.email not in person.get("/sessions").text
+    assert person.post(f"/sessions/{theirs}/revoke").status_code == 404
+    assert person.post(f"/sessions/{scene.ids['session_id']}/revoke").status_code == 303
+
+
+def test_without_any_role_the_console_is_closed(scene: AccessScene) -> None:
+    person = signed_in(scene, scene.customer)
+    set_role(scene.customer, None)
+    assert person.get("/inbox").headers["location"].endswith("why=token_over")
+    other = ConsoleBrowser(scene.client)
+    assert other.sign_in(make_console_token(scene.customer)).status_code == 403

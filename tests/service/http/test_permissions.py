@@ -20,13 +20,13 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from runtime.clock import utc_now
-from schemas.base.principal import ABILITIES, Ability, TokenKind
+from schemas.base.principal import ABILITIES, ROLE_ABILITIES, Ability, Role, TokenKind
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
-from storage.accounts import tokens
+from storage.accounts import tokens, users
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
@@ -560,6 +560,19 @@ def nowhere(scene: PermissionScene) -> PermissionScene:
     """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
     ids = {name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()}
     return replace(scene, ids={**ids, "project_id": "999999999"})
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScene) -> None:
+    users.set_role(scene.customer.email, role, utc_now(), "operator")
+    caller = with_token(f"a {role}'s", scene.customer, TokenKind.API, frozenset(ABILITIES[TokenKind.API]))
+    of_tokens = [row for row in ROWS if row.door.ability in ABILITIES[TokenKind.API]]
+    for row in of_tokens:
+        answer = row.call(scene, caller.offer).send(TestClient(scene.app))
+        is_allowed = row.door.ability in ROLE_ABILITIES[role]
+        assert (answer.status_code == 403) is not is_allowed, (row, answer.text)
+        if not is_allowed and row.method != "HEAD":
+            assert "its user's role does not allow it" in answer.json["error"]["message"], row
 
 
 def test_a_token_in_the_query_is_none(scene: PermissionScene) -> None:

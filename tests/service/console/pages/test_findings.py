@@ -265,7 +265,7 @@ def test_the_grouping_of_a_project_is_set(person: ConsoleBrowser, customer: Cust
 @on_sqlite
 def test_without_the_ability_the_grouping_is_only_shown(person: ConsoleBrowser, customer: Customer) -> None:
     page = person.get("/findings").text
-    assert "Tickets of new findings: one for each finding. A token with the ability <code>account:manage</code>" in page
+    assert "Tickets of new findings: one for each finding. An owner may change this" in page
     assert "/grouping" not in page
     refused = person.post(f"/projects/{customer.project_id}/grouping", ticket_grouping="rule")
     assert (refused.status_code, "account:manage" in refused.text) == (403, True)

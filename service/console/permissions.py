@@ -1,0 +1,131 @@
+"""Which ability each page and form of the console needs: a user has those of the role.
+
+Roles and their abilities are in `schemas.base.principal`. A session that began with a token needs the token's abilities as
+well where an operation asks for them: `approval-rules:manage` for rules, `account:manage` for the settings of projects.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from schemas.base.errors import Forbidden
+from schemas.base.principal import Ability, TokenPrincipal, least_role
+from service.http.project_roles import require_project_role
+
+
+class Need(NamedTuple):
+    """What a page or form needs; `of_projects` admits users whose roles are in single projects."""
+
+    ability: Ability
+    of_projects: bool = False
+
+
+_READ: Final = Need(Ability.READ_EXPORTS)
+_READ_IN_PROJECTS: Final = Need(Ability.READ_EXPORTS, of_projects=True)
+_DECIDE: Final = Need(Ability.APPROVE_EXPORTS)
+_DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, of_projects=True)
+_FINDINGS: Final = Need(Ability.READ_FINDINGS, of_projects=True)
+_TARGETS: Final = Need(Ability.MANAGE_TARGETS)
+_RULES: Final = Need(Ability.MANAGE_RULES)
+
+#: By the path below the console. Pages about the installation are for managers of the operator's account.
+NEEDS: Final[Mapping[str, Need]] = {
+    "/inbox": _READ_IN_PROJECTS,
+    "/inbox/review": _DECIDE_IN_PROJECTS,
+    "/inbox/decide": _DECIDE_IN_PROJECTS,
+    "/deliveries": _READ_IN_PROJECTS,
+    "/deliveries/review": _DECIDE_IN_PROJECTS,
+    "/deliveries/decide": _DECIDE_IN_PROJECTS,
+    "/bulk-jobs/{job_id}": _READ,
+    "/bulk-jobs/{job_id}/cancel": _DECIDE,
+    "/exports": _READ,
+    "/exports/{export_id}": _READ_IN_PROJECTS,
+    "/exports/{export_id}/receipt": _READ_IN_PROJECTS,
+    "/exports/{export_id}/approve": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/retry": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/dismiss": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/restore": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/snooze": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/split": _DECIDE_IN_PROJECTS,
+    "/exports/{export_id}/edit": _DECIDE_IN_PROJECTS,
+    "/findings": _FINDINGS,
+    "/findings/trends": _FINDINGS,
+    "/findings/{finding_id}": _FINDINGS,
+    "/projects/{project_id}/report/{report_format}": _FINDINGS,
+    "/projects/{project_id}/grouping": Need(Ability.MANAGE_ACCOUNT),
+    "/report-uploads": Need(Ability.PREPARE_EXPORTS),
+    "/report-uploads/{upload_id}": Need(Ability.PREPARE_EXPORTS),
+    "/rules": _READ,
+    "/rules/new": _RULES,
+    "/rules/{rule_id}": _RULES,
+    "/rules/{rule_id}/test": _RULES,
+    "/rules/{rule_id}/enable": _RULES,
+    "/rules/{rule_id}/disable": _RULES,
+    "/rules/{rule_id}/remove": _RULES,
+    "/targets": _READ,
+    "/targets/{target_id}": _READ,
+    "/targets/add": _TARGETS,
+    "/targets/{target_id}/validate": _TARGETS,
+    "/targets/{target_id}/ping": _TARGETS,
+    "/targets/{target_id}/pause": _TARGETS,
+    "/targets/{target_id}/resume": _TARGETS,
+    "/targets/{target_id}/disable": _TARGETS,
+    "/targets/{target_id}/secret": _TARGETS,
+    "/targets/{target_id}/edit": _TARGETS,
+    "/targets/{target_id}/remove": _TARGETS,
+    "/targets/{target_id}/webhook": _TARGETS,
+    "/targets/{target_id}/header": _TARGETS,
+    "/targets/{target_id}/header/remove": _TARGETS,
+    "/targets/{target_id}/standard-secret": _TARGETS,
+    "/targets/{target_id}/recover": _DECIDE,
+    "/recoveries": _READ,
+    "/recoveries/{recovery_id}": _READ,
+    "/recoveries/{recovery_id}/cancel": _DECIDE,
+    "/overview": _READ,
+    "/alerts": _READ,
+    "/alerts/{alert_id}/acknowledge": _DECIDE,
+    # One's own sessions; an owner also sees and revokes those of others.
+    "/sessions": Need(Ability.CONSOLE, of_projects=True),
+    "/sessions/{session_id}/revoke": Need(Ability.CONSOLE, of_projects=True),
+    "/shortcuts/on": Need(Ability.CONSOLE, of_projects=True),
+    "/shortcuts/off": Need(Ability.CONSOLE, of_projects=True),
+    "/counts": Need(Ability.CONSOLE, of_projects=True),
+    "/integrations": _TARGETS,
+    "/compliance": _TARGETS,
+    "/audit": _TARGETS,
+    "/queue": _TARGETS,
+    "/settings": _TARGETS,
+}
+
+
+def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str]) -> None:
+    """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path`, for the record it names."""
+    need = NEEDS[path]
+    if need.ability not in principal.role_abilities:
+        raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
+    require_project_role(principal, need.ability, ids, of_projects=need.of_projects)
+
+
+def is_offered(path: str, principal: TokenPrincipal) -> bool:
+    """Return whether pages show a link or a form for `path`, which may contain ids: whether some role allows it."""
+    need = NEEDS[route_of(path)]
+    return need.ability in principal.role_abilities and (need.of_projects or principal.projects is None)
+
+
+def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrincipal) -> bool:
+    """Return whether the caller has an ability for a record of a project, or of none."""
+    projects = principal.projects_with(ability)
+    return ability in principal.role_abilities and (projects is None or project_id in projects)
+
+
+@lru_cache(maxsize=1024)
+def route_of(path: str) -> str:
+    """Return the route of a path below the console, as NEEDS has it."""
+    plain = path.partition("?")[0]
+    if plain in NEEDS:
+        return plain
+    return next(route for route, pattern in _PATTERNS if pattern.fullmatch(plain))
+
+
+_PATTERNS: Final = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route))) for route in NEEDS]
