@@ -1,4 +1,4 @@
-"""Generates the reference from the code: docs/commands.md, docs/settings.md, the tables of error codes, test vectors.
+"""Generates from the code: docs/commands.md, docs/settings.md, error codes, test vectors, parts of clients/python.
 
 `make docs` writes the files; a test fails if they differ from the code.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from bin import postman_collection
+from bin import client_library, postman_collection
 from bin.__main__ import riskrelay
 from bin.cli.output import echo
 from bin.command_table import COMMAND_TABLE, summary_of
@@ -70,6 +70,7 @@ def documents() -> dict[Path, str]:
         ERROR_CODES: with_tables(ERROR_CODES.read_text(encoding="utf-8"), codes),
         VECTORS: vectors.document(),
         COLLECTION: postman_collection.document(),
+        **client_library.files(),
     }
 
 

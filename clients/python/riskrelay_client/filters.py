@@ -1,0 +1,54 @@
+"""The filters of lists; a filter with several values finds records with any of them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, TypedDict
+
+Severity = Literal["info", "low", "medium", "high", "critical"]
+ExportStatus = Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed", "blocked", "dismissed"]
+SourceType = Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]
+FindingState = Literal["open", "fixed", "dismissed", "snoozed"]
+DismissalReason = Literal["false_positive", "wont_fix", "duplicate", "test", "other"]
+
+
+class ExportFilter(TypedDict, total=False):
+    """Which exports; `rule` and `host` are exact, `q` has whole words, `created_before` is exclusive."""
+
+    status: ExportStatus | Iterable[ExportStatus]
+    severity: Severity | Iterable[Severity]
+    project_id: int | Iterable[int]
+    source: SourceType | Iterable[SourceType]
+    rule: str | Iterable[str]
+    target_id: str | Iterable[str]
+    host: str | Iterable[str]
+    q: str
+    created_after: datetime | str
+    created_before: datetime | str
+
+
+class SortedExportFilter(ExportFilter, total=False):
+    """Which exports, in which order."""
+
+    sort: Literal["-created_at", "created_at", "-severity", "-findings"]
+
+
+class FindingFilter(TypedDict, total=False):
+    """Which findings."""
+
+    project_id: int | Iterable[int]
+    state: FindingState | Iterable[FindingState]
+    severity: Severity | Iterable[Severity]
+    rule: str | Iterable[str]
+    host: str | Iterable[str]
+    q: str
+
+
+class AuditFilter(TypedDict, total=False):
+    """Which entries of the audit log; `account_id` needs the ability `admin`."""
+
+    actor: str
+    action: str
+    object: str
+    created_after: datetime | str
+    created_before: datetime | str
+    account_id: int

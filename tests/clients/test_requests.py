@@ -1,0 +1,329 @@
+"""What both clients send, repeat, raise and keep to themselves."""
+
+import logging
+import pickle
+import ssl
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from riskrelay_client import (
+    ApiError,
+    AsyncRiskRelay,
+    Conflict,
+    Forbidden,
+    IdempotencyConflict,
+    NotFound,
+    RateLimited,
+    RiskRelay,
+    RiskRelayError,
+    ServerError,
+    Unauthorized,
+    Unreachable,
+    ValidationFailed,
+    WaitTimeout,
+)
+from tests.support.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
+
+EXPORT: Final = {"id": "exp_1", "status": "prepared"}
+
+
+@pytest.fixture(params=[ask_blocking, ask_async], ids=["blocking", "async"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    chosen: Ask = request.param
+    return chosen
+
+
+def prepare(client: Any) -> Any:
+    return client.exports.prepare({"title": "One"})
+
+
+# ── requests ───────────────────────────────────────────────────────────────────
+
+
+def test_a_request_has_the_documented_form(ask: Ask) -> None:
+    script = Script([ok(EXPORT, 201)])
+    assert ask(script, prepare) == EXPORT
+    [request] = script.requests
+    assert (request.method, str(request.url)) == ("POST", f"{URL}/api/ticket-exports")
+    assert script.bodies == [{"ticket": {"title": "One"}}]
+    expected = {"authorization": f"Bearer {TOKEN}", "accept": "application/json", "content-type": "application/json"}
+    assert {name: request.headers[name] for name in expected} == expected
+    assert "x-scanner-secret" not in request.headers
+
+
+def test_a_root_path_is_kept(ask: Ask) -> None:
+    script = Script([ok(EXPORT)])
+    ask_blocking(script, lambda client: client.exports.get("exp_1"), url=f"{URL}/relay/")
+    assert script.requests[0].url.path == "/relay/api/ticket-exports/exp_1"
+
+
+def test_scanner_results_have_the_secret_in_place_of_the_token(ask: Ask) -> None:
+    script = Script([ok({}, 202)])
+    ask(script, lambda client: client.scanner.submit({"scanRunId": 1, "status": "completed", "page": {"url": URL}}))
+    assert script.requests[0].headers["x-scanner-secret"] == SECRET
+    assert "authorization" not in script.requests[0].headers
+
+
+def test_filters_become_query_parameters(ask: Ask) -> None:
+    script = Script([ok({"items": [], "next_cursor": None})])
+    after = datetime(2026, 3, 1, tzinfo=UTC)
+    filters: dict[str, Any] = {"status": ["failed", "blocked"], "project_id": 7, "created_after": after, "q": "a b"}
+    assert ask(script, lambda client: client.exports.list(**filters, page_size=5)) == []
+    expected = {"status": "failed,blocked", "project_id": "7", "created_after": "2026-03-01T00:00:00+00:00", "q": "a b"}
+    assert dict(script.requests[0].url.params) == {**expected, "limit": "5"}
+
+
+def test_a_list_is_read_page_by_page(ask: Ask) -> None:
+    script = Script([ok({"items": [1, 2], "next_cursor": "c1"}), ok({"items": [3], "next_cursor": None})])
+    assert ask(script, lambda client: client.findings.list(rule="img-alt")) == [1, 2, 3]
+    assert [dict(request.url.params) for request in script.requests] == [
+        {"rule": "img-alt"},
+        {"rule": "img-alt", "cursor": "c1"},
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["..", "a/b", "a?b", "", "exp_1\n"])
+def test_an_id_cannot_name_another_path(ask: Ask, wrong: str) -> None:
+    script = Script([ok(EXPORT)])
+    with pytest.raises(ValueError, match="An id consists of"):
+        ask(script, lambda client: client.exports.get(wrong))
+    assert script.requests == []
+
+
+def test_a_time_needs_a_time_zone(ask: Ask) -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        ask(Script([ok(EXPORT)]), lambda client: client.exports.snooze("exp_1", datetime(2030, 1, 1)))  # noqa: DTZ001 - the mistake
+
+
+# ── repeats ────────────────────────────────────────────────────────────────────
+
+TRANSIENT: Final[list[Scripted]] = [
+    *(failure(status, "X") for status in (408, 429, 502, 503, 504)),
+    failure(409, "IDEMPOTENCY_IN_PROGRESS", Retry_After="1"),
+    httpx.Response(502, text="<html>no backend</html>"),
+    httpx.ConnectError("refused"),
+    httpx.ReadTimeout("slow"),
+    httpx.RemoteProtocolError("incomplete"),
+]
+
+
+@pytest.mark.parametrize("first", TRANSIENT, ids=repr)
+def test_a_request_is_repeated_with_the_same_key_and_body(ask: Ask, first: Scripted) -> None:
+    script = Script([first, first, ok(EXPORT, 201)])
+    assert ask(script, prepare) == EXPORT
+    assert len(script.requests) == 3
+    assert len({*script.keys} | {None}) == 2
+    assert len({request.content for request in script.requests}) == 1
+    least = float("Retry-After" in first.headers) if isinstance(first, httpx.Response) else 0
+    assert max(0.25, least) <= script.pauses[0] <= max(0.5, least) <= script.pauses[1] <= 1
+
+
+def test_each_call_has_a_key_of_its_own_unless_one_is_given(ask: Ask) -> None:
+    script = Script([ok(EXPORT, 201)])
+    ask(script, prepare)
+    ask(script, prepare)
+    ask(script, lambda client: client.exports.prepare({"title": "One"}, idempotency_key="note-7"))
+    first, second, third = script.keys
+    assert first != second
+    assert third == "note-7"
+
+
+PERMANENT: Final[list[tuple[int, str, type[ApiError]]]] = [
+    (401, "UNAUTHORIZED", Unauthorized),
+    (403, "FORBIDDEN", Forbidden),
+    (404, "NOT_FOUND", NotFound),
+    (409, "CONFLICT", Conflict),
+    (409, "IDEMPOTENCY_CONFLICT", IdempotencyConflict),
+    (413, "PAYLOAD_TOO_LARGE", ApiError),
+    (422, "VALIDATION_FAILED", ValidationFailed),
+    (500, "INTERNAL_ERROR", ServerError),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "kind"), PERMANENT)
+def test_a_permanent_error_is_raised_at_once(ask: Ask, status: int, code: str, kind: type[ApiError]) -> None:
+    script = Script([failure(status, code)])
+    with pytest.raises(ApiError) as raised:
+        ask(script, prepare)
+    assert (type(raised.value), raised.value.status, raised.value.code) == (kind, status, code)
+    assert (raised.value.message, raised.value.request_id) == (f"About {code}", "req_1")
+    assert len(script.requests) == 1
+
+
+def test_retry_after_is_the_least_pause(ask: Ask) -> None:
+    in_ten_s = format_datetime(datetime.fromtimestamp(datetime.now(UTC).timestamp() + 10, UTC), usegmt=True)
+    responses = [failure(429, "RATE_LIMITED", Retry_After="7"), failure(503, "X", Retry_After=in_ten_s), ok(EXPORT, 201)]
+    script = Script([*responses])
+    ask(script, prepare)
+    assert script.pauses[0] == 7
+    assert 8 <= script.pauses[1] <= 10
+
+
+def test_repeats_end_after_the_retry_time(ask: Ask) -> None:
+    script = Script([failure(503, "SERVICE_UNAVAILABLE")])
+    with pytest.raises(ServerError):
+        ask(script, prepare)
+    assert 30 < script.now <= 60
+    assert max(script.pauses) <= 30
+
+
+def test_a_wait_longer_than_the_retry_time_is_left_to_the_caller(ask: Ask) -> None:
+    script = Script([failure(429, "RATE_LIMITED", Retry_After="3600")])
+    with pytest.raises(RateLimited) as raised:
+        ask(script, prepare)
+    assert (raised.value.retry_after, script.pauses) == (3600, [])
+
+
+def test_a_wrong_certificate_is_not_tried_again(ask: Ask) -> None:
+    error = httpx.ConnectError("certificate verify failed")
+    error.__cause__ = ssl.SSLCertVerificationError("self-signed")
+    script = Script([error])
+    with pytest.raises(Unreachable, match=r"riskrelay\.example"):
+        ask(script, prepare)
+    assert len(script.requests) == 1
+
+
+def test_a_repeated_removal_finds_nothing_and_succeeds(ask: Ask) -> None:
+    script = Script([httpx.ReadError("lost"), failure(404, "NOT_FOUND")])
+    assert ask(script, lambda client: client.targets.remove("tgt_1")) is None
+    with pytest.raises(NotFound):
+        ask(Script([failure(404, "NOT_FOUND")]), lambda client: client.targets.remove("tgt_1"))
+
+
+def test_a_redirect_is_not_followed(ask: Ask) -> None:
+    script = Script([httpx.Response(302, headers={"Location": "https://elsewhere.example/"})])
+    with pytest.raises(ApiError, match="Redirects are not followed") as raised:
+        ask(script, prepare)
+    assert (raised.value.status, raised.value.code, len(script.requests)) == (302, None, 1)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("content", [b"", b"<html>", b'"text"', b"[]"])
+def test_a_response_of_something_else_is_an_error(ask: Ask, status: int, content: bytes) -> None:
+    with pytest.raises(ApiError, match="may not be RiskRelay") as raised:
+        ask(Script([httpx.Response(status, content=content)]), prepare)
+    assert (raised.value.status, raised.value.code) == (status, None)
+
+
+def test_an_error_lists_its_fields_and_can_be_pickled(ask: Ask) -> None:
+    field = {"path": "/ticket/title", "code": "required", "message": "Required."}
+    error = {"code": "VALIDATION_FAILED", "message": "Validation failed", "details": {"fields": [field], "count": 3}}
+    with pytest.raises(ValidationFailed) as raised:
+        ask(Script([httpx.Response(422, json={"error": error})]), prepare)
+    again = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
+    for each in (raised.value, again):
+        assert (each.fields, each.details) == ([field], {"count": 3})
+        assert str(each) == "422 VALIDATION_FAILED: Validation failed; /ticket/title: Required. (required) [None]"
+
+
+# ── polling ────────────────────────────────────────────────────────────────────
+
+
+def test_a_wait_sends_the_etag_and_keeps_to_retry_after(ask: Ask) -> None:
+    retried = {"id": "exp_1", "status": "retry_scheduled"}
+    script = Script(
+        [
+            ok(EXPORT, ETag='"1"'),
+            httpx.Response(304),
+            ok(retried, ETag='"2"', Retry_After="45"),
+            ok({"id": "exp_1", "status": "exported"}),
+        ]
+    )
+    seen: list[str] = []
+    done = ask(script, lambda client: client.exports.wait("exp_1", 600, on_change=lambda each: seen.append(each["status"])))
+    assert (done["status"], seen) == ("exported", ["prepared", "retry_scheduled", "exported"])
+    assert [request.headers.get("If-None-Match") for request in script.requests] == [None, '"1"', '"1"', '"2"']
+    assert script.pauses == [1.0, 1.5, 45.0]
+
+
+def test_a_wait_ends_with_the_last_version(ask: Ask) -> None:
+    script = Script([ok(EXPORT, ETag='"1"'), httpx.Response(304)])
+    with pytest.raises(WaitTimeout, match="the last status was prepared") as raised:
+        ask(script, lambda client: client.exports.wait("exp_1", 20))
+    assert (raised.value.last, script.now) == (EXPORT, 20)
+    assert isinstance(raised.value, TimeoutError)
+
+
+def test_a_wait_ends_at_once_if_the_retry_is_due_later(ask: Ask) -> None:
+    script = Script([ok({"id": "exp_1", "status": "retry_scheduled"}, Retry_After="60")])
+    with pytest.raises(WaitTimeout):
+        ask(script, lambda client: client.exports.wait("exp_1", 20))
+    assert script.pauses == []
+
+
+# ── secrecy ────────────────────────────────────────────────────────────────────
+
+
+def submit(client: Any) -> Any:
+    return client.scanner.submit({"scanRunId": 1, "status": "running", "page": {"url": URL}})
+
+
+@pytest.mark.parametrize("call", [prepare, submit])
+@pytest.mark.parametrize("response", [failure(403, "FORBIDDEN"), httpx.ConnectError("refused")], ids=["response", "none"])
+def test_no_credential_is_shown_or_logged(
+    ask: Ask, response: Scripted, call: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(RiskRelayError) as raised:
+        ask(Script([response]), call)
+    assert (raised.value.__cause__, raised.value.__context__) == (None, None)
+    frames = traceback.TracebackException.from_exception(raised.value, capture_locals=True).stack
+    of_package = [repr(frame.locals) for frame in frames if "riskrelay_client" in frame.filename]
+    assert len(of_package) >= 2
+    shown = [str(raised.value), repr(raised.value), caplog.text, *of_package]
+    assert [text for text in shown if TOKEN in text or SECRET in text] == []
+
+
+def test_no_credential_is_in_a_representation_or_log_of_a_client(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown = ask(Script([ok(EXPORT)]), lambda client: f"{client!r} {vars(client)!r} {vars(client._sender)!r}")
+    ask(Script([ok(EXPORT, 201)]), prepare)
+    assert "riskrelay.example" in shown
+    assert [text for text in (shown, caplog.text) if TOKEN in text or SECRET in text] == []
+
+
+@pytest.mark.parametrize("kind", [RiskRelay, AsyncRiskRelay])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://riskrelay.example",
+        "ftp://riskrelay.example",
+        "https://user:password@riskrelay.example",
+        "https://riskrelay.example/?token=x",
+        "riskrelay.example",
+    ],
+)
+def test_an_unsafe_url_is_refused(kind: type[RiskRelay], url: str) -> None:
+    with pytest.raises(ValueError, match="The URL must be"):
+        kind(url, TOKEN)
+
+
+def test_http_is_for_this_machine_or_on_request() -> None:
+    for client in (
+        RiskRelay("http://127.0.0.1:8000", TOKEN),
+        RiskRelay("http://[::1]", TOKEN),
+        RiskRelay("http://localhost"),
+    ):
+        client.close()
+    with RiskRelay("http://riskrelay.internal", TOKEN, allow_http=True) as client:
+        assert repr(client) == "RiskRelay('http://riskrelay.internal')"
+
+
+@pytest.mark.parametrize("token", ["", "rrt_x\n", " rrt_x", "rrt_\u00e9"])
+def test_a_token_that_a_header_does_not_allow_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ValueError, match="The value of Authorization") as raised:
+        RiskRelay(URL, token)
+    assert "rrt_" not in str(raised.value)
+
+
+def test_a_missing_credential_is_not_replaced_by_another() -> None:
+    script = Script([ok({})])
+    with pytest.raises(ValueError, match="needs a token or secret"):
+        ask_blocking(script, lambda client: client.scanner.submit({"scanRunId": 1}), scanner_secret=None)  # type: ignore[typeddict-item]  # is not sent
+    assert script.requests == []
