@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs screenshots runtimes setup setup-test lock sbom clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs client screenshots runtimes setup setup-test lock sbom clean
 
 # The caller's Python settings must not affect the project.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -51,6 +51,9 @@ bench-quick: setup-test ## run most benchmarks with fewer repetitions, under thr
 docs: setup-test ## generate the reference and the Postman collection from the code, and the documentation site in build/site
 	@$(PYTHON_HERE) -m bin.reference
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
+
+client: setup-test ## build the wheel and the source archive of clients/python in build/client
+	@$(PYTHON_HERE) -m build --no-isolation --outdir build/client clients/python
 
 screenshots: setup-test ## retake the screenshots of the console in docs/console; needs Chromium (see runtimes)
 	@$(PYTHON_HERE) -m tests.docs.screenshots
