@@ -21,6 +21,7 @@ DOCUMENTS: Final[Mapping[str, str]] = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changes.md",
     "SECURITY.md": "report-a-vulnerability.md",
+    "clients/python/README.md": "client-library.md",
 }
 DOCS: Final = "docs/"
 #: The site's folder for other files of the repository.
