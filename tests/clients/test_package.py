@@ -9,7 +9,6 @@ import sys
 import tarfile
 import textwrap
 import zipfile
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
@@ -19,11 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from schemas.version import VERSION
-from storage.db.engine import close_database, connection, open_database
-from tests.support.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, environment, make_customer
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.factories import SCANNER_SECRET, WEBHOOK_SECRET, Customer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = ROOT / "clients" / "python"
@@ -124,23 +119,6 @@ def _link(name: str, packages: Path, done: set[str] | None = None) -> None:
         is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if is_needed and canonicalize_name(requirement.name) not in done:
             _link(requirement.name, packages, done)
-
-
-@pytest.fixture(scope="module")
-def installation(
-    migrated_sqlite: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Customer]]:
-    folder = tmp_path_factory.mktemp("installation")
-    shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
-    url = f"sqlite:///{folder / 'riskrelay.db'}"
-    open_database(url)
-    with connection():
-        customer = make_customer()
-        settings = {"DATABASE_URL": url, "REDIS_URL": redis_server.url, "WEB_PROCESSES": "1", **LOOPBACK}
-        named = environment(folder, DEFAULT_PROJECT_ID=str(customer.project_id), **settings)
-        with Service(named) as service, WorkerProcess(folder, url, redis_server.url):
-            yield f"http://127.0.0.1:{service.port}", customer
-    close_database()
 
 
 def test_the_package_contains_its_types_and_license(built: Path) -> None:

@@ -4,7 +4,7 @@ import logging
 import pickle
 import ssl
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any, Final
@@ -209,6 +209,29 @@ def test_a_response_of_something_else_is_an_error(ask: Ask, status: int, content
     with pytest.raises(ApiError, match="may not be RiskRelay") as raised:
         ask(Script([httpx.Response(status, content=content)]), prepare)
     assert (raised.value.status, raised.value.code) == (status, None)
+
+
+@pytest.mark.parametrize("error", [[1], {"details": [1], "message": 7}, {"details": {"fields": [1, {}]}}])
+def test_an_error_in_another_form_can_be_shown(ask: Ask, error: Any) -> None:
+    with pytest.raises(ApiError) as raised:
+        ask(Script([httpx.Response(400, json={"error": error})]), prepare)
+    assert str(raised.value).startswith("400 without an error code: ")
+
+
+@pytest.mark.parametrize(("seconds_each", "problem"), [(1.0, "took too long"), (0.0, "is too long")])
+def test_a_response_is_bounded_in_time_and_size(seconds_each: float, problem: str) -> None:
+    script = Script([])
+
+    def pieces() -> Iterator[bytes]:
+        while True:
+            script.now += seconds_each
+            yield b" " * 1_000_000
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=pieces()))
+    with RiskRelay(URL, TOKEN, transport=transport, retry_for=0) as client:
+        client._sender._clock = lambda: script.now
+        with pytest.raises(Unreachable, match=problem):
+            client.exports.get("exp_1")
 
 
 def test_an_error_lists_its_fields_and_can_be_pickled(ask: Ask) -> None:

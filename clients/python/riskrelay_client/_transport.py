@@ -164,7 +164,7 @@ def reply(status: int, headers: httpx.Headers, content: bytes) -> Reply:
     """Parse a response."""
     try:
         return Reply(status, headers, json.loads(content) if content else None)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Reply(status, headers)  # HTML of a proxy
 
 
@@ -179,7 +179,8 @@ def problem(sent: Call, replied: Reply) -> ApiError | None:
     error = found if isinstance(found, dict) else {}
     message = error.get("message") or "The server may not be RiskRelay: check the URL. Redirects are not followed."
     details = {**error["details"]} if isinstance(error.get("details"), dict) else {}
-    fields = details.pop("fields", ())
+    listed = details.pop("fields", ())
+    fields: list[Any] = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     code, request_id = error.get("code"), error.get("request_id")
     return error_class(replied.status, code)(
         replied.status, code, str(message), fields, details, request_id, replied.retry_after

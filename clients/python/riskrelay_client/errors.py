@@ -65,7 +65,7 @@ class ApiError(RiskRelayError):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        fields = "".join(f"; {each['path']}: {each['message']} ({each['code']})" for each in self.fields)
+        fields = "".join(f"; {each.get('path')}: {each.get('message')} ({each.get('code')})" for each in self.fields)
         return f"{self.status} {self.code or 'without an error code'}: {self.message}{fields} [{self.request_id}]"
 
 
