@@ -189,7 +189,7 @@ def problem(sent: Call, replied: Reply) -> ApiError | None:
 
 def unreachable(error: httpx.HTTPError, host: str) -> Unreachable:
     """Return the error for a request without a complete response; `host` is that of RiskRelay."""
-    permanent = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.ProxyError, httpx.DecodingError)
+    permanent = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError)
     is_transient = not isinstance(error, permanent) and not _is_certificate_error(error)
     return Unreachable(f"{host} sent no complete response: {str(error) or type(error).__name__}", is_transient)
 
