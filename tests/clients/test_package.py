@@ -69,7 +69,7 @@ PROGRAM: Final = """
         edited = client.exports.edit(waiting[0], title="Edited")
         stale = approve(client, {**edited, "ticket_digest": "sha256:" + "0" * 64}, target["id"])
         approve(client, edited, target["id"])
-        done = client.exports.wait(waiting[0], 30)
+        done = client.exports.wait(waiting[0], 60)
         client.exports.dismiss(waiting[1], reason="test")
         page = client.exports.page(facets=True)
     print(json.dumps({
@@ -104,7 +104,7 @@ def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -158,7 +158,7 @@ def test_a_ticket_is_submitted_approved_and_delivered_by_the_installed_package(
         env={"PATH": os.environ["PATH"], **credentials},
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -11,6 +11,7 @@ from riskrelay_client.filters import ExportFilter
 from riskrelay_client.models import WebhookTargetInput
 from storage.db.engine import connection
 from tests.support.factories import Customer, make_platform_token
+from tests.support.scripted_api import Script
 
 #: Nothing is delivered to it.
 TARGET: Final[WebhookTargetInput] = {"provider_key": "generic_webhook", "base_url": "http://127.0.0.1:9/", "name": "T"}
@@ -49,12 +50,13 @@ def test_a_lost_response_creates_nothing_twice(installation: tuple[str, Customer
 
 def test_an_unchanged_export_is_polled_with_304s(installation: tuple[str, Customer]) -> None:
     url, customer = installation
-    transport = LossyTransport(0)
+    transport, script = LossyTransport(0), Script([])
     with RiskRelay(url, customer.token, transport=transport) as client:
+        client._sender._sleep, client._sender._clock = script.pause, lambda: script.now
         prepared = client.exports.prepare({"title": "Nobody approves it"})
         with pytest.raises(WaitTimeout) as raised:
-            client.exports.wait(prepared["id"], 1.2)
-    assert (raised.value.last["id"], transport.statuses) == (prepared["id"], [201, 200, 304, 304])
+            client.exports.wait(prepared["id"], 4)
+    assert (raised.value.last["id"], transport.statuses) == (prepared["id"], [201, 200, 304, 304, 304])
 
 
 def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Customer]) -> None:
@@ -76,7 +78,7 @@ def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Cust
             client.exports.decide_matching({"action": "dismiss"}, matching, 3)
         assert raised.value.details == {"count": 2}
         job = client.exports.decide_matching({"action": "dismiss"}, matching, 2)
-        assert client.bulk_jobs.wait(job["id"], 20)["changed"] == 2
+        assert client.bulk_jobs.wait(job["id"], 60)["changed"] == 2
         assert [each["id"] for each in client.bulk_jobs.list()] == [job["id"]]
         assert client.bulk_jobs.cancel(job["id"])["status"] == "done"
         assert {client.exports.get(each)["status"] for each in (second, third)} == {"dismissed"}
@@ -98,7 +100,7 @@ def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Cust
         assert target_id in [each["id"] for each in client.targets.list(status="active")]
         assert "github" in [each["key"] for each in client.targets.providers()]
         recovery = client.recoveries.begin(target_id, datetime(2026, 1, 1, tzinfo=UTC))
-        assert client.recoveries.wait(recovery["id"], 20)["status"] == "done"
+        assert client.recoveries.wait(recovery["id"], 60)["status"] == "done"
         assert client.targets.disable(target_id)["status"] == "disabled"
 
         assert [each["id"] for each in client.projects.list()] == [customer.project_id]
