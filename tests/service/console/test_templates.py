@@ -105,7 +105,9 @@ def test_a_list_leads_to_its_other_pages(next_query: str | None, is_first: bool,
 
 
 def test_a_button_sends_its_sessions_token() -> None:
-    shown = part('action("/base", user, "/do", label, "danger")', user={"csrf": "abc"}, label=HOSTILE)
+    shown = part(
+        'action("/base", user, "/do", label, "danger")', user={"csrf": "abc", "may": lambda _path: True}, label=HOSTILE
+    )
     assert shown.startswith(
         '<form class="action" method="post" action="/base/do"> <input type="hidden" name="csrf" value="abc">'
     )

@@ -114,6 +114,7 @@ def matches(query: ExportQuery, export: Export) -> bool:
             not query.statuses or export.status.value in query.statuses,
             not query.severities or export.severity in query.severities,
             not query.project_ids or export.project_id in query.project_ids,
+            query.visible_projects is None or export.project_id in query.visible_projects,
             not query.sources or export.source.type in query.sources,
             not query.rules or export.rule in query.rules,
             not query.target_ids or export.target_id in query.target_ids,
@@ -173,6 +174,7 @@ def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
         "created_before": moments,
         "is_snoozed": st.sampled_from((None, None, True, False)),
         "is_fixed": st.sampled_from((None, None, True, False)),
+        "visible_projects": st.lists(st.sampled_from(stored.values["project_ids"]), max_size=3, unique=True).map(tuple),
     }
     present = draw(st.sets(st.sampled_from(sorted(of)), max_size=4)) | {"account_id"}
     return ExportQuery(now=NOW, **{name: draw(strategy) for name, strategy in of.items() if name in present})
@@ -241,5 +243,5 @@ def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
 
 
 def test_the_test_compares_every_member_of_a_query(stored: Stored) -> None:
-    compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed"}
+    compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed", "visible_projects"}
     assert {each.name for each in fields(ExportQuery)} == compared
