@@ -14,7 +14,7 @@ from service.operations import sessions as operations
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
-_COLUMNS: Final = ("id", "user", "token_id", "token_name", "created_at", "seen_at")
+_COLUMNS: Final = ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at")
 #: --user lists the sessions of one user, if there are more.
 _MAX_SHOWN: Final = 1000
 

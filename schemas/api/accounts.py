@@ -3,7 +3,7 @@
 from marshmallow import fields
 
 from schemas.api.response_fields import ResponseSchema, identifier, moment, next_cursor_text, number, one_of, several, text
-from schemas.base.console_session import Ended
+from schemas.base.console_session import Ended, SignInMethod
 from schemas.intake.grouping import TicketGrouping
 
 
@@ -31,8 +31,14 @@ class ConsoleSessionResponse(ResponseSchema):
 
     id = identifier("ses", "The session; this id is not a credential.")
     user = text("The email address of the user.", attribute="email")
-    token_id = number("The token that was used to sign in.", minimum=1, attribute="principal.token_id")
-    token_name = text("The name of that token.")
+    method = one_of([*SignInMethod], "How the user signed in.")
+    token_id = number(
+        "The token that was used to sign in; null for other methods.",
+        minimum=1,
+        nullable=True,
+        attribute="principal.token_id",
+    )
+    token_name = text("The name of that token.", nullable=True)
     created_at = moment("When the user signed in.")
     seen_at = moment("When the session was last used, to the minute.")
     ended_at = moment("When it was ended.", nullable=True)

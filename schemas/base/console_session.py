@@ -1,10 +1,18 @@
-"""A console session: its user and token, its times, and why it ended."""
+"""A console session: its user, how the user signed in, its times, and why it ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from schemas.base.principal import TokenPrincipal
+
+
+class SignInMethod(StrEnum):
+    """How the user of a session signed in."""
+
+    TOKEN = "token"  # noqa: S105 - the word for it
+    OPENID_CONNECT = "openid_connect"
+    EMAIL_LINK = "email_link"
 
 
 class Ended(StrEnum):
@@ -16,10 +24,12 @@ class Ended(StrEnum):
     TOO_OLD = "too_old"
     SIGNED_OUT = "signed_out"
     REVOKED = "revoked"
-    #: Its token has the maximum number of newer sessions.
+    #: Its token, or its user by the same method, has the maximum number of newer sessions.
     CROWDED_OUT = "crowded_out"
     #: Its token was revoked, has expired or lost the ability.
     TOKEN_OVER = "token_over"  # noqa: S105 - the word for it
+    #: The user, who signed in without a token, has no role with the console any more.
+    USER_OVER = "user_over"
     #: The cookie came from another browser.
     ANOTHER_BROWSER = "another_browser"
     #: It was restored from a backup.
@@ -34,7 +44,9 @@ class Session:
     principal: TokenPrincipal
     email: str
     account_name: str
-    token_name: str
+    #: None for a user who signed in without a token.
+    token_name: str | None
+    method: SignInMethod
     created_at: datetime
     seen_at: datetime
     ended_at: datetime | None = None

@@ -1,6 +1,6 @@
 """Callers, the roles of users, and the abilities of their tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -90,7 +90,9 @@ def least_role(ability: Ability) -> Role:
     return next(role for role in _ROLES if ability in ROLE_ABILITIES[role])
 
 
-_ALL: Final[frozenset[str]] = frozenset(Ability)
+def role_abilities(role: Role | None, of_projects: Iterable[Role] = ()) -> frozenset[str]:
+    """Return what a role allows, in the account or else in some projects, to a user who signed in without a token."""
+    return effective_abilities(frozenset(Ability), role, frozenset(of_projects))
 
 
 @lru_cache(maxsize=256)
@@ -106,13 +108,13 @@ def effective_abilities(
 
 @dataclass(frozen=True, slots=True)
 class TokenPrincipal:
-    """A caller identified by a token.
+    """A caller identified by a token, or a user who signed in to the console without one: `token_id` is None.
 
     `abilities` are those of the token that its user's role allows. `projects` are the roles of a user who has none in the
     account, by the id of the project.
     """
 
-    token_id: int
+    token_id: int | None
     user_id: int
     account_id: int
     kind: TokenKind
@@ -129,7 +131,7 @@ class TokenPrincipal:
     @property
     def role_abilities(self) -> frozenset[str]:
         """What the caller's role allows, whatever the token names; for a caller with roles in projects, in any of them."""
-        return effective_abilities(_ALL, self.role, frozenset((self.projects or {}).values()))
+        return role_abilities(self.role, (self.projects or {}).values())
 
     def projects_with(self, ability: Ability) -> tuple[int, ...] | None:
         """Return the projects in which the caller has an ability; None for a caller with a role in the whole account."""

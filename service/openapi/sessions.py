@@ -11,6 +11,7 @@ TAG: Final = "Console sessions"
 SESSION: Final[dict[str, Any]] = {
     "id": SESSION_ID,
     "user": "ada@example.com",
+    "method": "token",
     "token_id": 3,
     "token_name": "Ada's console",
     "created_at": AT,

@@ -1,22 +1,22 @@
-"""Console sessions: each stands for one API token; the browser holds a random secret, the table its digest.
+"""Console sessions: each stands for one API token or one user; the browser holds a random secret, the table its digest.
 
-A session is over after 12 idle hours, after 7 days, when it was ended, when its user was disabled, when its token was
-revoked, has expired or lost the ability, or when another browser brings its cookie.
+A session is over after 12 idle hours, after 7 days, when it was ended, when its user was disabled or lost the role, when its
+token was revoked, has expired or lost the ability, or when another browser brings its cookie.
 """
 
 import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from peewee import Expression, ModelSelect
+from peewee import JOIN, Expression, IntegrityError, ModelSelect, fn
 
-from schemas.base.console_session import Ended, Session
-from schemas.base.errors import NotFound
-from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities
+from schemas.base.console_session import Ended, Session, SignInMethod
+from schemas.base.errors import Conflict, NotFound
+from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.accounts.tokens import has_ability
@@ -30,7 +30,8 @@ from storage.db.queries import for_update, tuples
 IDLE_FOR: Final = timedelta(hours=12)
 #: A person who works every day signs in once a week.
 LASTS_FOR: Final = timedelta(days=7)
-#: Live sessions of one token: a person has a few browsers, and a script that signs in must not pile up sessions.
+#: Live sessions of one token, or of one user by one other method: a person has a few browsers, and a script that signs in
+#: must not pile up sessions.
 MAX_LIVE: Final = 10
 #: `seen_at` is written this often: idle time is known to the minute.
 _SEEN_EVERY: Final = timedelta(minutes=1)
@@ -49,31 +50,71 @@ def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
     `browser` is its User-Agent. The token's oldest sessions beyond MAX_LIVE end.
     """
     secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    session_id = identifiers.new_id(identifiers.SESSION, now)
     with transaction():
         # Sessions of one token begin one after the other, so that each sees those before it.
         tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
-        ConsoleSessionRow.insert(
-            id=session_id,
-            token=principal.token_id,
-            secret_sha256=_sha256(secret),
-            browser_sha256=_sha256(browser),
-            created_at=now,
-            seen_at=now,
-        ).execute()
-        append(now, principal.key, "sign_in", session_id)
-        surplus = (
-            ConsoleSessionRow.select(ConsoleSessionRow.id)
-            .where(
-                ConsoleSessionRow.token == principal.token_id,
-                ConsoleSessionRow.ended_at.is_null(),
-                ConsoleSessionRow.id != session_id,
-            )
-            .order_by(ConsoleSessionRow.id.desc())
-            .offset(MAX_LIVE - 1)
-        )
-        end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, principal.key)
+        alike = ConsoleSessionRow.token == principal.token_id
+        _begin(alike, secret, browser, now, principal.key, token=principal.token_id)
     return secret
+
+
+def begin_for_user(
+    user_id: int,
+    method: SignInMethod,
+    once: str,
+    browser: str,
+    now: datetime,
+    seal_id_token: Callable[[str], bytes] | None = None,
+) -> str:
+    """Create a session for a user without a token; `once` is what was used to sign in, and begins no second session.
+
+    `seal_id_token` encrypts the ID token for the session with the id that it is given. Raises Conflict for a second use, and
+    for a user who was disabled meanwhile.
+    """
+    secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    actor = f"user:{user_id}"
+    try:
+        with transaction():
+            wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
+            if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
+                raise Conflict("This user is disabled.")
+            alike = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
+            _begin(
+                alike, secret, browser, now, actor, seal_id_token, user=user_id, method=method, sign_in_sha256=_sha256(once)
+            )
+    except IntegrityError:
+        raise Conflict("This sign-in was used already.") from None
+    return secret
+
+
+def _begin(
+    alike: Expression,
+    secret: str,
+    browser: str,
+    now: datetime,
+    actor: str,
+    seal_id_token: Callable[[str], bytes] | None = None,
+    **columns: object,
+) -> None:
+    """Store a session, and end the oldest of those `alike` beyond MAX_LIVE, in the caller's transaction."""
+    session_id = identifiers.new_id(identifiers.SESSION, now)
+    ConsoleSessionRow.insert(
+        id=session_id,
+        secret_sha256=_sha256(secret),
+        browser_sha256=_sha256(browser),
+        created_at=now,
+        seen_at=now,
+        id_token_sealed=None if seal_id_token is None else seal_id_token(session_id),
+        **columns,
+    ).execute()
+    append(now, actor, "sign_in", session_id)
+    surplus = (
+        ConsoleSessionRow.select(ConsoleSessionRow.id)
+        .where(alike, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.id != session_id)
+        .order_by(ConsoleSessionRow.id.desc())
+        .offset(MAX_LIVE - 1)
+    )
+    end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, actor)
 
 
 def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[str, Session | Ended]]:
@@ -143,7 +184,7 @@ def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -
     """End the sessions that match, in the caller's transaction, and return their ids."""
     # A concurrent end may have won; it stays.
     ended = (
-        ConsoleSessionRow.update(ended_at=now, ended_reason=reason.value)
+        ConsoleSessionRow.update(ended_at=now, ended_reason=reason.value, id_token_sealed=None)
         .where(condition, ConsoleSessionRow.ended_at.is_null())
         .returning(ConsoleSessionRow.id)
     )
@@ -160,7 +201,7 @@ def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ende
     if over is not None:
         return over
     if Ability.CONSOLE not in session.principal.abilities:
-        return Ended.TOKEN_OVER
+        return Ended.USER_OVER if session.principal.token_id is None else Ended.TOKEN_OVER
     if now - session.seen_at >= _SEEN_EVERY:
         _note_seen(session.id, now)
     return session
@@ -169,8 +210,13 @@ def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ende
 def _sessions() -> "ModelSelect[ConsoleSessionRow]":
     return (
         ConsoleSessionRow.select(ConsoleSessionRow, TokenRow, UserRow, AccountRow)
-        .join(TokenRow)
-        .join(UserRow)
+        .join(TokenRow, JOIN.LEFT_OUTER)
+        .join_from(
+            ConsoleSessionRow,
+            UserRow,
+            on=(UserRow.id == fn.COALESCE(TokenRow.user, ConsoleSessionRow.user)),
+            attr="holder",
+        )
         .join(AccountRow)
     )
 
@@ -208,11 +254,13 @@ def _is_live(now: datetime) -> Expression:
         & (ConsoleSessionRow.seen_at > now - IDLE_FOR)
         & (ConsoleSessionRow.seen_at <= now + IDLE_FOR)
         & (ConsoleSessionRow.created_at > now - LASTS_FOR)
-        & TokenRow.revoked_at.is_null()
         & UserRow.disabled_at.is_null()
-        & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
-        & has_ability(Ability.CONSOLE)
+        & (ConsoleSessionRow.token.is_null() | (_is_valid_token(now) & has_ability(Ability.CONSOLE)))
     )
+
+
+def _is_valid_token(now: datetime) -> Expression:
+    return TokenRow.revoked_at.is_null() & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
 
 
 def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:
@@ -221,19 +269,26 @@ def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:
 
 
 def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = None) -> Session:
-    token, user, account = row.token, row.token.user, row.token.user.account
+    token, user = row.token, _holder(row)
+    account = user.account
     projects = None
     if user.role is None:
         projects = project_roles(user.id) if in_projects is None else in_projects
-    abilities = effective_abilities(frozenset(token.abilities), user.role, frozenset((projects or {}).values()))
+    in_some = frozenset((projects or {}).values())
+    if token is None:
+        token_id, kind, abilities = None, TokenKind.API, role_abilities(user.role, in_some)
+    else:
+        token_id, kind = token.id, TokenKind(token.kind)
+        abilities = effective_abilities(frozenset(token.abilities), user.role, in_some)
     return Session(
         id=row.id,
         principal=TokenPrincipal(
-            token.id, user.id, account.id, TokenKind(token.kind), abilities, account.may_use_webhooks, user.role, projects
+            token_id, user.id, account.id, kind, abilities, account.may_use_webhooks, user.role, projects
         ),
         email=user.email,
         account_name=account.name,
-        token_name=token.name,
+        token_name=None if token is None else token.name,
+        method=row.method,
         created_at=row.created_at,
         seen_at=row.seen_at,
         ended_at=row.ended_at,
@@ -241,14 +296,23 @@ def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = No
     )
 
 
+def _holder(row: ConsoleSessionRow) -> UserRow:
+    """Return the user of a row of `_sessions`, whether or not it has a token."""
+    holder: UserRow = row.holder  # type: ignore[attr-defined]  # the name that the join gave it
+    return holder
+
+
 def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | None:
     """Return why a session is over: an explicit end comes first, and the browser counts for a live session only."""
     token = row.token
     if row.ended_reason is not None:
         return Ended(row.ended_reason)
-    is_live = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
-    if not is_live or token.user.disabled_at is not None or Ability.CONSOLE not in token.abilities:
-        return Ended.TOKEN_OVER
+    if token is not None:
+        is_live = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+        if not is_live or Ability.CONSOLE not in token.abilities:
+            return Ended.TOKEN_OVER
+    if _holder(row).disabled_at is not None:
+        return Ended.USER_OVER if token is None else Ended.TOKEN_OVER
     if now - row.created_at >= LASTS_FOR:
         return Ended.TOO_OLD
     # A `seen_at` far in the future comes from a clock that was wrong: counted from there, the session would last until then.

@@ -67,8 +67,8 @@ def remove(email: str, now: datetime, actor: str) -> User:
 
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:
-    of_user = ConsoleSessionRow.token.in_(TokenRow.select(TokenRow.id).where(TokenRow.user == user.id))
-    sessions.end_where(of_user, Ended.REVOKED, now, actor)
+    by_token = ConsoleSessionRow.token.in_(TokenRow.select(TokenRow.id).where(TokenRow.user == user.id))
+    sessions.end_where(by_token | (ConsoleSessionRow.user == user.id), Ended.REVOKED, now, actor)
 
 
 def _stop_rules(user: User, now: datetime, actor: str) -> None:

@@ -20,6 +20,7 @@ from peewee import (
 )
 
 from schemas.alerts.alert import AlertState
+from schemas.base.console_session import SignInMethod
 from schemas.base.principal import Role
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
@@ -686,10 +687,11 @@ class TokenRow(BaseModel):
 
 
 class ConsoleSessionRow(BaseModel):
-    """A console session: it acts for an API token until it is idle for too long or ended, or the token is invalid."""
+    """A console session: it acts for an API token, or for a user, until it is idle for too long, ended or not allowed."""
 
     id = TextField(primary_key=True)
-    token = ForeignKeyField(TokenRow)
+    #: The token that was used to sign in; NULL where `user` signed in by another method.
+    token = ForeignKeyField(TokenRow, null=True)
     #: Of the secret in the browser's cookie.
     secret_sha256 = TextField(unique=True)
     #: Of the browser's User-Agent: a cookie from another browser was stolen.
@@ -700,6 +702,12 @@ class ConsoleSessionRow(BaseModel):
     ended_at = MomentField(null=True)
     #: signed_out, revoked, crowded_out, another_browser or restored.
     ended_reason = TextField(null=True)
+    user = ForeignKeyField(UserRow, null=True)
+    method = EnumField(SignInMethod, default=SignInMethod.TOKEN)
+    #: Of what may be used for one session only: the state of an OpenID Connect sign-in, or a link.
+    sign_in_sha256 = TextField(null=True, unique=True)
+    #: The ID token, sealed, to sign out at its issuer; erased when the session ends.
+    id_token_sealed = BlobField(null=True)
 
 
 class IntegrationSecretRow(BaseModel):

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from peewee import BlobField, Field
 
-from storage.db.models import ComplianceRequestRow, InstallationRow, IntegrationSecretRow, ReportUploadRow, TargetRow
+from storage.db.models import (
+    ComplianceRequestRow,
+    ConsoleSessionRow,
+    InstallationRow,
+    IntegrationSecretRow,
+    ReportUploadRow,
+    TargetRow,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +54,7 @@ SHARED_SECRET: Final = EncryptedColumn(IntegrationSecretRow.secret_sealed, "shar
 SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
 REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
 UPLOADED_REPORT: Final = EncryptedColumn(ReportUploadRow.content_sealed, "uploaded report")
+ID_TOKEN: Final = EncryptedColumn(ConsoleSessionRow.id_token_sealed, "ID token")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
 #: All but the canary, which shows whether the others open and is encrypted anew after them.
@@ -59,4 +67,5 @@ ENCRYPTED_COLUMNS: Final = (
     SUBJECT,
     REPORT,
     UPLOADED_REPORT,
+    ID_TOKEN,
 )

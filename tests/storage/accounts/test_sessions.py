@@ -7,17 +7,18 @@ from typing import Final
 
 import pytest
 
-from schemas.base.console_session import Ended, Session
-from schemas.base.errors import NotFound
-from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.console_session import Ended, Session, SignInMethod
+from schemas.base.errors import Conflict, NotFound
+from schemas.base.principal import ROLE_ABILITIES, Ability, Role, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
-from storage.accounts import sessions, tokens
+from storage.accounts import accounts, grants, sessions, tokens, users
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR, MAX_LIVE
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from tests.support.factories import NOW, Customer, make_colleague, make_customer
 from tests.support.query_plans import indexes_read, read_whole, statements
 
 BROWSER: Final = "Mozilla/5.0"
+COLUMNS: Final = "id, token_id, secret_sha256, browser_sha256, created_at, seen_at, ended_at, ended_reason"
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
 #: What makes the database take no writes of sessions, and what takes that back; by whether it is SQLite.
@@ -261,7 +262,7 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
         # Of a table with one row PostgreSQL would read that one.
         copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'idle' FROM console_sessions"
         for number in range(12):
-            execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
+            execute(f"INSERT INTO console_sessions ({COLUMNS}) {copied}", (f"-{number}", f"-{number}"))
         execute("ANALYZE console_sessions")
         assert not read_whole(asked[0], frozenset({"console_sessions"}))
 
@@ -274,7 +275,7 @@ def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
     with transaction():
         copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'crowded_out' FROM console_sessions"
         for number in range(12):
-            execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
+            execute(f"INSERT INTO console_sessions ({COLUMNS}) {copied}", (f"-{number}", f"-{number}"))
         execute("ANALYZE console_sessions")
     with statements() as asked:
         sessions.begin(principal, BROWSER, NOW)
@@ -282,4 +283,74 @@ def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
     looks = [each for each in asked if "FROM console_sessions" in each.sql]
     assert len(looks) == 2
     for look in looks:
-        assert "console_sessions_open" in indexes_read(look)
+        assert {"console_sessions_open", "console_sessions_newest"} & indexes_read(look)
+
+
+# --- sessions of users without a token
+
+
+def begun(customer: Customer, once: str, now: datetime = NOW, method: SignInMethod = SignInMethod.OPENID_CONNECT) -> str:
+    return sessions.begin_for_user(customer.user_id, method, once, BROWSER, now)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_session_without_a_token_has_what_the_role_of_its_user_allows(role: Role, customer: Customer) -> None:
+    users.set_role(customer.email, role, NOW, "operator")
+    session = found(begun(customer, "state"), NOW)
+    assert (session.email, session.token_name, session.method) == (customer.email, None, SignInMethod.OPENID_CONNECT)
+    assert (session.principal.token_id, session.principal.role) == (None, role)
+    assert session.principal.abilities == ROLE_ABILITIES[role]
+    assert [each.id for each in sessions.list_live(NOW, 5, account_id=customer.account_id)] == [session.id]
+
+
+def test_a_role_in_a_project_shows_the_console_and_without_any_the_session_is_over(customer: Customer) -> None:
+    users.set_role(customer.email, None, NOW, "operator")
+    secret = begun(customer, "state")
+    assert find(secret, BROWSER, NOW) is Ended.USER_OVER
+    for grant in grants.list_all(customer.email):
+        grants.remove(grant.id, NOW, "operator")
+    accounts.grant_project(customer.email, customer.project_id, NOW, Role.TRIAGER)
+    principal = found(secret, NOW).principal
+    assert principal.projects == {customer.project_id: Role.TRIAGER}
+    assert {Ability.CONSOLE, Ability.APPROVE_EXPORTS} <= principal.abilities
+    assert Ability.MANAGE_TARGETS not in principal.abilities
+
+
+def test_what_was_used_to_sign_in_begins_no_second_session(customer: Customer) -> None:
+    begun(customer, "state")
+    with pytest.raises(Conflict):
+        begun(customer, "state")
+    assert len(sessions.list_live(NOW, 5)) == 1
+    assert "state" not in str(rows("SELECT * FROM console_sessions"))
+
+
+def test_a_disabled_user_has_no_session_and_gets_none(customer: Customer) -> None:
+    secret = begun(customer, "first")
+    users.disable(customer.email, NOW, "operator")
+    assert find(secret, BROWSER, NOW) is Ended.REVOKED
+    with pytest.raises(Conflict):
+        begun(customer, "second")
+
+
+def test_a_user_has_ten_by_each_method_at_most(customer: Customer, principal: TokenPrincipal) -> None:
+    others = [sessions.begin(principal, BROWSER, NOW), begun(customer, "link", method=SignInMethod.EMAIL_LINK)]
+    secrets = [begun(customer, f"state {number}", NOW + number * SECOND) for number in range(MAX_LIVE + 1)]
+    assert find(secrets[0], BROWSER, NOW + MINUTE) is Ended.CROWDED_OUT
+    for secret in (*others, *secrets[1:]):
+        found(secret, NOW + MINUTE)
+
+
+def test_an_id_token_is_erased_when_its_session_ends(customer: Customer) -> None:
+    secret = sessions.begin_for_user(
+        customer.user_id,
+        SignInMethod.OPENID_CONNECT,
+        "state",
+        BROWSER,
+        NOW,
+        lambda session_id: b"sealed for " + session_id.encode(),
+    )
+    session = found(secret, NOW)
+    [(sealed,)] = rows("SELECT id_token_sealed FROM console_sessions")
+    assert bytes(sealed) == f"sealed for {session.id}".encode()
+    sessions.end(session.id, Ended.SIGNED_OUT, NOW, "user:1")
+    assert rows("SELECT id_token_sealed FROM console_sessions") == [(None,)]

@@ -110,6 +110,7 @@ def test_a_token_made_to_expire_at_once_never_works(customer: Customer) -> None:
 def test_a_revoked_token_stops_with_the_next_request(customer: Customer) -> None:
     principal = tokens.principal_for(customer.token, NOW)
     assert principal is not None
+    assert principal.token_id is not None
     first = tokens.revoke(principal.token_id, NOW)
     assert tokens.principal_for(customer.token, NOW) is None
     again = tokens.revoke(principal.token_id, NOW + timedelta(days=1))

@@ -102,6 +102,7 @@ ALL_MIGRATIONS: Final = [
     "0021_alerts",
     "0022_finding_pages",
     "0023_roles",
+    "0024_sign_in",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
