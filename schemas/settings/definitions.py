@@ -20,7 +20,8 @@ from urllib.parse import quote
 from environs import Env, EnvValidationError
 from marshmallow import ValidationError
 
-from schemas.settings import alert_channels, certificates, egress
+from schemas.base.principal import Role
+from schemas.settings import alert_channels, certificates, egress, openid
 from schemas.settings import parsers as values
 from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.env_lines import NAME, line_mistakes
@@ -404,6 +405,51 @@ SETTINGS: Final = (
         shown="the first account; none in `cloud` mode",
     ),
     Setting(
+        "OIDC_ISSUER",
+        "oidc_issuer",
+        openid.issuer,
+        "",
+        "OpenID Connect issuer whose users may sign in to the console, exactly as it names itself, such as "
+        "`https://login.example.com/realms/agency`",
+        shown="none: people sign in with tokens",
+    ),
+    Setting("OIDC_CLIENT_ID", "oidc_client_id", str, "", "client id of RiskRelay at the issuer"),
+    Setting(
+        "OIDC_CLIENT_SECRET",
+        "oidc_client_secret",
+        str,
+        None,
+        "client secret of RiskRelay at the issuer; none for a public client",
+        is_secret=True,
+    ),
+    Setting("OIDC_SCOPES", "oidc_scopes", openid.scopes, "openid email profile", "scopes that are requested of the issuer"),
+    Setting("OIDC_GROUPS_CLAIM", "oidc_groups_claim", str, "groups", "claim of the issuer that lists a user's groups"),
+    Setting(
+        "OIDC_ROLES",
+        "oidc_roles",
+        openid.roles,
+        "",
+        "`GROUP=ROLE`, comma-separated: role of each group, set at every sign-in; of several the highest. Users without "
+        "such a group cannot sign in",
+        shown="none: roles stay as they are, and only existing users sign in",
+    ),
+    Setting(
+        "OIDC_ACCOUNT_ID",
+        "oidc_account_id",
+        values.whole(1),
+        None,
+        "account of the users who sign in at the issuer",
+        shown="`OPERATOR_ACCOUNT_ID`, or the first account",
+    ),
+    Setting(
+        "OIDC_TRUST_EMAIL",
+        "oidc_trusts_email",
+        values.truth,
+        "false",
+        "accept email addresses that the issuer does not call verified; only for an issuer that sets them itself",
+    ),
+    Setting("OIDC_LABEL", "oidc_label", str, "Sign in with OpenID Connect", "text of the button on the sign-in page"),
+    Setting(
         "WORKER_METRICS_BIND",
         "worker_metrics_bind",
         values.bind,
@@ -577,6 +623,15 @@ class Settings:
     retention_days: int
     console_enabled: bool
     operator_account_id: int | None
+    oidc_issuer: str
+    oidc_client_id: str
+    oidc_client_secret: str | None = field(repr=False)
+    oidc_scopes: str
+    oidc_groups_claim: str
+    oidc_roles: Mapping[str, Role]
+    oidc_account_id: int | None
+    oidc_trusts_email: bool
+    oidc_label: str
     worker_metrics_bind: str | None
     sentry_dsn: str | None = field(repr=False)
     otlp_endpoint: str | None = field(repr=False)
@@ -656,7 +711,7 @@ def load_settings(env_file: Path | None = None) -> Settings:
         env.seal()
     except EnvValidationError as invalid:
         raise InvalidSettings(_mistakes(invalid)) from None
-    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _alert_mistakes(read):
+    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _group_mistakes(read):
         raise InvalidSettings(mistakes)
     return _settings(read, env_file.parent.resolve())
 
@@ -795,11 +850,12 @@ def _pair_mistakes(certificate: str, key: str) -> dict[str, list[str]]:
     return {}
 
 
-def _alert_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return which settings a channel of alerts lacks."""
+def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return which settings a channel of alerts, or the issuer, lacks."""
     groups = (
         {"SMTP_URL": "smtp_server", "ALERT_EMAIL_TO": "alert_email_to", "ALERT_EMAIL_FROM": "alert_email_from"},
         {"ALERT_WEBHOOK_URL": "alert_webhook_url", "ALERT_WEBHOOK_SECRET": "alert_webhook_secret"},
+        {"OIDC_ISSUER": "oidc_issuer", "OIDC_CLIENT_ID": "oidc_client_id"},
     )
     mistakes: dict[str, list[str]] = {}
     for members in groups:

@@ -105,6 +105,14 @@ class PageLayout:
         begin = "&" if "?" in path else "?"
         resp.set_header("Location", self._base + path + (f"{begin}{urlencode(query)}" if query else ""))
 
+    def address(self, path: str) -> str:
+        """Return the address of a page, for the browser; `path` is relative to the console."""
+        return self._base + path
+
+    def go_on(self, req: falcon.Request, resp: falcon.Response, address: str) -> None:
+        """Respond with a page that opens another address by itself."""
+        self.render(req, resp, "continue.html", _continued(f"0; url={address}", address, "You are being redirected."))
+
     def render_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> None:
         """Respond with an error page, or redirect a page view without a session to the sign-in; `resp` has the status."""
         if isinstance(error, SignInRequired) and req.method in {"GET", "HEAD"}:
@@ -117,7 +125,7 @@ class PageLayout:
         if req.get_header("Sec-Fetch-Site") == _CROSS_SITE and not self.gate.has_cookie(req):
             # Browsers omit the SameSite cookie after a link on another site. This page reloads itself, which sends it.
             resp.status = falcon.HTTP_200
-            self.render(req, resp, "continue.html", {})
+            self.render(req, resp, "continue.html", _continued("0", "", "You followed a link from another site."))
             return
         path = safe_next(req.path.removeprefix(CONSOLE) + (f"?{req.query_string}" if req.query_string else ""))
         self.redirect(resp, "/sign-in", **({"next": path} if path else {}), **({"why": ended.value} if ended else {}))
@@ -250,6 +258,10 @@ def templates() -> Environment:
     )
     environment.filters.update(wording.FILTERS)
     return environment
+
+
+def _continued(refresh: str, address: str, reason: str) -> dict[str, str]:
+    return {"refresh": refresh, "address": address, "reason": reason}
 
 
 def _drop_empty_params(req: falcon.Request) -> None:

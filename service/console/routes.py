@@ -10,6 +10,7 @@ from schemas.settings.definitions import Settings
 from service.api.health import ReadinessChecks
 from service.console.layout import CONSOLE, Moved, PageLayout
 from service.console.navigation import LiveCounts, Navigation
+from service.console.openid_connect import OpenIdConnect
 from service.console.pages.alerts import AcknowledgeAlert, AlertsPage
 from service.console.pages.audit import AuditPage
 from service.console.pages.compliance import CompliancePage
@@ -18,6 +19,7 @@ from service.console.pages.exports import ExportsPage
 from service.console.pages.finding_trends import FindingTrendsPage
 from service.console.pages.findings import FindingPage, FindingReport, FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
+from service.console.pages.openid_sign_in import BeginOpenIdSignIn, FinishOpenIdSignIn
 from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
 from service.console.pages.recoveries import CancelRecovery, Recover, RecoveriesPage, RecoveryPage
@@ -63,11 +65,14 @@ class Console:
         checks = ReadinessChecks(wake_ups, vault, settings.data_dir)
         navigation = Navigation(checks)
         self._layout = layout = PageLayout(SessionGate(settings, limits), navigation)
+        openid = OpenIdConnect(settings, vault, layout.gate.console_url) if settings.oidc_issuer else None
+        sign_in = SignIn(layout, openid.label if openid else None)
         exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
         self.resources: tuple[Any, ...] = (
             StaticFiles(),
-            SignIn(layout),
-            SignOut(layout),
+            sign_in,
+            *([BeginOpenIdSignIn(sign_in, layout, openid), FinishOpenIdSignIn(sign_in, layout, openid)] if openid else []),
+            SignOut(layout, openid),
             Moved("", "/inbox", layout),
             Moved("/", "/inbox", layout),
             InboxPage(layout, settings.artifacts_base_url),

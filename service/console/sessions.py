@@ -15,16 +15,16 @@ of their own.
 import base64
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, Session
+from schemas.base.console_session import Ended, Session, SignInMethod
 from schemas.base.errors import (
     Forbidden,
     NotFound,
@@ -47,6 +47,8 @@ from storage.db import engine
 
 #: The name of the session cookie over http; over https it has the prefix.
 COOKIE: Final = "riskrelay_session"
+#: The name of the cookie of a sign-in that is under way.
+SIGN_IN_COOKIE: Final = "riskrelay_sign_in"
 #: Browsers accept the prefix only over https, without a domain, and for the path /.
 COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
@@ -115,7 +117,9 @@ class SessionGate:
         self.root = base.path.rstrip("/")
         # The name has the path prefix: with the path /, other installations on the same host get the cookie too.
         suffix = self.root.replace("/", "-")
+        self.console_url = f"{settings.public_base_url}/console"
         self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self._is_secure else COOKIE
+        self._sign_in_cookie = self._cookie.replace(COOKIE, SIGN_IN_COOKIE)
         self._cookie_path = "/" if self._is_secure else f"{self.root}/console"
         self._limits = limits
         self._operator_account_id = settings.operator_account_id
@@ -197,6 +201,38 @@ class SessionGate:
         self._end_sessions(req)
         self._set_cookie(resp, sessions.begin(principal, _browser(req), utc_now()))
 
+    def begin_for_user(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        user_id: int,
+        method: SignInMethod,
+        once: str,
+        seal_id_token: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """Set the cookie of a new session for a user without a token; ends the browser's previous session.
+
+        Raises Conflict for a second use of `once` and for a disabled user, RateLimited.
+        """
+        self._limits.require_still_unblocked(req)
+        secret = sessions.begin_for_user(user_id, method, once, _browser(req), utc_now(), seal_id_token)
+        self._end_sessions(req)
+        self._set_cookie(resp, secret)
+
+    def count_failure(self, req: falcon.Request, reason: str) -> None:
+        """Count a failed sign-in of the request's address. Raises RateLimited over the limit."""
+        self._log_rejection(req, reason)
+        self._limits.count_failure(req)
+
+    def keep_sign_in(self, resp: falcon.Response, kept: str) -> None:
+        """Set the cookie of a sign-in that goes on elsewhere, or delete it if `kept` is empty."""
+        # Lax, because the browser returns from another site.
+        self._set_cookie(resp, kept, self._sign_in_cookie, "Lax")
+
+    def kept_sign_in(self, req: falcon.Request) -> str:
+        """Return the cookie of a sign-in that went on elsewhere, or ""."""
+        return next(iter(req.get_cookie_values(self._sign_in_cookie) or [""]))
+
     def sign_out(self, req: falcon.Request, resp: falcon.Response) -> None:
         """End every session that the browser sent, and delete the cookie."""
         self._end_sessions(req)
@@ -251,14 +287,16 @@ class SessionGate:
             if isinstance(found, Session):
                 sessions.end(found.id, Ended.SIGNED_OUT, utc_now(), found.principal.key)
 
-    def _set_cookie(self, resp: falcon.Response, secret: str) -> None:
-        """Set the session cookie, or delete it if `secret` is empty."""
+    def _set_cookie(
+        self, resp: falcon.Response, secret: str, name: str | None = None, same_site: Literal["Strict", "Lax"] = "Strict"
+    ) -> None:
+        """Set the session cookie, or that with the `name`; delete it if `secret` is empty."""
         resp.set_cookie(
-            self._cookie,
+            name or self._cookie,
             secret,
             expires=None if secret else _EXPIRED,
             http_only=True,
-            same_site="Strict",
+            same_site=same_site,
             secure=self._is_secure,
             path=self._cookie_path,
         )

@@ -128,6 +128,12 @@ def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[
     return [(secret, known.get(secret, Ended.UNKNOWN)) for secret in cookies]
 
 
+def sealed_id_token(session_id: str) -> bytes | None:
+    """Return the encrypted ID token of a session that has not ended, if it has one."""
+    found = tuples(ConsoleSessionRow.select(ConsoleSessionRow.id_token_sealed).where(ConsoleSessionRow.id == session_id))
+    return found[0][0] if found else None
+
+
 def list_live(
     now: datetime,
     limit: int,

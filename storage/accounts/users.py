@@ -13,7 +13,15 @@ from storage.accounts import sessions, tokens
 from storage.accounts.accounts import User, get_user, user_by_email
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
-from storage.db.models import ApprovalRuleRow, ConsoleSessionRow, GrantRow, IdempotencyKeyRow, TokenRow, UserRow
+from storage.db.models import (
+    ApprovalRuleRow,
+    ConsoleSessionRow,
+    GrantRow,
+    IdempotencyKeyRow,
+    TokenRow,
+    UserIdentityRow,
+    UserRow,
+)
 from storage.db.queries import tuples
 
 
@@ -61,6 +69,7 @@ def remove(email: str, now: datetime, actor: str) -> User:
         tokens.revoke_where(TokenRow.user == user.id, now, actor)
         TokenRow.update(name="").where(TokenRow.user == user.id).execute()
         GrantRow.delete().where(GrantRow.user == user.id).execute()
+        UserIdentityRow.delete().where(UserIdentityRow.user == user.id).execute()
         IdempotencyKeyRow.delete().where(IdempotencyKeyRow.principal == f"user:{user.id}").execute()
         append(now, actor, "remove_user", f"user:{user.id}")
         return get_user(user.id)

@@ -76,6 +76,19 @@ class UserRow(BaseModel):
     removed_at = MomentField(null=True)
 
 
+class UserIdentityRow(BaseModel):
+    """A user as an issuer of sign-ins knows them."""
+
+    issuer = TextField()
+    subject = TextField()
+    user = ForeignKeyField(UserRow)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "user_identities"
+        primary_key = CompositeKey("issuer", "subject")
+
+
 class ProjectRow(BaseModel):
     """A website of an account; findings are unique within it."""
 
@@ -820,6 +833,7 @@ class AlertMessageRow(BaseModel):
 ALL: tuple[type[BaseModel], ...] = (
     AccountRow,
     UserRow,
+    UserIdentityRow,
     ProjectRow,
     ReportRow,
     GrantRow,

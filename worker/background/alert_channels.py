@@ -12,8 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
-
+from runtime.tls_context import client_context
 from schemas.alerts import messages
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import without_secret
@@ -90,7 +89,7 @@ class AlertSender:
 
 def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtplib.SMTP:
     """Return a connection with TLS, or without it to this host. Raises SMTPException, OSError."""
-    context = _tls_context(authorities)
+    context = client_context(authorities)
     if server.is_tls:
         return smtplib.SMTP_SSL(server.host, server.port, _LOCAL_NAME, timeout=timeout_s, context=context)
     smtp = smtplib.SMTP(server.host, server.port, _LOCAL_NAME, timeout=timeout_s)
@@ -101,16 +100,6 @@ def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtpli
         smtp.close()
         raise
     return smtp
-
-
-def _tls_context(authorities: str) -> ssl.SSLContext:
-    # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
-    if authorities:
-        context.load_verify_locations(cadata=authorities)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 def _smtp_failure(failed: Exception) -> str:

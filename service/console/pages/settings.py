@@ -175,6 +175,10 @@ def _smtp(settings: Settings) -> str:
     return f"host {server.host}, port {server.port}" + (", with a password" if server.password else "")
 
 
+def _oidc_roles(settings: Settings) -> str:
+    return ", ".join(f"{group}={role}" for group, role in settings.oidc_roles.items()) or NOT_SET
+
+
 def _target_ca(settings: Settings) -> str:
     count = count_certificates(settings.target_ca)
     return f"{count} {'certificate' if count == 1 else 'certificates'}" if count else NOT_SET
@@ -193,6 +197,7 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "EGRESS_PROXY_URL": _egress_proxy,
     "SMTP_URL": _smtp,
     "ALERTS": lambda settings: "all" if settings.alert_kinds == frozenset(AlertKind) else plain(settings.alert_kinds),
+    "OIDC_ROLES": _oidc_roles,
     "TARGET_CA": _target_ca,
     "TARGET_CLIENT_CERT": _client_certificate,
     "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),

@@ -4,11 +4,14 @@ from typing import Final
 
 import falcon
 
-from schemas.base.console_session import Ended
-from schemas.base.errors import Forbidden
+from schemas.base.console_session import Ended, SignInMethod
+from schemas.base.errors import Forbidden, RiskRelayError
 from schemas.settings.definitions import RouteFamily
 from service.console.layout import CONSOLE, SIGN_IN, PageLayout, safe_next
+from service.console.openid_connect import OpenIdConnect
 from service.console.sessions import SignInRequired, TokenRejected
+from service.http.error_responses import STATUS
+from storage.accounts import sessions
 
 #: Messages for users whose session has ended.
 _ENDED: Final = {
@@ -31,8 +34,9 @@ class SignIn:
     path = SIGN_IN
     family = RouteFamily.CONSOLE
 
-    def __init__(self, layout: PageLayout) -> None:
+    def __init__(self, layout: PageLayout, openid_label: str | None) -> None:
         self._layout = layout
+        self._openid_label = openid_label
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
@@ -49,13 +53,19 @@ class SignIn:
         try:
             self._layout.gate.sign_in(req, resp, form.get("token", ""))
         except (TokenRejected, Forbidden) as rejected:
-            resp.status = falcon.HTTP_401 if isinstance(rejected, TokenRejected) else falcon.HTTP_403
-            self._render(req, resp, rejected.message, next_path)
+            self.refuse(req, resp, rejected, next_path)
             return
         self._layout.redirect(resp, next_path)
 
+    def refuse(self, req: falcon.Request, resp: falcon.Response, refused: RiskRelayError, next_path: str) -> None:
+        """Show the form with the reason why a sign-in was refused."""
+        resp.status = falcon.code_to_http_status(STATUS[refused.code])
+        self._render(req, resp, refused.message, next_path)
+
     def _render(self, req: falcon.Request, resp: falcon.Response, message: str | None, next_path: str) -> None:
-        self._layout.render(req, resp, "sign_in.html", {"message": message, "next": next_path})
+        self._layout.render(
+            req, resp, "sign_in.html", {"message": message, "next": next_path, "openid_label": self._openid_label}
+        )
 
 
 class SignOut:
@@ -64,11 +74,12 @@ class SignOut:
     path = f"{CONSOLE}/sign-out"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, layout: PageLayout) -> None:
+    def __init__(self, layout: PageLayout, openid: OpenIdConnect | None) -> None:
         self._layout = layout
+        self._openid = openid
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """End the session; without one, respond in the same way."""
+        """End the session, then the one at the issuer if that has a page for it; without a session, respond as with one."""
         gate = self._layout.gate
         try:
             # Not counted: a user over the rate limit, perhaps because the cookie was stolen, must be able to sign out.
@@ -77,5 +88,13 @@ class SignOut:
         except SignInRequired:
             pass
         else:
+            session = user.session
+            sealed = sessions.sealed_id_token(session.id)
             gate.sign_out(req, resp)
+            if self._openid is not None and session.method is SignInMethod.OPENID_CONNECT:
+                url = self._openid.sign_out_url(session.id, sealed)
+                if url is not None:
+                    # Not a redirect: our form-action allows forms to lead to our own pages only.
+                    self._layout.go_on(req, resp, url)
+                    return
         self._layout.redirect(resp, "/sign-in", done="signed_out")

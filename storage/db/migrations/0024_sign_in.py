@@ -1,4 +1,4 @@
-"""Console sessions of users who signed in without a token.
+"""Users as issuers of sign-ins know them, and console sessions of users who signed in without a token.
 
 A session has either a token or a user, so that an older version, which knows only tokens, can go on during an update.
 """
@@ -43,6 +43,14 @@ CREATE INDEX console_sessions_open ON console_sessions (token_id, id) WHERE ende
 CREATE INDEX console_sessions_seen ON console_sessions (seen_at);
 """
 TABLES = """
+CREATE TABLE user_identities (
+    issuer TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    user_id INTEGER NOT NULL REFERENCES users (id),
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (issuer, subject)
+);
+CREATE INDEX user_identities_user ON user_identities (user_id);
 -- Lists read open sessions, the newest first, with or without a token.
 CREATE INDEX console_sessions_newest ON console_sessions (id) WHERE ended_at IS NULL;
 CREATE INDEX console_sessions_user ON console_sessions (user_id, method, id);

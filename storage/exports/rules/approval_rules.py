@@ -14,7 +14,7 @@ from peewee import JOIN, SQL, fn
 
 from schemas.base.errors import FieldProblem, NotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.principal import Ability, Role, TokenKind, effective_abilities
 from schemas.targets.approval import ApprovalState
 from schemas.triage.approval_rules import (
     MAX_EXAMPLES,
@@ -38,7 +38,17 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first, record_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import compare_and_swap
-from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow, TargetRow, TokenRow, UserRow
+from storage.db.models import (
+    ApprovalRuleRow,
+    ExportRow,
+    FindingRow,
+    GrantRow,
+    ProjectRow,
+    TargetRow,
+    TokenRow,
+    UserIdentityRow,
+    UserRow,
+)
 from storage.db.queries import for_update, tuples
 from storage.exports.transitions_sql import lock_targets
 
@@ -88,9 +98,10 @@ def needed_abilities(action: RuleAction) -> frozenset[Ability]:
 
 
 def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]]:
-    """Return the abilities of the live API tokens of users who are not disabled; any token of a user counts.
+    """Return the abilities of the live API tokens of users who are not disabled, as far as their roles allow them.
 
-    A disabled user is left out, and so is one of another account's id; a user without a token has none.
+    Any token of a user counts. A user who signs in without a token has all that the role allows. A disabled user is left
+    out; one without either has none.
     """
     is_live = (
         (TokenRow.user == UserRow.id)
@@ -98,10 +109,20 @@ def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]
         & TokenRow.revoked_at.is_null()
         & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
     )
+    wanted = list(user_ids)
+    has_identity = fn.EXISTS(UserIdentityRow.select(SQL("1")).where(UserIdentityRow.user == UserRow.id))
+    query = UserRow.select(UserRow.id, UserRow.role, has_identity, TokenRow.abilities)
+    query = query.join(TokenRow, JOIN.LEFT_OUTER, on=is_live)
+    found = tuples(query.where(UserRow.id.in_(wanted), UserRow.disabled_at.is_null()))
+    in_projects: dict[int, set[Role]] = {}
+    granted = GrantRow.select(GrantRow.user, GrantRow.role).where(GrantRow.user.in_(wanted), GrantRow.role.is_null(False))
+    for user_id, role in tuples(granted) if any(role is None for _, role, _, _ in found) else ():
+        in_projects.setdefault(user_id, set()).add(role)
     held: dict[int, set[str]] = {}
-    query = UserRow.select(UserRow.id, TokenRow.abilities).join(TokenRow, JOIN.LEFT_OUTER, on=is_live)
-    for user_id, abilities in tuples(query.where(UserRow.id.in_(list(user_ids)), UserRow.disabled_at.is_null())):
-        held.setdefault(user_id, set()).update(abilities or ())
+    for user_id, role, is_linked, abilities in found:
+        own = frozenset(Ability) if is_linked else frozenset(abilities or ())
+        allowed = effective_abilities(own, role, frozenset(in_projects.get(user_id, ())))
+        held.setdefault(user_id, set()).update(allowed)
     return held
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from schemas.base.principal import Role
 from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.definitions import (
     MAX_SOCKET_PATH_BYTES,
@@ -110,6 +111,15 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "retention_days": 90,
         "console_enabled": True,
         "operator_account_id": None,
+        "oidc_issuer": "",
+        "oidc_client_id": "",
+        "oidc_client_secret": None,
+        "oidc_scopes": "openid email profile",
+        "oidc_groups_claim": "groups",
+        "oidc_roles": {},
+        "oidc_account_id": None,
+        "oidc_trusts_email": False,
+        "oidc_label": "Sign in with OpenID Connect",
         "worker_metrics_bind": None,
         "sentry_dsn": None,
         "otlp_endpoint": None,
@@ -134,6 +144,13 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
     ("name", "value", "field", "expected"),
     [
         ("DEPLOYMENT_MODE", "webhook-only", "deployment_mode", DeploymentMode.WEBHOOK_ONLY),
+        (
+            "OIDC_ROLES",
+            " admins = owner, cn=triage=triager ,",
+            "oidc_roles",
+            {"admins": Role.OWNER, "cn=triage": Role.TRIAGER},
+        ),
+        ("OIDC_SCOPES", "openid  groups", "oidc_scopes", "openid groups"),
         ("EXTRA_ROUTE_FAMILIES", " email , scanner", "extra_route_families", {RouteFamily.EMAIL, RouteFamily.SCANNER}),
         ("DATABASE_URL", "postgres://u@h/d", "database_url", "postgres://u@h/d"),
         ("DATABASE_URL", "postgresql:///d?host=/run/postgresql", "database_url", "postgresql:///d?host=/run/postgresql"),
@@ -288,6 +305,15 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("ALERT_WEBHOOK_URL", "https://alerts.example.com/#hunter2"),
         ("ALERT_WEBHOOK_SECRET", "hunter2"),
         ("BACKUP_ALERT_DAYS", "0"),
+        ("OIDC_ISSUER", "http://login.example.com/hunter2"),
+        ("OIDC_ISSUER", "https://user:hunter2@login.example.com"),
+        ("OIDC_ISSUER", "https://login.example.com/?hunter2"),
+        ("OIDC_ISSUER", "https://login.example.com:99999"),
+        ("OIDC_SCOPES", "email hunter2"),
+        ("OIDC_ROLES", "hunter2"),
+        ("OIDC_ROLES", "team=hunter2"),
+        ("OIDC_ROLES", "=owner"),
+        ("OIDC_ROLES", "team=owner,team=viewer"),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
     ],
@@ -338,9 +364,13 @@ def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
         ({"ALERT_EMAIL_TO": "ops@example.com"}, {"SMTP_URL", "ALERT_EMAIL_FROM"}),
         ({"ALERT_WEBHOOK_URL": "https://alerts.example.com/"}, {"ALERT_WEBHOOK_SECRET"}),
         ({"ALERT_WEBHOOK_SECRET": "s3cret!!"}, {"ALERT_WEBHOOK_URL"}),
+        ({"OIDC_ISSUER": "https://login.example.com/"}, {"OIDC_CLIENT_ID"}),
+        ({"OIDC_CLIENT_ID": "riskrelay"}, {"OIDC_ISSUER"}),
     ],
 )
-def test_a_channel_of_alerts_needs_all_of_its_settings(load: Load, given: dict[str, str], missing: set[str]) -> None:
+def test_a_channel_of_alerts_or_the_issuer_needs_all_of_its_settings(
+    load: Load, given: dict[str, str], missing: set[str]
+) -> None:
     with pytest.raises(InvalidSettings) as refused:
         load(given)
     assert set(refused.value.mistakes) == missing

@@ -59,6 +59,8 @@ pytestmark = on_sqlite
 OPEN: Final = {
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
+    ("GET", "/sign-in/openid-connect"),
+    ("GET", "/sign-in/callback"),
     ("POST", "/sign-out"),
     ("GET", ""),
     ("GET", "/"),
@@ -203,6 +205,7 @@ def make_finding(customer: Customer) -> str:
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
+    unlimited |= {"OIDC_ISSUER": "https://issuer.example", "OIDC_CLIENT_ID": "riskrelay"}
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), resolver))
     execute("UPDATE projects SET id = ? WHERE id = ?", (PROJECT_ID, make_project(customer, is_granted=False)))

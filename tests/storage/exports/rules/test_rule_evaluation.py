@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.principal import Ability, Role, TokenKind
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import ExportStatus
@@ -16,8 +16,9 @@ from schemas.exports.ticket import Source, Ticket, digest
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleChange, RuleMatch, StoppedReason
 from schemas.url_policy.policy import TargetPolicy
-from storage.accounts import audit_log, tokens, users
+from storage.accounts import accounts, audit_log, identities, tokens, users
 from storage.accounts.account_limits import AccountLimits, Limited
+from storage.accounts.identities import Identity
 from storage.db.engine import connection, execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.exports.rows import Draft
@@ -33,6 +34,7 @@ from tests.support.factories import (
     in_s,
     make_colleague,
     make_customer,
+    make_project,
     make_rule,
     make_target,
 )
@@ -349,6 +351,25 @@ def test_a_rule_stops_when_its_author_lost_the_ability(customer: Customer, targe
     assert export.ticket["labels"] == ["website-risk", "x"]
     shown = approval_rules.get(labels.id, None, in_s(65))
     assert (shown.enabled, shown.stopped_reason) == (False, StoppedReason.AUTHOR_LOST_ABILITY)
+
+
+def test_a_rule_goes_as_far_as_the_role_of_its_author_who_signs_in_without_a_token(
+    customer: Customer, target: Target
+) -> None:
+    rule = make_rule(customer, approving(target))
+    identities.sign_in(Identity("https://issuer.example", "1", customer.email, None), customer.account_id, in_s(1))
+    tokens.revoke_all(customer.email, in_s(2))
+    assert approval_rules.get(rule.id, None, in_s(3)).stopped_reason is None
+    users.set_role(customer.email, Role.TRIAGER, in_s(4), "operator")
+    assert approval_rules.get(rule.id, None, in_s(5)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
+
+
+def test_a_token_of_an_author_counts_no_more_than_the_role(customer: Customer, target: Target) -> None:
+    rule = make_rule(customer, approving(target))
+    users.set_role(customer.email, None, in_s(1), "operator")
+    assert approval_rules.get(rule.id, None, in_s(2)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
+    accounts.grant_project(customer.email, make_project(customer, is_granted=False), in_s(3), Role.MANAGER)
+    assert approval_rules.get(rule.id, None, in_s(4)).stopped_reason is None
 
 
 def test_a_rule_stops_when_its_target_is_removed(customer: Customer, target: Target) -> None:

@@ -1,0 +1,95 @@
+"""One request to the operator's issuer within a deadline: no redirect, no proxy, a bounded JSON body.
+
+The issuer is named by the operator, so its address is not checked; clients have no influence on the URL.
+"""
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Event, Timer
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from schemas.base.strict_json import MalformedJson, parse
+from schemas.version import USER_AGENT
+
+#: A person waits for each of these requests: a sign-in takes up to three.
+DEADLINE_S: Final = 3.0
+#: Far above the keys of the largest issuers.
+MAX_BODY_BYTES: Final = 256 * 1024
+
+_OK: Final = 200
+
+
+class IssuerUnavailable(Exception):
+    """The issuer did not answer as it must; `reason` is a word for the log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def fetch_json(
+    url: str, tls: ssl.SSLContext, form: Mapping[str, str] | None = None, authorization: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON object that a GET returns, or a POST of `form`. Raises IssuerUnavailable."""
+    parts = urlsplit(url)
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    if form is not None:
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    connection = _connection(parts.scheme, parts.hostname or "", parts.port, tls)
+    is_late = Event()
+    try:
+        connection.connect()
+        timer = Timer(DEADLINE_S, _cut, (connection.sock, is_late))
+        timer.daemon = True
+        timer.start()
+        try:
+            connection.request("GET" if form is None else "POST", path, urlencode(form) if form else None, headers)
+            response = connection.getresponse()
+            body = response.read(MAX_BODY_BYTES + 1)
+        finally:
+            timer.cancel()
+    except (OSError, HTTPException, ValueError) as failed:
+        raise IssuerUnavailable("late" if is_late.is_set() else type(failed).__name__) from None
+    finally:
+        connection.close()
+    # A body without a length ends where the connection was cut.
+    if is_late.is_set():
+        raise IssuerUnavailable("late")
+    if response.status != _OK:
+        raise IssuerUnavailable(f"status_{response.status}")
+    if len(body) > MAX_BODY_BYTES:
+        raise IssuerUnavailable("too_large")
+    if response.length:
+        raise IssuerUnavailable("cut_off")
+    return _object(body)
+
+
+def _connection(scheme: str, host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnection:
+    if scheme == "https":
+        return HTTPSConnection(host, port, timeout=DEADLINE_S, context=tls)
+    return HTTPConnection(host, port, timeout=DEADLINE_S)
+
+
+def _cut(connected: socket.socket, is_late: Event) -> None:
+    """End a connection whose server sends a byte now and then, which no time-out of a single read ends."""
+    is_late.set()
+    with suppress(OSError):
+        # Not the method of a TLS socket, which would drop what another thread reads from.
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = parse(body)
+    except MalformedJson:
+        raise IssuerUnavailable("not_json") from None
+    if not isinstance(found, dict):
+        raise IssuerUnavailable("not_json")
+    return found

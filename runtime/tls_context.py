@@ -1,0 +1,16 @@
+"""The TLS settings of connections to servers of the operator: the mail server, the issuer of sign-ins."""
+
+import ssl
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+
+def client_context(authorities: str) -> ssl.SSLContext:
+    """Return a context that verifies servers by the usual authorities and by `authorities` in PEM."""
+    # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
+    if authorities:
+        context.load_verify_locations(cadata=authorities)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,51 @@
+"""Parsers of the settings of sign-ins with OpenID Connect."""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from marshmallow import ValidationError
+
+from schemas.base.principal import Role
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def issuer(value: str) -> str:
+    """Return the issuer's URL unchanged, or an empty value: https, or http on this machine, without a query."""
+    if not value:
+        return value
+    try:
+        parts = urlsplit(value)
+        is_whole = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        is_whole = False
+    is_plain = value.isascii() and value.isprintable() and not {*" ?#"} & {*value}
+    if not (is_whole and is_plain and _is_secure(value)):
+        raise ValidationError(
+            "Use the https URL of the issuer as its /.well-known/openid-configuration names it, without query and fragment; "
+            "http only on this machine."
+        )
+    return value
+
+
+def scopes(value: str) -> str:
+    """Return the scopes separated by single spaces; `openid` is one of them."""
+    names = value.split()
+    if "openid" not in names:
+        raise ValidationError("Use scopes separated by spaces; openid must be one of them.")
+    return " ".join(names)
+
+
+def roles(value: str) -> Mapping[str, Role]:
+    """Return the role of each group; a group's name may have any character but a comma."""
+    pairs = [each.strip().rpartition("=") for each in value.split(",") if each.strip()]
+    names = [group.strip() for group, _, _ in pairs]
+    if len({*names}) < len(names) or not all(names) or not all(role.strip() in {*Role} for _, _, role in pairs):
+        raise ValidationError(f"Use GROUP=ROLE, comma-separated, each group once; roles are: {', '.join(Role)}.")
+    return {name: Role(role.strip()) for name, (_, _, role) in zip(names, pairs, strict=True)}
+
+
+def _is_secure(value: str) -> bool:
+    parts = urlsplit(value)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)

@@ -1,0 +1,79 @@
+"""Persons of other systems who are users: each is known by its issuer and its subject there.
+
+The first sign-in of a person links them to the user of the account with the same verified address, or creates that user. A
+role that the issuer's groups give is set at every sign-in.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from peewee import IntegrityError
+
+from schemas.base.email_address import is_email_address
+from schemas.base.errors import Conflict, Forbidden
+from schemas.base.principal import Role
+from storage.accounts import users
+from storage.accounts.accounts import User, add_user, get_user
+from storage.accounts.audit_log import append
+from storage.db.columns import columns, read
+from storage.db.engine import transaction
+from storage.db.models import UserIdentityRow, UserRow
+from storage.db.queries import tuples
+
+#: The actor of what a sign-in changes.
+ACTOR: Final = "openid_connect"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person as an issuer describes them; `email` is None unless it is verified, `role` unless groups decide it."""
+
+    issuer: str
+    subject: str
+    email: str | None
+    role: Role | None
+
+
+def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
+    """Return the user whom a person is, linked or created if this is the first sign-in, with the role of the identity.
+
+    Raises Forbidden for a person who is no user, Conflict if two first sign-ins run at once.
+    """
+    try:
+        with transaction():
+            user = _linked(identity) or _link(identity, account_id, now)
+            if user.disabled_at is not None:
+                raise Forbidden("This user is disabled.")
+            return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
+    except IntegrityError:
+        raise Conflict("Another sign-in of the same person runs. Sign in again.") from None
+
+
+def _linked(identity: Identity) -> User | None:
+    own = (UserIdentityRow.issuer == identity.issuer) & (UserIdentityRow.subject == identity.subject)
+    found = tuples(UserIdentityRow.select(UserIdentityRow.user).where(own))
+    return get_user(found[0][0]) if found else None
+
+
+def _link(identity: Identity, account_id: int, now: datetime) -> User:
+    email = identity.email
+    if email is None or not is_email_address(email):
+        raise Forbidden("The issuer names no verified email address of yours, so no user can be found or created.")
+    # Addresses are stored as they were typed; issuers often send them in lower case.
+    named = read(User, UserRow.select(*columns(User, UserRow)).where(UserRow.email.in_({email, email.lower()})))
+    user = next(iter(sorted(named, key=lambda each: each.email != email)), None)
+    if user is None:
+        if identity.role is None:
+            raise Forbidden("There is no user with your email address. Ask the operator to add you.")
+        user = add_user(email, account_id, now, identity.role)
+        append(now, ACTOR, "add_user", f"user:{user.id}", identity.role.value)
+    elif user.account_id != account_id:
+        raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
+    _store(user, identity.issuer, identity.subject, now)
+    return user
+
+
+def _store(user: User, issuer: str, subject: str, now: datetime) -> None:
+    UserIdentityRow.insert(issuer=issuer, subject=subject, user=user.id, created_at=now).execute()
+    append(now, f"user:{user.id}", "link_identity", f"user:{user.id}")
