@@ -109,6 +109,13 @@ def database_clock() -> Iterator[CheckResult]:
         yield check_clock(skew_s, "the database")
 
 
+def lock_timeout() -> Iterator[CheckResult]:
+    """Check that PgBouncer, which passes on no time-out of a session, has not left statements without one."""
+    if store_health.waits_forever():
+        fix = "ALTER ROLE … SET lock_timeout = '5s', as docs/scaling.md says"
+        yield warning("lock timeout", "Statements wait for locks without a limit.", fix)
+
+
 def check_clock(skew_s: float, whose: str) -> CheckResult:
     """Return whether a clock skew of `skew_s` seconds is tolerable."""
     message = f"This machine's clock and that of {whose} differ by {abs(skew_s):.1f} s."

@@ -270,6 +270,28 @@ def server_version() -> str:
     return f"{'SQLite' if is_sqlite() else 'PostgreSQL'} {number}"
 
 
+def is_pooled() -> bool:
+    """Return whether a pooler such as PgBouncer is between the caller's connection and PostgreSQL."""
+    return not is_sqlite() and database.connection().prepare_threshold is None
+
+
+@contextmanager
+def second_connection() -> Iterator[Callable[..., Any]]:
+    """Hold another connection to PostgreSQL beside the caller's; yields what runs a statement on it."""
+    opened = database.obj
+    with _in_our_words:
+        driver = opened._connect()
+
+    def run(sql: str, *parameters: Any) -> Any:
+        with _in_our_words:
+            return driver.execute(sql, parameters)
+
+    try:
+        yield run
+    finally:
+        opened._close(driver)
+
+
 def is_deadlock(failed: peewee.OperationalError) -> bool:
     """Return whether PostgreSQL ended a transaction because of a deadlock."""
     return isinstance(failed.__cause__ or failed.__context__, psycopg.errors.DeadlockDetected)
@@ -412,11 +434,19 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
 
 
 class _Adapter(peewee.Psycopg3Adapter):
-    """Connects by the connection class in its parameters."""
+    """Connects by the connection class in its parameters; prepares no statements where a pooler is in between.
+
+    PgBouncer may run each transaction in another session, which does not know what an earlier one prepared. It makes up the
+    process id that it reports.
+    """
 
     def connect(self, db: Any, **params: Any) -> Any:
         driver: Driver = params.pop("driver")
-        return driver.connect(db.database, **params)
+        connected = driver.connect(db.database, autocommit=True, **params)
+        [process_id] = connected.execute("SELECT pg_backend_pid()").fetchone() or [None]
+        if process_id != connected.info.backend_pid:
+            connected.prepare_threshold = None
+        return connected
 
 
 def _postgresql(url: str, lock_wait_s: float, driver: Driver) -> Database:

@@ -1,6 +1,6 @@
 """Locks: work that one process does at a time, over all processes: a file beside SQLite's, an advisory lock on PostgreSQL.
 
-Both end with the process or the connection that holds them, however that ends.
+Both end with the process or the connection that holds them, however that ends. PostgreSQL's takes a connection of its own.
 """
 
 import fcntl
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from peewee import Function, OperationalError, Select, fn
+from peewee import OperationalError
 
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import database, is_sqlite, second_connection
 
 #: Between two tries to get a lock that may be free at any moment.
 _TRY_AGAIN_S: Final = 0.05
@@ -88,19 +88,20 @@ def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
 
 @contextmanager
 def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
-    if wait:
-        # The present holder may take longer than a request would wait for a lock.
-        database.execute_sql("SET lock_timeout = 0")
-        _call(fn.pg_advisory_lock(lock.value))
-    elif not _call(fn.pg_try_advisory_lock(lock.value)):
-        raise LockBusy
-    try:
-        yield
-    finally:
-        _call(fn.pg_advisory_unlock(lock.value))
-        if wait:
-            database.execute_sql("RESET lock_timeout")
+    """Hold the lock in a transaction of its own: in PgBouncer's mode `transaction`, no session stays with a connection.
 
-
-def _call(function: Function) -> Any:
-    return Select(columns=[function]).bind(database).scalar()
+    That transaction has no snapshot: however long it is idle, it keeps no row from being vacuumed.
+    """
+    with second_connection() as run:
+        run("BEGIN")
+        try:
+            run("SET LOCAL idle_in_transaction_session_timeout = 0")
+            if wait:
+                # The present holder may take longer than a request would wait for a lock.
+                run("SET LOCAL lock_timeout = 0")
+                run("SELECT pg_advisory_xact_lock(%s)", lock.value)
+            elif not run("SELECT pg_try_advisory_xact_lock(%s)", lock.value).fetchone()[0]:
+                raise LockBusy
+            yield
+        finally:
+            run("ROLLBACK")

@@ -20,7 +20,7 @@ from typing import IO, Final
 from peewee import Select, fn
 from psycopg import conninfo
 
-from storage.db.engine import database
+from storage.db.engine import database, is_pooled
 from storage.db.models import ALL
 from storage.db.schema_version import HISTORY
 
@@ -145,6 +145,10 @@ def _running(
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Run a program of PostgreSQL; yields it with its standard error. It is killed at the end of the block."""
     program, *words = command
+    if url is not None and is_pooled():
+        # What they set for their session would stay in one that the pooler gives to others.
+        fix = "run the command again with PostgreSQL's own address in DATABASE_URL."
+        raise DumpFailed(f"{program} cannot run through PgBouncer; {fix}")
     with tempfile.TemporaryFile() as complaint:
         process = subprocess.Popen(
             [str(_folder() / program), *words],

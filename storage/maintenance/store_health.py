@@ -72,6 +72,11 @@ def skew_s() -> float | None:
     return _ahead(datetime.fromtimestamp(float(there), UTC), before, utc_now())
 
 
+def waits_forever() -> bool:
+    """Return whether PostgreSQL's statements wait for locks without a limit: a pooler passes on none of ours."""
+    return not is_sqlite() and Select((), (fn.current_setting("lock_timeout"),)).bind(database).scalar() == "0"
+
+
 def redis_state(client: Redis) -> RedisState | str:
     """Return the state of Redis, or the kind of error that it answers with."""
     try:

@@ -250,7 +250,7 @@ class PostgresServer(Server):
 
     def __init__(self) -> None:
         found = find_postgres()
-        super().__init__(_unprivileged_owner())
+        super().__init__(unprivileged_owner())
         self.binaries = _reachable(found, self.folder, self.owner)
         self.port = free_port()
         self._databases = 0
@@ -353,7 +353,7 @@ def _version_of_debian_folder(folder: Path) -> float:
         return 0.0
 
 
-def _unprivileged_owner() -> tuple[int, int]:
+def unprivileged_owner() -> tuple[int, int]:
     """Name a user and group that PostgreSQL accepts: ourselves, or nobody where we are root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
