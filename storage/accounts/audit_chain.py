@@ -32,7 +32,7 @@ def extend(limit: int = BATCH) -> int:
         for entry in entries:
             position += 1
             previous = line_of(entry, position, previous)["hash"]
-            places.append((entry.id, position, bytes.fromhex(previous)))
+            places.append((entry.id, entry.at, position, bytes.fromhex(previous)))
         audit_log_sql.write_places(places)
     return len(entries)
 

@@ -24,11 +24,12 @@ _COLUMNS: Final = select_list(ChainEntry, {"e": AuditEntryRow})
 _UNCHAINED: Final = f"""
 SELECT {_COLUMNS} FROM audit_entries e WHERE e.position IS NULL ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
 _HEAD: Final = "SELECT position, hash FROM audit_entries WHERE position IS NOT NULL ORDER BY position DESC LIMIT 1"
+# By the time, too: PostgreSQL looks in the partition of that month alone.
 _CHAIN: Final = """
-WITH r (id, position, hash) AS ({rows})
+WITH r (id, at, position, hash) AS ({rows})
 UPDATE audit_entries SET position = r.position, hash = r.hash
-FROM r WHERE audit_entries.id = r.id AND audit_entries.position IS NULL"""
-_PLACES: Final = column_types(AuditEntryRow, ("id", "position", "hash"))
+FROM r WHERE audit_entries.id = r.id AND audit_entries.at = r.at AND audit_entries.position IS NULL"""
+_PLACES: Final = column_types(AuditEntryRow, ("id", "at", "position", "hash"))
 # By position and id, so that a second entry of one position is not passed over.
 _PAGE: Final = f"""
 SELECT e.position, e.hash, {_COLUMNS} FROM audit_entries e
@@ -58,8 +59,8 @@ def unchained(limit: int) -> list[ChainEntry]:
     return [ChainEntry._make(row) for row in rows(_UNCHAINED, (limit,))]
 
 
-def write_places(places: Sequence[tuple[int, int, bytes]]) -> None:
-    """Store the position and the hash of entries by their ids; an entry that has them keeps them."""
+def write_places(places: Sequence[tuple[int, int, int, bytes]]) -> None:
+    """Store the position and the hash of entries by their ids and times; an entry that has them keeps them."""
     execute_over(_CHAIN, _PLACES, places)
 
 

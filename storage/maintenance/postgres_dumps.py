@@ -23,6 +23,7 @@ from psycopg import conninfo
 from storage.db.engine import database, is_pooled
 from storage.db.models import ALL
 from storage.db.schema_version import HISTORY
+from storage.maintenance import partitions_sql
 
 _PROGRAMS: Final = ("pg_dump", "pg_restore", "psql")
 _DEBIAN: Final = Path("/usr/lib/postgresql")
@@ -47,7 +48,9 @@ class DumpFailed(Exception):
 def take(url: str, dump: IO[bytes]) -> None:
     """Dump the open database, which `url` names, in PostgreSQL's custom format. Raises DumpFailed."""
     schema = _schema()
-    tables = [f'--table="{schema}"."{table}"' for table in _TABLES]
+    # Releases before 16 dump a table by months without its rows, unless its partitions are named as well.
+    partitions = [each.name for table in partitions_sql.BY_MONTH for each in partitions_sql.partitions(table)]
+    tables = [f'--table="{schema}"."{table}"' for table in (*_TABLES, *partitions)]
     command = ["pg_dump", "--format=custom", "--no-owner", "--no-privileges", *tables, f"--dbname={_address(url)}"]
     with _running(command, url, stdout=subprocess.PIPE) as (dumping, complaint):
         for chunk in _chunks(dumping):

@@ -10,7 +10,8 @@ from storage.db.engine import rows
 
 #: What PostgreSQL refuses to drop a table for: a view over it, or a foreign key to it, of a relation that is not ours.
 _DEPENDENTS: Final = """
-WITH ours AS (SELECT to_regclass(name)::oid AS id FROM unnest(string_to_array(?, ' ')) AS name),
+WITH named AS (SELECT to_regclass(name)::oid AS id FROM unnest(string_to_array(?, ' ')) AS name),
+ours AS (SELECT id FROM named UNION SELECT inhrelid FROM pg_inherits WHERE inhparent IN (SELECT id FROM named)),
 others AS (
   SELECT c.conrelid AS id FROM pg_constraint c WHERE c.contype = 'f' AND c.confrelid IN (SELECT id FROM ours)
   UNION

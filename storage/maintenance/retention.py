@@ -50,6 +50,7 @@ from storage.db.models import (
 from storage.db.queries import for_update, tuples
 from storage.exports.idempotency import NATURAL_KEY_TTL
 from storage.exports.search import export_words_sql
+from storage.maintenance import partitions_sql
 from storage.maintenance.archive import Archive, archived_fields
 
 #: Exports of a batch, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.
@@ -106,6 +107,8 @@ class Cutoffs:
     over: datetime
     answered: datetime
     sessions: datetime
+    #: The moment that the others are reckoned from.
+    now: datetime
 
 
 def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> Cutoffs:
@@ -117,7 +120,7 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     stored_for = max(idempotency_ttl, NATURAL_KEY_TTL)
     over = now - max(retention, stored_for)
     # No later than its token, which nobody uses once it has expired.
-    return Cutoffs(over=over, answered=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR))
+    return Cutoffs(over=over, answered=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
 
 
 def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
@@ -135,8 +138,9 @@ def purge(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> I
 
     While the next batch is asked for, the caller holds a connection and no transaction; between two batches it lets others
     write. With an archive a batch is on the disk before it is removed. Raises OSError if that cannot be written; then the
-    batch stays.
+    batch stays. On PostgreSQL it begins with the partitions: those that the last run emptied are dropped.
     """
+    partitions_sql.maintain(until.now, until.over)
     left, removed = limit, 0
     for part in _expired_exports(until):
         counts = _remove(_within(part, left), until, archive)

@@ -91,8 +91,8 @@ _FIELDS: Final = {
 
 def tables() -> list[str]:
     """Return the tables but for the migrations' own."""
-    # SQLite's text index is written by triggers.
-    others = ("schema_migrations", "sqlite_", "export_words")
+    # SQLite's text index is written by triggers; the rows of partitions are those of their table.
+    others = ("schema_migrations", "sqlite_", "export_words", "attempts_", "audit_entries_")
     return sorted(name for name in database.get_tables() if not name.startswith(others))
 
 
@@ -110,7 +110,8 @@ def content(columns: dict[str, list[str]] | None = None) -> dict[str, list[dict[
     """Return every row of every table, or of those `columns` alone, in the order of their keys."""
     found = {}
     for table, names in (columns or {table: column_names(table) for table in tables()}).items():
-        key = ", ".join(database.get_primary_keys(table))
+        # A table by months has none.
+        key = ", ".join(database.get_primary_keys(table)) or "id"
         stored = rows(f"SELECT {', '.join(names)} FROM {table} ORDER BY {key}")  # noqa: S608 - our own names
         found[table] = [dict(zip(names, map(_plain, row), strict=True)) for row in stored]
     return found

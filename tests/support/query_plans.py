@@ -14,6 +14,12 @@ from tests.support.fakes import Rollback
 GROWING: Final = frozenset({"exports", "attempts", "audit_entries"})
 #: Indexes that a condition on another column alone would read from one end to the other.
 FIRST_COLUMNS: Final = {"exports_waiting": "target_id", "exports_recoverable": "target_id"}
+_SQLITE_INDEXES: Final = "SELECT name, name FROM sqlite_master WHERE type = 'index'"
+_INDEXES: Final = """
+    SELECT i.relname, coalesce(whole.relname, i.relname) FROM pg_class i
+    LEFT JOIN pg_inherits ON inhrelid = i.oid LEFT JOIN pg_class whole ON whole.oid = inhparent WHERE i.relkind = 'i'"""
+#: What the name of a partition ends with; the default partition is empty, which PostgreSQL reads whole.
+_MONTH: Final = re.compile(r"_(first|\d{4}_\d\d)$")
 #: A name as peewee writes it.
 _QUOTED: Final = re.compile(r'"(\w+)"')
 #: What may stand between a table and its other name.
@@ -85,10 +91,9 @@ def read_whole(statement: SqlStatement, growing: Collection[str] = GROWING) -> l
 
 
 def indexes_read(statement: SqlStatement) -> set[str]:
-    """Return the names of the indexes that a statement's plan reads."""
-    known = "SELECT name FROM sqlite_master WHERE type = 'index'" if is_sqlite() else "SELECT indexname FROM pg_indexes"
+    """Return the names of the indexes that a statement's plan reads; of a partition's, that of the whole table's."""
     plan = " ".join(plan_of(statement))
-    return {name for (name,) in rows(known) if re.search(rf"\b{name}\b", plan)}
+    return {whole for name, whole in rows(_SQLITE_INDEXES if is_sqlite() else _INDEXES) if re.search(rf"\b{name}\b", plan)}
 
 
 def _scans_of_sqlite(statement: SqlStatement, growing: Collection[str]) -> list[str]:
@@ -110,7 +115,9 @@ def _reads_growing_table(node: Mapping[str, Any], growing: Collection[str]) -> b
     """Return whether a step reads one: by itself, or its index for the step above, which names the table."""
     if node["Node Type"] == "Bitmap Heap Scan":
         return False
-    return node["Node Type"] == "Bitmap Index Scan" or ("Scan" in node["Node Type"] and node.get("Relation Name") in growing)
+    return node["Node Type"] == "Bitmap Index Scan" or (
+        "Scan" in node["Node Type"] and _MONTH.sub("", node.get("Relation Name", "")) in growing
+    )
 
 
 def _is_bounded(node: Mapping[str, Any]) -> bool:

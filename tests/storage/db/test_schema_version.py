@@ -45,6 +45,7 @@ from storage.db.models import ALL, BaseModel, ExportRow
 from storage.db.schema_version import SchemaState, UnfitDatabase
 from storage.exports import attempts, claims_sql, idempotency, queries
 from storage.exports.search import export_list
+from storage.maintenance import partitions_sql
 from storage.targets import pings, targets, throttle_state_sql, validations
 from tests.support.factories import (
     NOW,
@@ -103,6 +104,7 @@ ALL_MIGRATIONS: Final = [
     "0022_finding_pages",
     "0023_roles",
     "0024_sign_in",
+    "0025_partitions_by_month",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
@@ -406,17 +408,27 @@ def test_every_table_has_a_model_and_every_model_a_table(database: str) -> None:
 
 def tables() -> list[str]:
     # SQLite's text index is no model: a virtual table and its own tables.
-    return [name for name in db.get_tables() if not name.startswith(("sqlite_", "export_words"))]
+    partitions = {each for table in ("attempts", "audit_entries") for each in partitions_of(table)}
+    return [name for name in db.get_tables() if name not in partitions and not name.startswith(("sqlite_", "export_words"))]
+
+
+def partitions_of(table: str) -> list[str]:
+    """Return the partitions of a table by months, which have the primary key: it leaves out what months are cut by."""
+    return [each.name for each in partitions_sql.partitions(table)]
+
+
+def indexes_of(table: str) -> list[Any]:
+    """Return the indexes of a table; peewee finds those of a table by months with its partitions alone."""
+    return [index for name in [*partitions_of(table), table][:1] for index in db.get_indexes(name)]
 
 
 @pytest.mark.parametrize("model", ALL, ids=name_of)
 def test_columns_are_those_of_the_model(database: str, model: type[BaseModel]) -> None:
     key = {field.name for field in model._meta.get_primary_keys()}  # type: ignore[no-untyped-call]  # peewee has no types for it
     declared = {field.column_name: (type_of(field), field.null, field.name in key) for field in fields_of(model)}
-    found = {
-        column.name: (column.data_type.lower(), column.null, column.primary_key) for column in db_columns(name_of(model))
-    }
-    assert found == declared
+    for table in partitions_of(name_of(model)) or [name_of(model)]:
+        found = {column.name: (column.data_type.lower(), column.null, column.primary_key) for column in db_columns(table)}
+        assert found == declared
 
 
 def db_columns(table: str) -> list[Any]:
@@ -432,7 +444,7 @@ def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Cus
     }
     found = {(key.column, key.dest_table, key.dest_column) for key in db.get_foreign_keys(name_of(model))}
     assert found == declared
-    whole = [index.columns[0] for index in db.get_indexes(name_of(model)) if where_of(index) is None]
+    whole = [index.columns[0] for index in indexes_of(name_of(model)) if where_of(index) is None]
     assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is ExportRow else set())
 
 
@@ -445,12 +457,9 @@ def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer:
 
 def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
     found = {
-        (table, tuple(index.columns), where_of(index))
-        for table in tables()
-        for index in db.get_indexes(table)
-        if index.unique
+        (table, tuple(index.columns), where_of(index)) for table in tables() for index in indexes_of(table) if index.unique
     }
-    keys = {(table, tuple(db.get_primary_keys(table)), None) for table in tables()}
+    keys = {(table, tuple(db.get_primary_keys(table)) or ("id",), None) for table in tables()}
     single = {(name_of(model), (field.column_name,), None) for model in ALL for field in fields_of(model) if field.unique}
     assert found - keys == UNIQUE | single | {("schema_migrations", ("name",), None)}
 
@@ -490,14 +499,14 @@ def plan(sql: str, parameters: tuple[Any, ...]) -> str:
     return "\n".join(str(row[-1]) for row in found)
 
 
-def fill(customer: Customer, count: int) -> None:
+def fill(customer: Customer, count: int, ids: str = "'exp_' || n") -> None:
     """Store `count` finished exports with an attempt each, so that reading them all would cost something."""
     target_id = make_target(customer).id
     make_approved(customer, target_id)
     [claim] = claim_due(1, NOW, 6, "worker")
     claims_sql.record_attempts([completed_attempt(claim)], NOW, "worker")
     columns = ", ".join(column.name for column in db_columns("exports"))
-    copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
+    copied = columns.replace("id, account_id", f"{ids}, account_id", 1).replace("source_id", "'note-' || n", 1)
     numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
     execute(f"INSERT INTO exports ({columns}) {numbers} SELECT {copied} FROM exports, c", (count,))  # noqa: S608 - our own names
     execute(
@@ -591,7 +600,8 @@ def test_every_list_reads_a_page_by_an_index(customer: Customer) -> None:
 
 
 def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
-    fill(customer, 20_000)
+    # Of the month of the others' attempts.
+    fill(customer, 20_000, "'exp_00000000' || (100000000000000000 + n)")
     [(export_id,)] = rows("SELECT MIN(export_id) FROM attempts")
     asked = statements_of(lambda: attempts.list_page(export_id, customer.account_id, 51))
     [last] = attempts.list_page(export_id, customer.account_id, 51)
