@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs client screenshots runtimes setup setup-test lock sbom clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs client screenshots runtimes image setup setup-test lock sbom clean
 
 # The caller's Python settings must not affect the project.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -60,6 +60,9 @@ screenshots: setup-test ## retake the screenshots of the console in docs/console
 
 runtimes: ## install the browser, the languages and the Redmine that some tests need, as Debian packages; needs root
 	@bin/runtimes
+
+image: ## build the container image "riskrelay"; needs podman or docker; ARGS="--build-arg NAME=VALUE"
+	@bin/image $(ARGS)
 
 setup: ## create or update .venv from the lock files; EXTRAS=1 adds Sentry and OpenTelemetry
 	@bin/setup $(if $(EXTRAS),--extras)
