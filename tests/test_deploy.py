@@ -453,7 +453,7 @@ def test_the_image_runs_unprivileged_and_installs_by_hash() -> None:
     assert "--mount=type=secret,id=pip,target=/etc/pip.conf" in DOCKERFILE
     # Its folder is a volume, which takes its owner from the image: the options of tmpfs differ between Docker and Podman.
     assert _only(r"^VOLUME (.+)$", DOCKERFILE) == "/var/lib/riskrelay"
-    assert [COMPOSE["services"][name]["tmpfs"] for name in OUR_SERVICES] == [["/tmp"]] * len(OUR_SERVICES)
+    assert not any(":" in folder for name in OUR_SERVICES for folder in COMPOSE["services"][name]["tmpfs"])
     assert "/healthz" in _only(r"^    CMD (\[.+\])$", DOCKERFILE)
 
 
