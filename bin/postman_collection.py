@@ -50,6 +50,11 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "job_id": "",
     "rule_id": "",
     "handoff_id": "",
+    "account_id": "",
+    "user_id": "",
+    "grant_id": "",
+    "token_id": "",
+    "scan_run_id": "",
     # A list names those of the installation.
     "finding_id": FINDING_ID,
 }
@@ -100,6 +105,29 @@ _STEPS: Final = (
     ("listProjects", ""),
     ("readProject", ""),
     ("changeProject", "One ticket for each finding"),
+    ("createProject", "A website"),
+    ("readOwnAccount", ""),
+    ("renameOwnAccount", "Rename"),
+    ("createAccount", "Create"),
+    ("listAccounts", ""),
+    ("readAccount", ""),
+    ("changeAccount", "Rename"),
+    ("createUser", "Triager"),
+    ("listUsers", ""),
+    ("readUser", ""),
+    ("changeUser", "Change the role"),
+    ("createGrant", "Uploads to a project"),
+    ("listGrants", ""),
+    ("readGrant", ""),
+    ("createToken", "For a plugin"),
+    ("listTokens", ""),
+    ("readToken", ""),
+    ("revokeToken", ""),
+    ("removeGrant", ""),
+    ("removeUser", ""),
+    ("createScanRun", "The next number"),
+    ("listScanRuns", ""),
+    ("readScanRun", ""),
     ("beginTicketExportRecovery", "The last day"),
     ("listTicketExportRecoveries", ""),
     ("readTicketExportRecovery", ""),
@@ -130,6 +158,11 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "beginTicketExportRecovery": {"recovery_id": "id"},
     "createApprovalRule": {"rule_id": "id"},
     "decideTicketExports": {"job_id": "id"},
+    "createAccount": {"account_id": "id"},
+    "createUser": {"user_id": "id"},
+    "createGrant": {"grant_id": "id"},
+    "createToken": {"token_id": "id"},
+    "createScanRun": {"scan_run_id": "id"},
     # Absent if the mode disables uploads.
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
@@ -166,7 +199,7 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }
-_NUMBERS: Final = ("project_id",)
+_NUMBERS: Final = ("project_id", "user_id")
 
 
 def document() -> str:

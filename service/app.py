@@ -7,6 +7,12 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
+from service.api.accounts.accounts import AccountResource, AccountsResource, OwnAccountResource
+from service.api.accounts.authority import AccountAuthority
+from service.api.accounts.grants import GrantResource, GrantsResource
+from service.api.accounts.scan_runs import ScanRunResource, ScanRunsResource
+from service.api.accounts.tokens import TokenResource, TokensResource
+from service.api.accounts.users import UserResource, UsersResource
 from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
 from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
 from service.api.compliance import ComplianceWebhooksResource
@@ -58,6 +64,7 @@ from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource
 from service.operations.wiring import Operations, build_operations
+from storage.accounts.account_limits import account_limits
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
 
@@ -103,6 +110,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     base_url = settings.public_base_url
     exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
     docs_page = DocsPageResource()
+    authority, limits = AccountAuthority.of(settings, executor), account_limits(settings)
 
     resources = (
         ScannerResultsResource(secrets, executor, operations.intake),
@@ -132,8 +140,19 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         BulkJobCancellationResource(executor, operations.bulk),
         FindingsResource(base_url),
         FindingResource(),
-        ProjectsResource(base_url),
-        ProjectResource(executor),
+        ProjectsResource(authority),
+        ProjectResource(authority),
+        OwnAccountResource(authority, limits),
+        AccountsResource(authority, limits),
+        AccountResource(authority, limits),
+        UsersResource(authority),
+        UserResource(authority),
+        GrantsResource(authority),
+        GrantResource(authority),
+        TokensResource(authority),
+        TokenResource(authority),
+        ScanRunsResource(authority),
+        ScanRunResource(authority),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

@@ -1,7 +1,6 @@
 """`account`: manage the owners of projects, targets and exports."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import click
 
@@ -12,16 +11,8 @@ from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from service.operations import accounts as operations
 from storage.accounts import accounts
-from storage.accounts.account_limits import Limited, Usage, account_limits
+from storage.accounts.account_limits import STORED, Usage, account_limits
 from storage.accounts.accounts import Account
-
-#: The names of what is stored, in records.
-_STORED: Final = {
-    Limited.FINDINGS: "findings",
-    Limited.WAITING_EXPORTS: "waiting_exports",
-    Limited.TARGETS: "targets",
-    Limited.UPLOADS: "uploads_24h",
-}
 
 
 @click.group()
@@ -36,7 +27,7 @@ def account() -> None:
 def add(name: str, no_webhooks: bool, as_json: bool) -> None:
     """Create an account."""
     with opened():
-        print_record(_record(accounts.add_account(name, utc_now(), may_use_webhooks=not no_webhooks)), as_json)
+        print_record(_record(operations.add_account(name, OPERATOR, may_use_webhooks=not no_webhooks)), as_json)
 
 
 @account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
@@ -51,14 +42,14 @@ def list_accounts(as_json: bool) -> None:
         found = accounts.list_accounts()
         usage = account_limits(settings).usage([each.id for each in found], utc_now())
         records = [{**_record(each), **_stored(usage[each.id], as_json)} for each in found]
-        columns = ("id", "name", "webhooks", *_STORED.values())
+        columns = ("id", "name", "webhooks", *STORED.values())
         print_records(records, as_json, columns, "There are no accounts; create one with `account add`.")
 
 
 def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
     """Return what an account uses of each limit: numbers in JSON, `3 of 1000` in a table."""
     return {
-        _STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
+        STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
         for each in usage
     }
 

@@ -5,7 +5,6 @@ import click
 from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
-from runtime.clock import utc_now
 from schemas.base.errors import NotFound
 from schemas.base.principal import OPERATOR, PROJECT_ROLES, Role
 from service.operations import accounts as operations
@@ -36,12 +35,9 @@ def add(email: str, project_id: int | None, report_id: int | None, role: str | N
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
     with opened():
-        if project_id is not None and report_id is None:
-            row = accounts.grant_project(email, project_id, utc_now(), None if role is None else Role(role))
-        elif report_id is not None and project_id is None:
-            row = accounts.grant_report(email, report_id, utc_now())
-        else:
+        if (project_id is None) == (report_id is None):
             raise click.UsageError("Use either --project or --report.")
+        row = operations.add_grant(email, project_id, report_id, None if role is None else Role(role), OPERATOR)
         record = {"id": row.id, "user": email, "project_id": project_id, "report_id": report_id, "role": row.role}
         print_record(record, as_json)
 

@@ -7,12 +7,11 @@ import click
 from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
-from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import rfc3339
 from schemas.intake.grouping import TicketGrouping
-from service.operations.projects import set_ticket_grouping
+from service.operations import projects as operations
 from storage.accounts import projects
 from storage.accounts.projects import Project
 
@@ -48,7 +47,7 @@ def add(name: str, account_id: int, shop_domain: str | None, ticket_grouping: st
     """Create a project."""
     with opened():
         grouping = TicketGrouping(ticket_grouping)
-        print_record(_record(projects.add_project(name, account_id, utc_now(), shop_domain, grouping)), as_json)
+        print_record(_record(operations.add(name, account_id, shop_domain, grouping, OPERATOR)), as_json)
 
 
 @project.command(
@@ -66,7 +65,7 @@ def add(name: str, account_id: int, shop_domain: str | None, ticket_grouping: st
 def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
     """Set how new findings of a project become tickets."""
     with opened():
-        project_ = set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
+        project_ = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
         print_record(_record(project_), as_json)
 
 

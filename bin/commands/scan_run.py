@@ -5,8 +5,8 @@ import click
 from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record
-from runtime.clock import utc_now
-from storage.accounts import projects
+from schemas.base.principal import OPERATOR
+from service.operations import projects as operations
 
 
 @click.group("scan-run")
@@ -23,5 +23,5 @@ def scan_run() -> None:
 def add(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
     """Register a scan run."""
     with opened():
-        row = projects.add_scan_run(project_id, utc_now(), scan_run_id)
+        row = operations.add_scan_run(project_id, scan_run_id, OPERATOR)
         print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)

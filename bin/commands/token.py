@@ -10,10 +10,11 @@ from bin.cli.installation import opened
 from bin.cli.number_types import DAYS, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
-from runtime.clock import utc_now
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.principal import OPERATOR, Ability, TokenKind
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from service.operations import tokens as operations
 from storage.accounts import tokens
+from storage.accounts.accounts import user_by_email
 from storage.accounts.tokens import Token
 
 _COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
@@ -39,7 +40,7 @@ Exit codes: 0 created, 1 refused, 2 wrong usage."""
     "abilities",
     multiple=True,
     type=click.Choice([ability.value for ability in Ability]),
-    help="May be repeated; default: all abilities of the kind except console and account:manage.",
+    help="May be repeated; default: all abilities of the kind except console, account:manage and admin.",
 )
 @click.option("--name", default="", help="The token's purpose.")
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
@@ -49,7 +50,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
     with opened():
         expires = timedelta(days=expires_days) if expires_days else None
         named = [Ability(ability) for ability in abilities]
-        row, text = tokens.create(email, TokenKind(kind), utc_now(), named, name, expires)
+        row, text = operations.create(user_by_email(email), TokenKind(kind), named, name, expires, OPERATOR)
         if as_json:
             print_record({**_record(row), "token": text}, as_json)
             return
@@ -84,9 +85,9 @@ def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
         raise click.UsageError("Use either a token id or --user.")
     with opened():
         if token_id is not None:
-            print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
+            print_record(_record(operations.revoke(token_id, OPERATOR)), as_json)
         elif email is not None:
-            revoked = [_record(each) for each in tokens.revoke_all(email, utc_now())]
+            revoked = [_record(each) for each in operations.revoke_all(email, OPERATOR)]
             print_records(revoked, as_json, _COLUMNS, "This user has no valid token.")
 
 

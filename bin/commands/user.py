@@ -8,7 +8,6 @@ import click
 from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.records import Command, json_option, print_record, print_records
-from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
 from schemas.base.principal import OPERATOR, Role
 from service.operations import accounts as operations
@@ -49,7 +48,7 @@ def _email(_context: click.Context, _argument: click.Parameter, text: str) -> st
 def add(email: str, account_id: int, role: str, as_json: bool) -> None:
     """Create a user in an account."""
     with opened():
-        print_record(_record(accounts.add_user(email, account_id, utc_now(), _role(role))), as_json)
+        print_record(_record(operations.add_user(email, account_id, _role(role), OPERATOR)), as_json)
 
 
 @user.command(
@@ -70,7 +69,7 @@ def set_user(email: str, role: str, as_json: bool) -> None:
 def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
-        records = [_record(each) for each in accounts.list_users()]
+        records = [_record(each) for each in reversed(accounts.list_users())]
         columns = ("id", "email", "account_id", "role", "state")
         print_records(records, as_json, columns, "There are no users; create one with `user add`.")
 

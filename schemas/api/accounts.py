@@ -12,6 +12,7 @@ class ProjectResponse(ResponseSchema):
 
     id = number("The project.", minimum=1)
     name = text("Its name.")
+    account_id = number("The account.", minimum=1)
     shop_domain = text("The storefront's domain, if it is a storefront.", nullable=True)
     ticket_grouping = one_of(
         TicketGrouping, "How new findings become tickets: one for all findings of a `rule`, or one for each `finding`."

@@ -57,6 +57,12 @@ MESSAGES: Final[Mapping[str, str]] = {
     "malformed_form": "The form cannot be read: each field must be UTF-8 text and appear once.",
     "unknown_scan_run": "This scan run is not registered, and no DEFAULT_PROJECT_ID is set.",
     "unknown_project": "No project has this id.",
+    "unknown_account": "No account has this id.",
+    "unknown_user": "No user has this id.",
+    "unknown_report": "No report has this id.",
+    "admin_only": "Only a token with the ability admin may use this.",
+    "invalid_email": "Not an email address; use the form ada@example.com.",
+    "project_or_report": "Send either project_id or report_id, not both; a role needs project_id.",
     "no_project": "No recipient address names a project, and no DEFAULT_PROJECT_ID is set.",
     "invalid_address": "This value contains no email address.",
     "credential_in_query": (

@@ -25,6 +25,7 @@ class Ability(StrEnum):
     READ_FINDINGS = "findings:read"
     CONSOLE = "console"
     MANAGE_ACCOUNT = "account:manage"
+    ADMIN = "admin"
     UPLOAD_EVIDENCE = "browser-extension:evidence-upload"
     UPLOAD_CMS_DIAGNOSTICS = "cms-plugin:diagnostics-upload"
     UPLOAD_STOREFRONT_DIAGNOSTICS = "storefront-app:diagnostics-upload"
@@ -41,6 +42,7 @@ ABILITIES: Final = {
         Ability.READ_FINDINGS,
         Ability.CONSOLE,
         Ability.MANAGE_ACCOUNT,
+        Ability.ADMIN,
     ),
     TokenKind.PLATFORM: (
         Ability.UPLOAD_EVIDENCE,
@@ -50,7 +52,7 @@ ABILITIES: Final = {
 }
 
 #: Abilities that must be named when a token is created.
-NAMED_ABILITIES: Final = frozenset({Ability.CONSOLE, Ability.MANAGE_ACCOUNT})
+NAMED_ABILITIES: Final = frozenset({Ability.CONSOLE, Ability.MANAGE_ACCOUNT, Ability.ADMIN})
 #: The abilities of a token created without named ones: all others of its kind.
 DEFAULT_ABILITIES: Final = {
     kind: tuple(ability for ability in abilities if ability not in NAMED_ABILITIES) for kind, abilities in ABILITIES.items()
@@ -73,7 +75,7 @@ _ADDED: Final[Mapping[Role, frozenset[Ability]]] = {
     Role.VIEWER: frozenset({Ability.READ_EXPORTS, Ability.READ_FINDINGS, Ability.CONSOLE}),
     Role.TRIAGER: frozenset({Ability.PREPARE_EXPORTS, Ability.APPROVE_EXPORTS}),
     Role.MANAGER: frozenset({Ability.MANAGE_TARGETS, Ability.MANAGE_RULES}),
-    Role.OWNER: frozenset({Ability.MANAGE_ACCOUNT}),
+    Role.OWNER: frozenset({Ability.MANAGE_ACCOUNT, Ability.ADMIN}),
 }
 _ROLES: Final = tuple(Role)
 #: The abilities of each role in an account.
@@ -82,7 +84,7 @@ ROLE_ABILITIES: Final[Mapping[Role, frozenset[Ability]]] = {
     for place, role in enumerate(_ROLES)
 }
 #: No role in a project gives these: targets are shared by all projects, and tickets prepared by hand may belong to none.
-_OF_ACCOUNTS: Final = frozenset({Ability.MANAGE_TARGETS, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT})
+_OF_ACCOUNTS: Final = frozenset({Ability.MANAGE_TARGETS, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT, Ability.ADMIN})
 
 
 def least_role(ability: Ability) -> Role:
@@ -141,6 +143,19 @@ class TokenPrincipal:
 
 
 @dataclass(frozen=True, slots=True)
+class AdministratorPrincipal:
+    """A user of the operator's account whose token has the ability `admin`: acts on the records of every account."""
+
+    token: TokenPrincipal
+    account_id: ClassVar[None] = None
+
+    @property
+    def key(self) -> str:
+        """The caller in audit entries: the user."""
+        return self.token.key
+
+
+@dataclass(frozen=True, slots=True)
 class SharedSecretPrincipal:
     """A caller identified by a shared secret: the scanner, the email provider or the storefront platform."""
 
@@ -159,3 +174,5 @@ OPERATOR: Final = OperatorPrincipal()
 
 #: Who may change targets and exports: a client or a person with a token, or the operator.
 Actor: TypeAlias = TokenPrincipal | OperatorPrincipal
+#: Who may manage accounts: their own, or as administrator or operator every one.
+Manager: TypeAlias = TokenPrincipal | AdministratorPrincipal | OperatorPrincipal

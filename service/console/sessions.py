@@ -36,13 +36,14 @@ from schemas.base.errors import (
 )
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
-from schemas.settings.definitions import DeploymentMode, Settings
+from schemas.settings.definitions import Settings
 from service.console.permissions import is_offered
 from service.http.large_body_limiter import ByteBudget
 from service.http.multipart_form import MultipartFields, read_multipart
 from service.http.rate_limits import RateLimits
 from service.http.request_pipeline import read_chunk
-from storage.accounts import accounts, sessions, tokens
+from service.operations.authority import OperatorAccount
+from storage.accounts import sessions, tokens
 from storage.db import engine
 
 #: The name of the session cookie over http; over https it has the prefix.
@@ -122,15 +123,14 @@ class SessionGate:
         self._sign_in_cookie = self._cookie.replace(COOKIE, SIGN_IN_COOKIE)
         self._cookie_path = "/" if self._is_secure else f"{self.root}/console"
         self._limits = limits
-        self._operator_account_id = settings.operator_account_id
-        self._is_first_account_operator = settings.deployment_mode is not DeploymentMode.CLOUD
+        self._operator_account = OperatorAccount(settings)
 
     def authenticate(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> ConsoleUser:
         """Return the signed-in user. Raises SignInRequired and, if the request `is_counted`, RateLimited."""
         secret, session, is_ambiguous = self._session(req, resp)
         req.context.principal = session.principal
         account_id = session.principal.account_id
-        user = ConsoleUser(session, _csrf(secret, account_id), self._is_operator(account_id), is_ambiguous)
+        user = ConsoleUser(session, _csrf(secret, account_id), self._operator_account.has_id(account_id), is_ambiguous)
         req.context.user = user
         if is_counted:
             self._spend(req, resp, session.principal)
@@ -320,11 +320,6 @@ class SessionGate:
                 f"Nothing was changed: this console accepts forms only from {self.origin}, and this form came from another "
                 "origin. Open the console at that address, or set PUBLIC_BASE_URL to the address that you use."
             )
-
-    def _is_operator(self, account_id: int) -> bool:
-        if self._operator_account_id is not None:
-            return account_id == self._operator_account_id
-        return self._is_first_account_operator and account_id == accounts.first_id()
 
     def _log_rejection(self, req: falcon.Request, reason: str) -> None:
         _log.warning("the console rejected a request", extra={"reason": reason, "request_id": req.context.request_id})

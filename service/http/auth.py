@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Collection
 from typing import Final, Protocol
 
 import falcon
@@ -52,6 +53,8 @@ class Bearer:
         self.kind = kind
         self.ability = ability
         self.of_projects = of_projects
+        #: Abilities that count like `ability`.
+        self.alternatives: tuple[Ability, ...] = ()
         self._for_webhooks = for_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
@@ -66,7 +69,7 @@ class Bearer:
         if principal.kind is not self.kind:
             _note(req, "Authorization", CredentialFault.WRONG_KIND)
             raise Forbidden(f"This route requires a token of kind {self.kind.value}.")
-        if self.ability is not None and self.ability not in principal.abilities:
+        if self.ability is not None and self.ability not in self._abilities(principal):
             _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
             cause = "" if principal.role is Role.OWNER else ", or its user's role does not allow it"
             raise Forbidden(f"This token lacks the ability {self.ability.value}{cause}.")
@@ -78,6 +81,9 @@ class Bearer:
 
     def _holder(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
         return tokens.principal_for(text, utc_now())
+
+    def _abilities(self, principal: TokenPrincipal) -> Collection[str]:
+        return principal.abilities
 
 
 class PollingBearer(Bearer):

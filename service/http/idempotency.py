@@ -34,12 +34,21 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """A responder's result: a status, a JSON body, headers to store with it, and ids for the log."""
+    """A responder's result: a status, a JSON body, headers to store with it, and ids for the log.
+
+    `secrets` replace members of the body in the first response, and are neither stored nor part of a repeated response.
+    """
 
     status: int
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
     log_fields: Mapping[str, str | int | None] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The body of the first response."""
+        return _encode({**self.body, **self.secrets})
 
 
 class IdempotentExecutor:
@@ -80,7 +89,7 @@ class IdempotentExecutor:
             with engine.transaction():
                 response = work()
             logs.add_context(**response.log_fields)
-            _send(resp, response.status, response.headers, _encode(response.body))
+            _send(resp, response.status, response.headers, response.shown)
         else:
             self._run_once(resp, request, ttl, work)
 
@@ -102,7 +111,7 @@ class IdempotentExecutor:
             _send(resp, stored.status, stored.headers, stored.body)
         else:
             logs.add_context(**response.log_fields)
-            _send(resp, new.status, new.headers, new.body)
+            _send(resp, new.status, new.headers, response.shown if response.secrets else new.body)
 
 
 class _RollBack(Exception):

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import falcon
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import problem
+from schemas.base.fields import MAX_ID, problem
 from storage.db import identifiers
 
 DEFAULT_LIMIT: Final = 50
@@ -25,10 +25,23 @@ MAX_LIMIT: Final = 200
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
-#: A numeric row id; a longer one does not fit into the database's integer.
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 #: A longer number is over the limit in any case, and may be too long for int().
 _MAX_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Contains every text that meets a condition: the values of a filter that are too many to name."""
+
+    condition: Callable[[str], object]
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and bool(self.condition(text))
+
+
+#: Contains the ids of rows; a larger number does not fit into the database's integer.
+NUMBERS: Final = Matching(lambda text: _NUMBER.fullmatch(text) and int(text) <= MAX_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +68,9 @@ def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Container[
     return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
 
 
-def read_numbered_page(req: falcon.Request) -> PageRequest:
-    """Read the requested page of a list whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
-    return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
+def read_numbered_page(req: falcon.Request, filters: Mapping[str, Container[str]] | None = None) -> PageRequest:
+    """Read the requested page of a list whose ids are numbers, as `read_page` does."""
+    return _page(req, lambda last_id: last_id in NUMBERS, filters)
 
 
 def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Container[str]] | None) -> PageRequest:

@@ -32,6 +32,7 @@ from service.openapi import (
     targets,
     uploads,
 )
+from service.openapi.accounts import accounts, scan_runs, tokens, users
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
@@ -44,6 +45,10 @@ _OPERATIONS: Final = {
     **approval_rules.OPERATIONS,
     **findings.OPERATIONS,
     **projects.OPERATIONS,
+    **accounts.OPERATIONS,
+    **users.OPERATIONS,
+    **tokens.OPERATIONS,
+    **scan_runs.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
     **sessions.OPERATIONS,
@@ -57,6 +62,10 @@ _TAGS: Final[Mapping[str, str]] = {
     approval_rules.TAG: "Rules that approve, dismiss or label exports when they are prepared.",
     findings.TAG: "What scan runs found, and whether it is fixed.",
     projects.TAG: "Websites of the account.",
+    accounts.TAG: "Accounts, their names, rights and usage.",
+    users.TAG: "Users, their roles, and the grants that let them manage projects.",
+    tokens.TAG: "Tokens of users.",
+    scan_runs.TAG: "Scan runs, which assign a scanner's results to a project.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",
     intake.EMAIL_TAG: "Inbound emails.",
     uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
@@ -87,6 +96,11 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "finding_id": "FindingId",
     "session_id": "SessionId",
     "project_id": "ProjectId",
+    "account_id": "AccountId",
+    "user_id": "UserId",
+    "grant_id": "GrantId",
+    "token_id": "TokenId",
+    "scan_run_id": "ScanRunId",
     "handoff_id": "HandoffId",
     "file": "PageFile",
 }
@@ -314,7 +328,8 @@ def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
         return []
     who = operation.authenticate
     if isinstance(who, Bearer):
-        return [{f"{who.kind.value}Token": [] if who.ability is None else [who.ability.value]}]
+        abilities = [who.ability, *who.alternatives] if who.ability else [None]
+        return [{f"{who.kind.value}Token": [] if each is None else [each.value]} for each in abilities]
     return [{_SCHEME_OF_HEADER[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]: []}]
 
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from marshmallow import Schema
 
+from schemas.accounts.forms import MAX_ROW_ID
+from schemas.base.fields import MAX_ID
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
@@ -100,6 +102,15 @@ def _path(name: str, prefix: str, description: str, example: str) -> dict[str, A
     return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
 
 
+def _row(name: str, description: str, maximum: int = MAX_ROW_ID) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": 1, "maximum": maximum}
+    return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": 1}
+
+
+def _of(name: str, description: str) -> dict[str, Any]:
+    return _query(name, f"{description}.", {"type": "integer", "minimum": 1, "maximum": MAX_ID})
+
+
 def _words(words: Iterable[str]) -> list[str]:
     return [str(word) for word in words]
 
@@ -123,14 +134,16 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404.", HANDOFF_ID),
     "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404.", FINDING_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
-    "ProjectId": {
-        "in": "path",
-        "name": "project_id",
-        "description": "The project. Another account's is a 404.",
-        "required": True,
-        "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
-        "example": 1,
-    },
+    "ProjectId": _row("project_id", "The project. Another account's is a 404."),
+    "AccountId": _row("account_id", "The account."),
+    "UserId": _row("user_id", "The user. Another account's is a 404."),
+    "GrantId": _row("grant_id", "The grant. Another account's is a 404."),
+    "TokenId": _row("token_id", "The token. Another account's is a 404."),
+    "ScanRunId": _row("scan_run_id", "The scan run. Another account's is a 404.", MAX_ID),
+    "OfAccount": _of("account_id", "Only those of this account; only with the ability `admin`"),
+    "OfUser": _of("user_id", "Only those of this user"),
+    "OfProject": _of("project_id", "Only those of this project"),
+    "Email": _query("email", "Only the user with this address.", {"type": "string"}),
     "RequestId": _header(
         "X-Request-Id",
         "Your id for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced.",

@@ -1,18 +1,35 @@
-"""Use cases of accounts and users: withdraw rights and give them back. All take effect on the next request.
+"""Use cases of accounts, users and grants. Rights that are given or withdrawn count from the next request on.
 
 No process caches a user, a grant or an account's rights.
 """
 
 from runtime.clock import utc_now
-from schemas.base.principal import OperatorPrincipal, Role
-from storage.accounts import accounts, grants, users
-from storage.accounts.accounts import Account, User
+from schemas.base.errors import NotFound, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.principal import Manager, OperatorPrincipal, Role
+from service.operations.authority import require_role
+from storage.accounts import accounts, audit_log, grants, users
+from storage.accounts.accounts import Account, Grant, User
 from storage.accounts.grants import UserGrant
 from storage.db.engine import transaction
 from storage.targets import targets
 
 
-def set_webhooks(account_id: int, is_allowed: bool, actor: OperatorPrincipal) -> Account:
+def add_account(name: str, actor: Manager, *, may_use_webhooks: bool = True) -> Account:
+    """Create an account."""
+    now = utc_now()
+    with transaction():
+        account = accounts.add_account(name, now, may_use_webhooks=may_use_webhooks)
+        audit_log.append(now, actor.key, "add_account", f"account:{account.id}")
+    return account
+
+
+def rename_account(account_id: int, name: str, actor: Manager) -> Account:
+    """Give an account another name. Raises NotFound."""
+    return accounts.rename(account_id, name, utc_now(), actor.key)
+
+
+def set_webhooks(account_id: int, is_allowed: bool, actor: Manager) -> Account:
     """Allow an account to use webhook targets, or forbid it, which blocks its targets; what waits for them is not sent.
 
     Allowed again, a target stays blocked until it is resumed, which checks its address. Raises NotFound.
@@ -25,26 +42,83 @@ def set_webhooks(account_id: int, is_allowed: bool, actor: OperatorPrincipal) ->
     return account
 
 
-def set_role(email: str, role: Role | None, actor: OperatorPrincipal) -> User:
-    """Set a user's role in the account; None leaves the roles of the user's grants. Raises NotFound."""
-    return users.set_role(email, role, utc_now(), actor.key)
+def add_user(email: str, account_id: int, role: Role | None, actor: Manager) -> User:
+    """Create a user of an account. Raises NotFound for the account, Forbidden, Conflict for an email that is taken."""
+    require_role(role, actor)
+    now = utc_now()
+    with transaction():
+        user = accounts.add_user(email, account_id, now, role)
+        audit_log.append(now, actor.key, "add_user", f"user:{user.id}", role.value if role else "none")
+    return user
 
 
-def disable_user(email: str, actor: OperatorPrincipal) -> User:
-    """Refuse a user's tokens and end the user's console sessions. Raises NotFound."""
-    return users.disable(email, utc_now(), actor.key)
+def set_role(email: str, role: Role | None, actor: Manager) -> User:
+    """Set a user's role in the account; None leaves the roles of the user's grants.
+
+    Raises NotFound, Forbidden, and Conflict for the last active owner.
+    """
+    require_role(role, actor)
+    with transaction():
+        if role is not Role.OWNER:
+            _require_may_withdraw(email, actor)
+        return users.set_role(email, role, utc_now(), actor.key)
 
 
-def enable_user(email: str, actor: OperatorPrincipal) -> User:
-    """Accept a disabled user's tokens again. Raises NotFound."""
-    return users.enable(email, utc_now(), actor.key)
+def disable_user(email: str, actor: Manager) -> User:
+    """Refuse a user's tokens and end the user's console sessions.
+
+    Raises NotFound, Forbidden, and Conflict for the last active owner.
+    """
+    with transaction():
+        _require_may_withdraw(email, actor)
+        return users.disable(email, utc_now(), actor.key)
 
 
-def remove_user(email: str, actor: OperatorPrincipal) -> User:
-    """Disable a user for good and erase the address, tokens, grants and stored responses. Raises NotFound."""
-    return users.remove(email, utc_now(), actor.key)
+def enable_user(email: str, actor: Manager) -> User:
+    """Accept a disabled user's tokens again. Raises NotFound, Forbidden."""
+    with transaction():
+        require_role(accounts.user_by_email(email).role, actor)
+        return users.enable(email, utc_now(), actor.key)
 
 
-def remove_grant(grant_id: int, actor: OperatorPrincipal) -> UserGrant:
+def remove_user(email: str, actor: Manager) -> User:
+    """Disable a user for good and erase the address, tokens, grants and stored responses.
+
+    Raises NotFound, Forbidden, and Conflict for the last active owner.
+    """
+    with transaction():
+        _require_may_withdraw(email, actor)
+        return users.remove(email, utc_now(), actor.key)
+
+
+def add_grant(email: str, project_id: int | None, report_id: int | None, role: Role | None, actor: Manager) -> Grant:
+    """Let a user manage one project, and with a `role` more, or one report of the user's account.
+
+    Raises NotFound for the user, ValidationFailed for the project or the report, Forbidden, and Conflict for a grant that
+    exists.
+    """
+    require_role(role, actor)
+    with transaction():
+        accounts.user_by_email(email)
+        try:
+            if project_id is not None:
+                return accounts.grant_project(email, project_id, utc_now(), role, actor.key)
+            return accounts.grant_report(email, report_id or 0, utc_now(), actor.key)
+        except NotFound as absent:
+            if isinstance(actor, OperatorPrincipal):
+                raise
+            scope = "report" if project_id is None else "project"
+            raise ValidationFailed(problem(f"/{scope}_id", f"unknown_{scope}")) from absent
+
+
+def remove_grant(grant_id: int, actor: Manager) -> UserGrant:
     """Withdraw a grant. Raises NotFound."""
     return grants.remove(grant_id, utc_now(), actor.key)
+
+
+def _require_may_withdraw(email: str, actor: Manager) -> None:
+    """Refuse to take rights from a user above the caller, or from the last active owner; the operator's shell may."""
+    user = accounts.user_by_email(email)
+    require_role(user.role, actor)
+    if not isinstance(actor, OperatorPrincipal):
+        users.require_other_owner(user.id)

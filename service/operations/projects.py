@@ -1,35 +1,56 @@
-"""Use cases of projects: read them, and set how their findings become tickets."""
-
-import re
-from typing import Final
+"""Use cases of projects and their scan runs: create and change them, and set how findings become tickets."""
 
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
-from schemas.base.principal import Actor, TokenPrincipal
+from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
-from storage.accounts import projects
-from storage.accounts.projects import Project
-
-#: A larger number does not fit into the column.
-_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
-
-
-def list_page(principal: TokenPrincipal, limit: int, before: int | None = None) -> list[Project]:
-    """Return up to `limit` projects of the caller's account, the newest first, or those that follow the project `before`.
-
-    A caller whose roles are in single projects sees these.
-    """
-    visible = None if principal.projects is None else tuple(principal.projects)
-    return projects.list_page(principal.account_id, limit, before, visible)
+from service.operations.authority import found
+from storage.accounts import audit_log, projects
+from storage.accounts.projects import Project, ScanRun
+from storage.db.engine import transaction
 
 
-def get(project_id: str, principal: TokenPrincipal) -> Project:
-    """Return a project of the caller's account. Raises NotFound."""
-    if _ID.fullmatch(project_id) is None:
-        raise NotFound("There is no such project.")
-    return projects.get_project(int(project_id), principal.account_id)
+def get(project_id: str, actor: Manager) -> Project:
+    """Return a project that the caller sees. Raises NotFound."""
+    return found(project_id, "project", _find, actor)
 
 
-def set_ticket_grouping(project_id: int, grouping: TicketGrouping, actor: Actor) -> Project:
-    """Set how new findings of a project of the caller's account become tickets. Raises NotFound."""
+def add(name: str, account_id: int, shop_domain: str | None, grouping: TicketGrouping, actor: Manager) -> Project:
+    """Create a project of an account. Raises NotFound for the account, ValidationFailed for an invalid domain."""
+    now = utc_now()
+    with transaction():
+        project = projects.add_project(name, account_id, now, shop_domain, grouping)
+        audit_log.append(now, actor.key, "add_project", f"project:{project.id}")
+    return project
+
+
+def change(
+    project_id: int, name: str | None, shop_domain: str | None, grouping: TicketGrouping | None, actor: Manager
+) -> Project:
+    """Change what is not None of a project; an empty domain removes it. Raises NotFound, ValidationFailed."""
+    with transaction():
+        if grouping is not None:
+            set_ticket_grouping(project_id, grouping, actor)
+        return projects.change(project_id, actor.account_id, name, shop_domain, utc_now(), actor.key)
+
+
+def set_ticket_grouping(project_id: int, grouping: TicketGrouping, actor: Manager) -> Project:
+    """Set how new findings of a project become tickets. Raises NotFound."""
     return projects.set_ticket_grouping(project_id, actor.account_id, grouping, utc_now(), actor.key)
+
+
+def add_scan_run(project_id: int, scan_run_id: int | None, actor: Manager) -> ScanRun:
+    """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
+    now = utc_now()
+    with transaction():
+        projects.get_project(project_id, actor.account_id)
+        scan_run = projects.add_scan_run(project_id, now, scan_run_id)
+        audit_log.append(now, actor.key, "add_scan_run", f"scan_run:{scan_run.id}", f"project:{project_id}")
+    return scan_run
+
+
+def _find(project_id: int, account_id: int | None) -> Project | None:
+    try:
+        return projects.get_project(project_id, account_id)
+    except NotFound:
+        return None

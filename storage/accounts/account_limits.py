@@ -37,6 +37,13 @@ class Limited(StrEnum):
     UPLOADS = "MAX_UPLOADS_PER_DAY"
 
 
+#: The names of what is stored, in records.
+STORED: Final[Mapping[Limited, str]] = {
+    Limited.FINDINGS: "findings",
+    Limited.WAITING_EXPORTS: "waiting_exports",
+    Limited.TARGETS: "targets",
+    Limited.UPLOADS: "uploads_24h",
+}
 #: What is counted, and what an account can do itself.
 _NAMES: Final[Mapping[Limited, str]] = {
     Limited.FINDINGS: "findings",
@@ -93,8 +100,9 @@ class AccountLimits:
             raise ValidationFailed(_problem(limited, limit))
 
     def usage(self, account_ids: Sequence[int], now: datetime) -> dict[int, list[Usage]]:
-        """Return how much of each limit accounts use, by account; counts the rows of all accounts."""
-        counts: dict[Limited, dict[int, int]] = {each: dict(tuples(_counts(each, now))) for each in self._limits}
+        """Return how much of each limit accounts use, by account; for several, counts the rows of all accounts."""
+        one = account_ids[0] if len(account_ids) == 1 else None
+        counts: dict[Limited, dict[int, int]] = {each: dict(tuples(_counts(each, now, one))) for each in self._limits}
         return {
             account_id: [Usage(each, counts[each].get(account_id, 0), limit) for each, limit in self._limits.items()]
             for account_id in account_ids

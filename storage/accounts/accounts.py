@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from peewee import IntegrityError, fn
+from peewee import IntegrityError, ModelSelect, fn
 
 from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
 from schemas.base.principal import OPERATOR, Role
@@ -12,7 +12,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, newest_first, tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Account:
     id: int
     name: str
     may_use_webhooks: bool
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class User:
     email: str
     account_id: int
     role: Role | None
+    created_at: datetime
     disabled_at: datetime | None = None
     removed_at: datetime | None = None
 
@@ -52,18 +54,46 @@ class Grant:
     project_id: int | None
     report_id: int | None
     role: Role | None
+    created_at: datetime
 
 
 def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> Account:
     """Create an account."""
     with transaction():
         row = AccountRow.create(name=name, may_use_webhooks=may_use_webhooks, created_at=now)
-    return Account(row.id, name, may_use_webhooks)
+    return Account(row.id, name, may_use_webhooks, now)
 
 
 def list_accounts() -> list[Account]:
     """Return every account, the oldest first."""
-    return read(Account, AccountRow.select(*columns(Account, AccountRow)).order_by(AccountRow.id))
+    return list_page()[::-1]
+
+
+def list_page(limit: int | None = None, before: int | None = None) -> list[Account]:
+    """Return up to `limit` accounts, the newest first, or those that follow the account `before`."""
+    return read(Account, newest_first(_accounts(), AccountRow.id, limit, before))
+
+
+def find_account(account_id: int) -> Account | None:
+    """Return an account; None if there is no such account."""
+    return read_first(Account, _accounts().where(AccountRow.id == account_id))
+
+
+def get_account(account_id: int) -> Account:
+    """Return an account. Raises NotFound."""
+    account = find_account(account_id)
+    if account is None:
+        raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
+    return account
+
+
+def rename(account_id: int, name: str, now: datetime, actor: str) -> Account:
+    """Give an account another name. Raises NotFound."""
+    with transaction():
+        require_account(account_id)
+        if AccountRow.update(name=name).where(AccountRow.id == account_id, AccountRow.name != name).execute():
+            append(now, actor, "rename_account", f"account:{account_id}")
+        return get_account(account_id)
 
 
 def set_webhooks(account_id: int, is_allowed: bool, now: datetime, actor: str) -> Account:
@@ -75,8 +105,7 @@ def set_webhooks(account_id: int, is_allowed: bool, now: datetime, actor: str) -
         )
         if changed.execute():
             append(now, actor, "set_webhooks", f"account:{account_id}", "on" if is_allowed else "off")
-        [account] = read(Account, AccountRow.select(*columns(Account, AccountRow)).where(AccountRow.id == account_id))
-        return account
+        return get_account(account_id)
 
 
 def require_webhooks(account_id: int) -> None:
@@ -96,12 +125,19 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
             row = UserRow.create(email=email, account=account_id, created_at=now, role=role)
         except IntegrityError:
             raise Conflict("This email belongs to a user already.") from None
-    return User(row.id, email, account_id, role)
+    return User(row.id, email, account_id, role, now)
 
 
-def list_users() -> list[User]:
-    """Return every user, the oldest first."""
-    return read(User, UserRow.select(*columns(User, UserRow)).order_by(UserRow.id))
+def list_users(
+    account_id: int | None = None, email: str | None = None, limit: int | None = None, before: int | None = None
+) -> list[User]:
+    """Return up to `limit` users, of one account and with one email where they are given, the newest first."""
+    query = _users()
+    if account_id is not None:
+        query = query.where(UserRow.account == account_id)
+    if email is not None:
+        query = query.where(UserRow.email == email)
+    return read(User, newest_first(query, UserRow.id, limit, before))
 
 
 def require_account(account_id: int) -> None:
@@ -137,7 +173,7 @@ def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
 def user_by_email(email: str) -> User:
     """Return the user with this email. Raises NotFound."""
     is_theirs = (UserRow.email == email) & UserRow.removed_at.is_null()
-    user = read_first(User, UserRow.select(*columns(User, UserRow)).where(is_theirs))
+    user = read_first(User, _users().where(is_theirs))
     if user is None:
         raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
     return user
@@ -145,34 +181,50 @@ def user_by_email(email: str) -> User:
 
 def get_user(user_id: int) -> User:
     """Return a user that exists."""
-    [user] = read(User, UserRow.select(*columns(User, UserRow)).where(UserRow.id == user_id))
+    [user] = read(User, _users().where(UserRow.id == user_id))
     return user
 
 
-def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None) -> Grant:
+def find_user(user_id: int, account_id: int | None) -> User | None:
+    """Return a user, of one account where `account_id` is given; None if there is no such user."""
+    query = _users().where(UserRow.id == user_id)
+    return read_first(User, query if account_id is None else query.where(UserRow.account == account_id))
+
+
+def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None, actor: str = OPERATOR.key) -> Grant:
     """Let a user submit data for a project of the account, and with a `role` more. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
         if not ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == user.account_id).exists():
             raise NotFound(f"There is no project {project_id} in this user's account.")
-        return _add_grant(user, project_id, None, now, role)
+        return _add_grant(user, project_id, None, now, role, actor)
 
 
-def grant_report(email: str, report_id: int, now: datetime) -> Grant:
+def grant_report(email: str, report_id: int, now: datetime, actor: str = OPERATOR.key) -> Grant:
     """Let a user manage one report of the user's account. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
         own = ReportRow.select().join(ProjectRow).where(ReportRow.id == report_id, ProjectRow.account == user.account_id)
         if not own.exists():
             raise NotFound(f"There is no report {report_id} in this user's account.")
-        return _add_grant(user, None, report_id, now)
+        return _add_grant(user, None, report_id, now, None, actor)
 
 
-def _add_grant(user: User, project_id: int | None, report_id: int | None, now: datetime, role: Role | None = None) -> Grant:
+def _add_grant(
+    user: User, project_id: int | None, report_id: int | None, now: datetime, role: Role | None, actor: str
+) -> Grant:
     try:
         row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now, role=role)
     except IntegrityError:
         raise Conflict("This grant exists already.") from None
     scope = f"report:{report_id}" if project_id is None else f"project:{project_id}"
-    append(now, OPERATOR.key, "add_grant", f"user:{user.id}", f"{scope} {role.value}" if role else scope)
-    return Grant(row.id, user.id, project_id, report_id, role)
+    append(now, actor, "add_grant", f"user:{user.id}", f"{scope} {role.value}" if role else scope)
+    return Grant(row.id, user.id, project_id, report_id, role, now)
+
+
+def _accounts() -> "ModelSelect[AccountRow]":
+    return AccountRow.select(*columns(Account, AccountRow))
+
+
+def _users() -> "ModelSelect[UserRow]":
+    return UserRow.select(*columns(User, UserRow))

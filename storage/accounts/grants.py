@@ -16,7 +16,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import tuples
+from storage.db.queries import newest_first, tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class UserGrant:
     project_id: int | None
     report_id: int | None
     role: Role | None
+    created_at: datetime
 
 
 def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None) -> ManagedProject:
@@ -79,10 +80,27 @@ def list_all(email: str | None = None) -> list[UserGrant]:
     return read(UserGrant, query if email is None else query.where(UserRow.email == email))
 
 
+def list_page(
+    account_id: int | None, user_id: int | None, project_id: int | None, limit: int, before: int | None
+) -> list[UserGrant]:
+    """Return up to `limit` grants, of one account, user and project where they are given, the newest first."""
+    query = _grants()
+    for column, wanted in ((UserRow.account, account_id), (GrantRow.user, user_id), (GrantRow.project, project_id)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    return read(UserGrant, newest_first(query, GrantRow.id, limit, before))
+
+
+def find(grant_id: int, account_id: int | None) -> UserGrant | None:
+    """Return a grant, of one account where `account_id` is given; None if there is no such grant."""
+    query = _grants().where(GrantRow.id == grant_id)
+    return read_first(UserGrant, query if account_id is None else query.where(UserRow.account == account_id))
+
+
 def remove(grant_id: int, now: datetime, actor: str) -> UserGrant:
     """Withdraw a grant and return it as it was. Raises NotFound."""
     with transaction():
-        grant = read_first(UserGrant, _grants().where(GrantRow.id == grant_id))
+        grant = find(grant_id, None)
         if grant is None or not GrantRow.delete().where(GrantRow.id == grant_id).execute():
             raise NotFound(f"There is no grant {grant_id}; see `bin/riskrelay grant list`.")
         scope = f"report:{grant.report_id}" if grant.project_id is None else f"project:{grant.project_id}"

@@ -8,7 +8,7 @@ from typing import Any
 from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
-from schemas.base.fields import problem
+from schemas.base.fields import MAX_ID, problem
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.intake.grouping import TicketGrouping
 from storage.accounts.accounts import require_account
@@ -16,6 +16,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import ProjectRow, ReportRow, ScanRunRow
+from storage.db.queries import newest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class ScanRun:
     id: int
     project_id: int
     status: str
+    created_at: datetime
+    updated_at: datetime
 
 
 def add_project(
@@ -59,9 +62,7 @@ def add_project(
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """
-    shop = None if shop_domain is None else normalised_shop_domain(shop_domain)
-    if shop is None and shop_domain is not None:
-        raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))
+    shop = None if shop_domain is None else _normalised(shop_domain)
     with transaction():
         require_account(account_id)
         row = ProjectRow.create(
@@ -85,16 +86,34 @@ def get_project(project_id: int, account_id: int | None = None) -> Project:
 
 
 def list_page(
-    account_id: int, limit: int, before: int | None = None, visible: Collection[int] | None = None
+    account_id: int | None, limit: int, before: int | None = None, visible: Collection[int] | None = None
 ) -> list[Project]:
-    """Return up to `limit` projects of an account, the newest first, or those that follow the project `before`.
+    """Return up to `limit` projects, of one account where it is given, newest first, or those after the project `before`.
 
     Only the `visible` ones, where these are given.
     """
-    query = _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit)
+    query = _projects(account_id)
     if visible is not None:
         query = query.where(ProjectRow.id.in_(visible))
-    return read(Project, query if before is None else query.where(ProjectRow.id < before))
+    return read(Project, newest_first(query, ProjectRow.id, limit, before))
+
+
+def change(
+    project_id: int, account_id: int | None, name: str | None, shop_domain: str | None, now: datetime, actor: str
+) -> Project:
+    """Set a project's name or shop domain; None leaves it, and an empty domain removes it.
+
+    Raises NotFound, and ValidationFailed for an invalid domain.
+    """
+    with transaction():
+        before = get_project(project_id, account_id)
+        changes = {"name": name, "shop_domain": _normalised(shop_domain) if shop_domain else shop_domain}
+        values = {key: value for key, value in changes.items() if value is not None and value != getattr(before, key)}
+        if values:
+            stored = {key: value or None for key, value in values.items()}
+            ProjectRow.update(**stored).where(ProjectRow.id == project_id).execute()
+            append(now, actor, "change_project", f"project:{project_id}", " ".join(sorted(values)))
+        return get_project(project_id)
 
 
 def set_ticket_grouping(
@@ -132,11 +151,39 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
     with transaction():
         _require_project(project_id)
         chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
+        if chosen > MAX_ID:
+            raise Conflict("No greater number is free; name the scan run's id.")
         try:
             row = ScanRunRow.create(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
         except IntegrityError:
             raise Conflict(f"Scan run {chosen} exists already.") from None
-    return ScanRun(chosen, project_id, row.status)
+    return ScanRun(chosen, project_id, row.status, now, now)
+
+
+def list_scan_runs(account_id: int | None, project_id: int | None, limit: int, before: int | None) -> list[ScanRun]:
+    """Return up to `limit` scan runs, of one account and project where they are given, those with the greatest id first."""
+    query = _scan_runs(account_id)
+    if project_id is not None:
+        query = query.where(ScanRunRow.project == project_id)
+    return read(ScanRun, newest_first(query, ScanRunRow.id, limit, before))
+
+
+def find_scan_run(scan_run_id: int, account_id: int | None) -> ScanRun | None:
+    """Return a scan run, of one account where `account_id` is given; None if there is no such scan run."""
+    return read_first(ScanRun, _scan_runs(account_id).where(ScanRunRow.id == scan_run_id))
+
+
+def _scan_runs(account_id: int | None) -> Any:
+    query = ScanRunRow.select(*columns(ScanRun, ScanRunRow))
+    return query if account_id is None else query.join(ProjectRow).where(ProjectRow.account == account_id)
+
+
+def _normalised(shop_domain: str) -> str:
+    """Return a shop domain as it is stored. Raises ValidationFailed."""
+    shop = normalised_shop_domain(shop_domain)
+    if shop is None:
+        raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))
+    return shop
 
 
 def _projects(account_id: int | None) -> Any:

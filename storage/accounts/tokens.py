@@ -12,7 +12,7 @@ from typing import Final
 from peewee import Expression, ModelSelect
 
 from schemas.base.errors import Conflict, NotFound
-from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, Ability, TokenKind, TokenPrincipal
+from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, OPERATOR, Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
 from storage.accounts.accounts import user_by_email
 from storage.accounts.audit_log import AuditEntry, append, append_all
@@ -20,7 +20,7 @@ from storage.accounts.tokens_sql import find_principal
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import TokenRow, UserRow
-from storage.db.queries import tuples
+from storage.db.queries import newest_first, tuples
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: no guessing, no birthday.
@@ -38,6 +38,7 @@ class Token:
     id: int
     kind: str
     name: str
+    user_id: int
     user: str
     abilities: Sequence[str]
     created_at: datetime
@@ -52,6 +53,7 @@ def create(
     abilities: Sequence[Ability] = (),
     name: str = "",
     expires: timedelta | None = None,
+    actor: str = OPERATOR.key,
 ) -> tuple[Token, str]:
     """Create a token for a user and return it with its text, which is not stored.
 
@@ -74,7 +76,7 @@ def create(
             created_at=now,
             expires_at=None if expires is None else now + expires,
         )
-        append(now, "operator", "create_token", f"token:{row.id}")
+        append(now, actor, "create_token", f"token:{row.id}")
         return _get(row.id), text
 
 
@@ -83,18 +85,33 @@ def list_tokens() -> list[Token]:
     return read(Token, _tokens().order_by(TokenRow.id))
 
 
-def revoke(token_id: int, now: datetime) -> Token:
+def list_page(account_id: int | None, user_id: int | None, limit: int, before: int | None) -> list[Token]:
+    """Return up to `limit` tokens, of one account and user where they are given, the newest first."""
+    query = _tokens()
+    for column, wanted in ((UserRow.account, account_id), (TokenRow.user, user_id)):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    return read(Token, newest_first(query, TokenRow.id, limit, before))
+
+
+def find(token_id: int, account_id: int | None) -> Token | None:
+    """Return a token, of one account where `account_id` is given; None if there is no such token."""
+    query = _tokens().where(TokenRow.id == token_id)
+    return read_first(Token, query if account_id is None else query.where(UserRow.account == account_id))
+
+
+def revoke(token_id: int, now: datetime, actor: str = OPERATOR.key) -> Token:
     """Revoke a token from the next request on. Raises NotFound."""
     with transaction():
         if TokenRow.update(revoked_at=now).where(TokenRow.id == token_id, TokenRow.revoked_at.is_null()).execute():
-            append(now, "operator", "revoke_token", f"token:{token_id}")
+            append(now, actor, "revoke_token", f"token:{token_id}")
         return _get(token_id)
 
 
-def revoke_all(email: str, now: datetime) -> list[Token]:
+def revoke_all(email: str, now: datetime, actor: str = OPERATOR.key) -> list[Token]:
     """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
     with transaction():
-        ids = revoke_where(TokenRow.user == user_by_email(email).id, now, "operator")
+        ids = revoke_where(TokenRow.user == user_by_email(email).id, now, actor)
         return read(Token, _tokens().where(TokenRow.id.in_(ids)).order_by(TokenRow.id))
 
 
@@ -128,7 +145,7 @@ def _tokens() -> "ModelSelect[TokenRow]":
 
 
 def _get(token_id: int) -> Token:
-    token = read_first(Token, _tokens().where(TokenRow.id == token_id))
+    token = find(token_id, None)
     if token is None:
         raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
     return token

@@ -6,6 +6,7 @@ The user's approval rules stop, and stay so if the user is enabled again.
 from datetime import datetime
 
 from schemas.base.console_session import Ended
+from schemas.base.errors import Conflict
 from schemas.base.principal import Role
 from schemas.base.timestamps import to_ms
 from schemas.triage.approval_rules import StoppedReason
@@ -14,6 +15,7 @@ from storage.accounts.accounts import User, get_user, user_by_email
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db.engine import transaction
 from storage.db.models import (
+    AccountRow,
     ApprovalRuleRow,
     ConsoleSessionRow,
     GrantRow,
@@ -22,7 +24,7 @@ from storage.db.models import (
     UserIdentityRow,
     UserRow,
 )
-from storage.db.queries import tuples
+from storage.db.queries import for_update, tuples
 
 
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
@@ -33,6 +35,17 @@ def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
             UserRow.update(role=role).where(UserRow.id == user.id).execute()
             append(now, actor, "set_role", f"user:{user.id}", role.value if role else "none")
         return get_user(user.id)
+
+
+def require_other_owner(user_id: int) -> None:
+    """Raise Conflict for the only active owner of an account; another change of its owners waits for the caller's commit."""
+    user = get_user(user_id)
+    tuples(for_update(AccountRow.select(AccountRow.id).where(AccountRow.id == user.account_id), "FOR NO KEY UPDATE"))
+    active = UserRow.select(UserRow.id).where(
+        UserRow.account == user.account_id, UserRow.role == Role.OWNER, UserRow.disabled_at.is_null()
+    )
+    if [row[0] for row in tuples(active)] == [user_id]:
+        raise Conflict("This user is the account's last active owner; make another user an owner first.")
 
 
 def disable(email: str, now: datetime, actor: str) -> User:

@@ -1,8 +1,8 @@
 """Peewee queries: rows as tuples, and the row locks of PostgreSQL."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from peewee import Query
+from peewee import Field, Query
 
 from storage.db.engine import Row, is_sqlite
 
@@ -12,6 +12,12 @@ Selected = TypeVar("Selected", bound=Query)
 def tuples(query: Query) -> list[Row]:
     """Return the rows as tuples in the order of the query's columns."""
     return list(query.tuples())
+
+
+def newest_first(query: Any, key: Field, limit: int | None = None, before: int | None = None) -> Any:
+    """Return up to `limit` rows of a SELECT, those with the greatest `key` first, or those that follow the key `before`."""
+    query = query.order_by(key.desc()).limit(limit)
+    return query if before is None else query.where(key < before)
 
 
 def for_update(query: Selected, lock: str = "FOR UPDATE") -> Selected:

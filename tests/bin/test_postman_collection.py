@@ -29,7 +29,9 @@ _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
 _SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.([\w?.]+) \|\| ""\);')
 #: Variables that a run sets.
-_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id", "handoff_id"}
+_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id", "handoff_id"} | {
+    *("account_id", "user_id", "grant_id", "token_id", "scan_run_id")
+}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 

@@ -18,6 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from falcon.inspect import inspect_routes
 
 from runtime.clock import utc_now
+from schemas.accounts.forms import MAX_ROW_ID
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.intake.grouping import TicketGrouping
@@ -26,7 +27,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
-from storage.accounts import audit_chain, projects, sessions, tokens
+from storage.accounts import accounts, audit_chain, grants, projects, sessions, tokens
 from storage.db.engine import rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
@@ -35,6 +36,7 @@ from tests.support.factories import (
     Customer,
     issue,
     make_bulk_job,
+    make_colleague,
     make_customer,
     make_exports,
     make_failed,
@@ -66,6 +68,7 @@ _KINDS: Final = {
     "session_id": "ses",
     "handoff_id": "hof",
     "finding_id": "fnd",
+    **{name: name for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id")},
 }
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
@@ -100,8 +103,13 @@ class DescribedApi:
             "hof": [make_handoff(self.customer).id],
             "fnd": [row[0] for row in rows("SELECT id FROM findings ORDER BY id")],
         }
+        self._manage()
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
-        settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})
+        own = {
+            "DEFAULT_PROJECT_ID": str(self.customer.project_id),
+            "OPERATOR_ACCOUNT_ID": str(self.customer.account_id),
+        }
+        settings = make_settings(folder, {**CLOUD, **own, **changes})
         resolver = FakeResolver({HOST: ["93.184.215.14"]})
         app = create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver)
         self.operations = {
@@ -111,6 +119,29 @@ class DescribedApi:
             if not (method.internal or method.method == "HEAD" or is_of_the_console(route.path))
         }
         self._app = _Signing(app)
+
+    def _manage(self) -> None:
+        """Store what is managed, and remember what no request may take from the one who asks."""
+        managed = [make_colleague(self.customer) for _ in range(40)]
+        for each in managed:
+            accounts.grant_project(each.email, self.customer.project_id, utc_now())
+            projects.add_scan_run(self.customer.project_id, utc_now())
+        own = f"SELECT id FROM tokens WHERE user_id = {self.customer.user_id}"  # noqa: S608 - a number
+        self._kept = {
+            "account_id": {self.customer.account_id},
+            "user_id": {self.customer.user_id},
+            "token_id": {row[0] for row in rows(own)},
+        }
+        self._ids |= {
+            "account_id": [str(make_customer().account_id) for _ in range(2)],
+            "user_id": [str(each.user_id) for each in managed[1:]],
+            "grant_id": [str(each.id) for each in grants.list_all() if each.user != self.customer.email],
+            "token_id": [str(each.id) for each in tokens.list_tokens() if each.id not in self._kept["token_id"]],
+            "scan_run_id": [str(row[0]) for row in rows("SELECT id FROM scan_runs ORDER BY id")],
+        }
+        #: Whom bodies name: no request by a path removes this user.
+        self._user_id = managed[0].user_id
+        self._kept["user_id"].add(self._user_id)
 
     def _groups(self, count: int) -> list[str]:
         """Store groups of two findings each."""
@@ -166,6 +197,8 @@ class DescribedApi:
         """
         chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
         verb = path.rpartition("/")[2]
+        if f"{{{name}}}" in path and str(value) in {str(each) for each in self._kept.get(name, ())}:
+            return self._ids[name][0]
         # An operation that few requests reach would otherwise meet nothing but ids that do not exist.
         if chance % 4 == 0 and verb not in self._needed and verb not in self._turned:
             return value
@@ -177,6 +210,10 @@ class DescribedApi:
             return there_are[chance % len(there_are)]
         if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:
             return self.customer.project_id
+        if name == "user_id" and type(value) is int and 0 < value <= MAX_ROW_ID:
+            return self._user_id
+        if name == "account_id" and type(value) is int and 0 < value <= MAX_ROW_ID:
+            return self.customer.account_id
         if name == "target_id" and isinstance(value, str) and value.strip() and len(value) <= 64:
             return self._target_id
         if name == "base_url" and isinstance(value, str) and len(value) < 2000:

@@ -42,6 +42,12 @@ MEANT: Final = frozenset(
         "unknown_scan_run",
         "unknown_project",
         "no_project",
+        "unknown_account",
+        "unknown_user",
+        "unknown_report",
+        "project_or_report",
+        "invalid_email",
+        "invalid_shop_domain",
         "other_shop",
         "report_not_in_project",
         "not_the_headers_shop",
@@ -81,6 +87,9 @@ _SEPARATED: Final = ("status", "severity", "project_id", "source", "rule", "targ
 MEANT_OF: Final = frozenset(
     {
         ("/customer", "required"),
+        # What is an address, and which abilities a kind of token has.
+        ("/email", "not_allowed"),
+        ("/abilities", "not_allowed"),
         ("/target_id", "required"),
         ("/expected_count", "required"),
         *((f"/action/{name}", "required") for name in ("target_id", "reason", "labels")),

@@ -383,6 +383,8 @@ def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
     ids["rule_id"], ids["job_id"] = world.rule_id, world.job_id
     ids["project_id"], ids["finding_id"] = str(world.customer.project_id), world.finding_id
+    for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id"):
+        ids[name] = getattr(world, name)
     return route.format(**ids, session_id=world.session_id, handoff_id=world.handoff_id, file="index.css")
 
 
@@ -450,7 +452,29 @@ def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
             {"name": "Tracker", "base_url": "https://tracker.example.com/new", "max_per_minute": 60},
             {"provider_settings": {}, "signature": "service", "format": "ticket", "events": []},
         ],
-        "/api/projects/{project_id}": [{"ticket_grouping": "rule"}],
+        "/api/projects": [
+            {"name": "Shop", "shop_domain": SHOP, "ticket_grouping": "rule", "account_id": int(world.account_id)}
+        ],
+        "/api/projects/{project_id}": [{"name": "Shop", "shop_domain": SHOP, "ticket_grouping": "rule"}],
+        "/api/account": [{"name": "Example Ltd"}],
+        "/api/accounts": [{"name": "Example Ltd", "may_use_webhooks": True}],
+        "/api/accounts/{account_id}": [{"name": "Example Ltd", "may_use_webhooks": True}],
+        "/api/users": [{"email": "ada@shop.example", "role": "triager", "account_id": int(world.account_id)}],
+        "/api/users/{user_id}": [{"role": "triager", "state": "active"}],
+        "/api/grants": [
+            {"user_id": int(world.user_id), "project_id": project_id, "role": "viewer"},
+            {"user_id": int(world.user_id), **report},
+        ],
+        "/api/tokens": [
+            {
+                "user_id": int(world.user_id),
+                "kind": "api",
+                "abilities": ["findings:read"],
+                "name": "A trial",
+                "expires_at": "2999-01-01T00:00:00Z",
+            }
+        ],
+        "/api/scan-runs": [{"project_id": project_id, "id": 4_711}],
         RULES: [{"name": "A rule", "enabled": True, "match": _RULE_MATCH, "action": each} for each in actions],
         f"{RULES}/{{rule_id}}": [
             {"name": "A rule", "enabled": False, "match": _RULE_MATCH, "action": each} for each in actions

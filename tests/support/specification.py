@@ -15,7 +15,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import Settings
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
-from storage.accounts import projects, tokens
+from storage.accounts import accounts, projects, tokens
 from storage.db.engine import rows
 from storage.exports import recoveries
 from tests.support.factories import (
@@ -23,6 +23,7 @@ from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
     make_bulk_job,
+    make_colleague,
     make_customer,
     make_handoff,
     make_rule,
@@ -68,6 +69,11 @@ class CloudInstallation:
     session_id: str
     handoff_id: str
     finding_id: str
+    account_id: str
+    user_id: str
+    grant_id: str
+    token_id: str
+    scan_run_id: str
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -112,6 +118,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
     project = projects.add_project("Another", customer.account_id, NOW)
     target = make_target(customer)
     recovering = recoveries.begin(make_target(customer).id, NOW, utc_now(), "user:test")
+    managed = make_colleague(customer)
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     return CloudInstallation(
         settings=settings,
@@ -130,6 +137,11 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         session_id=make_session(customer),
         handoff_id=make_handoff(customer).id,
         finding_id=rows("SELECT MIN(id) FROM findings")[0][0],
+        account_id=str(other.account_id),
+        user_id=str(managed.user_id),
+        grant_id=str(accounts.grant_project(managed.email, project.id, NOW).id),
+        token_id=str(tokens.create(managed.email, TokenKind.API, utc_now())[0].id),
+        scan_run_id=str(projects.add_scan_run(project.id, NOW).id),
     )
 
 

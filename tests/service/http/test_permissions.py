@@ -26,7 +26,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import App, create_app
-from storage.accounts import tokens, users
+from storage.accounts import accounts, grants, projects, tokens, users
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.targets import pings, validations
@@ -82,6 +82,12 @@ EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 BULK_JOBS: Final = "/api/bulk-jobs"
 FINDINGS: Final = "/api/findings"
 PROJECTS: Final = "/api/projects"
+ACCOUNTS: Final = "/api/accounts"
+USERS: Final = "/api/users"
+GRANTS: Final = "/api/grants"
+GRANT: Final = f"{GRANTS}/{{grant_id}}"
+TOKENS: Final = "/api/tokens"
+SCAN_RUNS: Final = "/api/scan-runs"
 HANDOFF: Final = "/api/handoffs/{handoff_id}"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 RULE: Final = f"{RULES}/{{rule_id}}"
@@ -90,6 +96,8 @@ RULE: Final = f"{RULES}/{{rule_id}}"
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 LET_THROUGH: Final = "let through"
+#: A number that no row has.
+NOWHERE: Final = "999999999"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +152,21 @@ class RoutePermission:
         return call.plus(*offer(call.body))
 
     def _ids(self, scene: PermissionScene) -> Mapping[str, str]:
-        """Return the ids of the scene; a rule that may be deleted is another one, so that the next caller finds one."""
+        """Return the ids of the scene; what may be deleted is another one, so that the next caller finds one."""
+        if (self.method, self.path) == ("DELETE", GRANT) and scene.ids["grant_id"] != NOWHERE:
+            return {**scene.ids, "grant_id": make_grant(scene.customer, scene.ids["user_id"])}
         if (self.method, self.path) != ("DELETE", RULE) or not rule_ids(scene.ids["rule_id"]):
             return scene.ids
         spare = [each for each in rule_ids() if each != scene.ids["rule_id"]]
         return {**scene.ids, "rule_id": spare[0] if spare else make_rule(scene.customer, LABELLING).id}
+
+
+def make_grant(customer: Customer, user_id: str) -> str:
+    """Return a grant of a user of the customer's account."""
+    user = accounts.get_user(int(user_id))
+    if not grants.list_all(user.email):
+        accounts.grant_project(user.email, customer.project_id, utc_now())
+    return str(grants.list_all(user.email)[0].id)
 
 
 def rule_ids(like: str = "%") -> list[str]:
@@ -164,6 +182,9 @@ APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, for_webhooks=True
 READ = RequiredCredential(Ability.READ_EXPORTS)
 READ_FINDINGS = RequiredCredential(Ability.READ_FINDINGS)
 MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
+#: The ability `admin` counts like this one.
+MANAGE_ACCOUNT = RequiredCredential(Ability.MANAGE_ACCOUNT)
+ADMIN = RequiredCredential(Ability.ADMIN)
 #: Needs no further ability.
 LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 ANY_API_TOKEN = RequiredCredential()
@@ -222,9 +243,48 @@ ROWS: Final = [
     RoutePermission(
         "PATCH",
         f"{PROJECTS}/{{project_id}}",
-        RequiredCredential(Ability.MANAGE_ACCOUNT),
+        MANAGE_ACCOUNT,
         lambda _: {"ticket_grouping": "finding"},
     ),
+    RoutePermission("POST", PROJECTS, MANAGE_ACCOUNT, lambda _: {"name": "Shop"}),
+    RoutePermission("GET", "/api/account", MANAGE_ACCOUNT),
+    RoutePermission("HEAD", "/api/account", MANAGE_ACCOUNT),
+    RoutePermission("PATCH", "/api/account", MANAGE_ACCOUNT, lambda _: {"name": "Other"}),
+    RoutePermission("GET", ACCOUNTS, ADMIN),
+    RoutePermission("HEAD", ACCOUNTS, ADMIN),
+    RoutePermission("POST", ACCOUNTS, ADMIN, lambda _: {"name": "Client"}),
+    RoutePermission("GET", f"{ACCOUNTS}/{{account_id}}", ADMIN),
+    RoutePermission("HEAD", f"{ACCOUNTS}/{{account_id}}", ADMIN),
+    RoutePermission("PATCH", f"{ACCOUNTS}/{{account_id}}", ADMIN, lambda _: {"name": "Other"}),
+    RoutePermission("GET", USERS, MANAGE_ACCOUNT),
+    RoutePermission("HEAD", USERS, MANAGE_ACCOUNT),
+    RoutePermission("POST", USERS, MANAGE_ACCOUNT, lambda _: {"email": "ada@shop.example"}),
+    RoutePermission("GET", f"{USERS}/{{user_id}}", MANAGE_ACCOUNT),
+    RoutePermission("HEAD", f"{USERS}/{{user_id}}", MANAGE_ACCOUNT),
+    RoutePermission("PATCH", f"{USERS}/{{user_id}}", MANAGE_ACCOUNT, lambda _: {"role": "triager"}),
+    RoutePermission("DELETE", f"{USERS}/{{user_id}}", MANAGE_ACCOUNT),
+    RoutePermission("GET", GRANTS, MANAGE_ACCOUNT),
+    RoutePermission("HEAD", GRANTS, MANAGE_ACCOUNT),
+    RoutePermission(
+        "POST",
+        GRANTS,
+        MANAGE_ACCOUNT,
+        lambda scene: {"user_id": int(scene.ids["user_id"]), "project_id": scene.customer.project_id},
+    ),
+    RoutePermission("GET", GRANT, MANAGE_ACCOUNT),
+    RoutePermission("HEAD", GRANT, MANAGE_ACCOUNT),
+    RoutePermission("DELETE", GRANT, MANAGE_ACCOUNT),
+    RoutePermission("GET", TOKENS, MANAGE_ACCOUNT),
+    RoutePermission("HEAD", TOKENS, MANAGE_ACCOUNT),
+    RoutePermission("POST", TOKENS, MANAGE_ACCOUNT, lambda _: {"kind": "platform"}),
+    RoutePermission("GET", f"{TOKENS}/{{token_id}}", MANAGE_ACCOUNT),
+    RoutePermission("HEAD", f"{TOKENS}/{{token_id}}", MANAGE_ACCOUNT),
+    RoutePermission("DELETE", f"{TOKENS}/{{token_id}}", MANAGE_ACCOUNT),
+    RoutePermission("GET", SCAN_RUNS, MANAGE_ACCOUNT),
+    RoutePermission("HEAD", SCAN_RUNS, MANAGE_ACCOUNT),
+    RoutePermission("POST", SCAN_RUNS, MANAGE_ACCOUNT, lambda scene: {"project_id": scene.customer.project_id}),
+    RoutePermission("GET", f"{SCAN_RUNS}/{{scan_run_id}}", MANAGE_ACCOUNT),
+    RoutePermission("HEAD", f"{SCAN_RUNS}/{{scan_run_id}}", MANAGE_ACCOUNT),
     RoutePermission("GET", FINDINGS, READ_FINDINGS),
     RoutePermission("HEAD", FINDINGS, READ_FINDINGS),
     RoutePermission("GET", f"{FINDINGS}/{{finding_id}}", READ_FINDINGS),
@@ -299,7 +359,7 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
         return LET_THROUGH if caller.header == door.header else 401
     if caller.kind is None or caller.of is None:
         return 401
-    if caller.kind is not door.kind or door.ability not in {None, *caller.abilities}:
+    if caller.kind is not door.kind or door.ability not in {None, *_held(caller, door, scene)}:
         return 403
     if door.for_webhooks and caller.of is scene.poor:
         return 403
@@ -309,6 +369,14 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
         return LET_THROUGH if caller.of is scene.customer else other_user
     is_own = caller.of.account_id == scene.customer.account_id
     return LET_THROUGH if is_own or "{" not in row.path else 404
+
+
+def _held(caller: Caller, door: RequiredCredential, scene: PermissionScene) -> frozenset[Ability]:
+    """Return the abilities that count: `admin` for the operator's account alone, and there in place of another."""
+    if caller.of is None or caller.of.account_id != scene.customer.account_id:
+        return caller.abilities - {Ability.ADMIN}
+    counts = door is MANAGE_ACCOUNT and Ability.ADMIN in caller.abilities
+    return caller.abilities | ({Ability.MANAGE_ACCOUNT} if counts else frozenset())
 
 
 def fixed(*headers: tuple[str, str]) -> Offer:
@@ -483,14 +551,16 @@ def make_finding(customer: Customer) -> str:
 
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
-    """A cloud installation, where every route is on."""
+    """A cloud installation, where every route is on; its operator's account is the customer's."""
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
-    settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    own = {"DEFAULT_PROJECT_ID": str(customer.project_id), "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
+    settings = make_settings(tmp_path, {**CLOUD, **unlimited, **own})
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     target = make_target(customer)
     # A removal is refused, so that each caller finds the target.
     make_approved(customer, target.id)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
+    managed = make_colleague(customer)
     return PermissionScene(
         app=create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver),
         customer=customer,
@@ -507,6 +577,11 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "session_id": make_session(customer),
             "handoff_id": make_handoff(customer).id,
             "finding_id": make_finding(customer),
+            "account_id": str(customer.account_id),
+            "user_id": str(managed.user_id),
+            "grant_id": make_grant(customer, str(managed.user_id)),
+            "token_id": str(tokens.create(managed.email, TokenKind.API, utc_now())[0].id),
+            "scan_run_id": str(projects.add_scan_run(customer.project_id, utc_now()).id),
         },
     )
 
@@ -558,8 +633,10 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermissio
 
 def nowhere(scene: PermissionScene) -> PermissionScene:
     """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
-    ids = {name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()}
-    return replace(scene, ids={**ids, "project_id": "999999999"})
+    ids = {
+        name: NOWHERE if each.isdecimal() else re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()
+    }
+    return replace(scene, ids=ids)
 
 
 @pytest.mark.parametrize("role", Role)

@@ -67,11 +67,11 @@ def test_an_account_that_may_not_use_webhooks_says_so(database: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TokenKind)
-def test_without_named_abilities_a_token_has_all_but_console_and_account(customer: Customer, kind: TokenKind) -> None:
+def test_without_named_abilities_a_token_has_all_but_console_account_and_admin(customer: Customer, kind: TokenKind) -> None:
     principal = tokens.principal_for(tokens.create(customer.email, kind, NOW)[1], NOW)
     assert principal is not None
     assert principal.abilities == {ability.value for ability in DEFAULT_ABILITIES[kind]}
-    assert principal.abilities == {ability.value for ability in ABILITIES[kind]} - {"console", "account:manage"}
+    assert principal.abilities == {ability.value for ability in ABILITIES[kind]} - {"console", "account:manage", "admin"}
 
 
 @pytest.mark.parametrize(

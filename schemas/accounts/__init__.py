@@ -1,0 +1,1 @@
+"""Accounts, users, projects, grants, tokens and scan runs: the bodies of requests."""

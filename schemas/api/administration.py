@@ -1,0 +1,211 @@
+"""Accounts and what is managed in them: users, grants, tokens, scan runs, the audit log, compliance requests."""
+
+from typing import Any
+
+from marshmallow import fields
+
+from schemas.api.response_fields import (
+    ResponseSchema,
+    free,
+    identifier,
+    moment,
+    next_cursor_text,
+    number,
+    one_of,
+    part,
+    several,
+    text,
+    truth,
+)
+from schemas.base.principal import PROJECT_ROLES, Ability, Role, TokenKind
+from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
+
+
+class LimitUsageResponse(ResponseSchema):
+    """How much of a limit is used."""
+
+    used = number("How many there are.")
+    limit = number("How many there may be.")
+
+
+class AccountUsageResponse(ResponseSchema):
+    """What an account stores."""
+
+    findings = part(LimitUsageResponse, "Findings.")
+    waiting_exports = part(LimitUsageResponse, "Exports that are prepared, approved or to be retried.")
+    targets = part(LimitUsageResponse, "Targets.")
+    uploads_24h = part(LimitUsageResponse, "Uploads of the last 24 hours.")
+
+
+class AccountResponse(ResponseSchema):
+    """An account."""
+
+    id = number("The account.", minimum=1)
+    name = text("Its name.")
+    may_use_webhooks = truth("Whether it may use webhook and tracker targets.")
+    created_at = moment("When it was created.")
+    usage = part(AccountUsageResponse, "What it stores, and its limits.")
+
+
+class AccountListResponse(ResponseSchema):
+    """A page of accounts."""
+
+    items = several(fields.Nested(AccountResponse), "The accounts, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class Address(fields.String):
+    """The email of a user; null for a removed user, whose address is erased."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
+        # No address has a colon.
+        return None if value.startswith("removed:") else value
+
+
+def _address(description: str) -> Address:
+    return Address(required=True, allow_none=True, metadata={"description": f"{description}; null once removed."})
+
+
+class UserResponse(ResponseSchema):
+    """A user of an account."""
+
+    id = number("The user.", minimum=1)
+    email = _address("The address")
+    account_id = number("The account.", minimum=1)
+    role = one_of(Role, "What the user may do in the account; null: only the roles of grants count.", nullable=True)
+    state = one_of(("active", "disabled", "removed"), "Whether the user's tokens are accepted.")
+    created_at = moment("When the user was created.")
+
+
+class UserListResponse(ResponseSchema):
+    """A page of users."""
+
+    items = several(fields.Nested(UserResponse), "The users, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class GrantResponse(ResponseSchema):
+    """The right of a user to manage a project or one report."""
+
+    id = number("The grant.", minimum=1)
+    user_id = number("The user.", minimum=1)
+    user = _address("The user's address")
+    project_id = number("The project; null for a report.", nullable=True, minimum=1)
+    report_id = number("The report; null for a project.", nullable=True, minimum=1)
+    role = one_of(PROJECT_ROLES, "What a user without a role in the account may do in the project.", nullable=True)
+    created_at = moment("When it was given.")
+
+
+class GrantListResponse(ResponseSchema):
+    """A page of grants."""
+
+    items = several(fields.Nested(GrantResponse), "The grants, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class TokenResponse(ResponseSchema):
+    """A token without its text."""
+
+    id = number("The token.", minimum=1)
+    kind = one_of(TokenKind, "`api` or `platform`.")
+    name = text("Its purpose.")
+    user_id = number("The user that it acts for.", minimum=1)
+    user = _address("The user's address")
+    abilities = several(one_of(Ability, "An ability."), "What it may do, as far as the user's role allows it.")
+    created_at = moment("When it was created.")
+    expires_at = moment("When it expires; null: never.", nullable=True)
+    revoked_at = moment("When it was revoked.", nullable=True)
+
+
+class NewTokenResponse(TokenResponse):
+    """A token that was created."""
+
+    token = text("The token, only in this response; null in the response to a repeated request.", nullable=True)
+
+
+class TokenListResponse(ResponseSchema):
+    """A page of tokens."""
+
+    items = several(fields.Nested(TokenResponse), "The tokens, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class ScanRunResponse(ResponseSchema):
+    """A scan run."""
+
+    id = number("The scan run; the scanner's own number.", minimum=1)
+    project_id = number("The project that its results belong to.", minimum=1)
+    status = text("`running`, or what the scanner's last result said.")
+    created_at = moment("When it was registered.")
+    updated_at = moment("When its last result came.")
+
+
+class ScanRunListResponse(ResponseSchema):
+    """A page of scan runs."""
+
+    items = several(fields.Nested(ScanRunResponse), "The scan runs, the greatest id first.")
+    next_cursor = next_cursor_text()
+
+
+class AuditActorResponse(ResponseSchema):
+    """Who did it."""
+
+    kind = text("`user`, `operator`, `rule`, `worker`, `scanner` and so on.")
+    id = text("The user's number or the rule; null for others.", nullable=True)
+
+
+class AuditObjectResponse(ResponseSchema):
+    """What it was done to."""
+
+    type = text("`exp`, `tgt`, `user`, `token` and so on: the beginning of its id.")
+    id = text("Its id, as `object` of the list takes it.")
+
+
+class AuditEntryResponse(ResponseSchema):
+    """An entry of the audit log."""
+
+    id = number("The entry; grows with every entry.", minimum=1)
+    at = moment("When it was done.")
+    actor = part(AuditActorResponse, "Who did it.")
+    action = text("What was done.")
+    object = part(AuditObjectResponse, "What it was done to.")
+    details = free("`status_before`, `status_after`, `reason` and `digest`, as far as there are any.")
+
+
+class AuditEntryListResponse(ResponseSchema):
+    """A page of the audit log."""
+
+    items = several(fields.Nested(AuditEntryResponse), "The entries, newest first.")
+    next_cursor = next_cursor_text()
+
+
+class ComplianceRequestResponse(ResponseSchema):
+    """A request of the storefront platform about personal data, without any."""
+
+    id = identifier("cpl", "The request.")
+    topic = one_of(Topic, "What is requested.")
+    shop_domain = text("The shop.")
+    subject = text("A pseudonym of the person; null for a shop.", nullable=True)
+    status = one_of(ComplianceStatus, "Whether it is done.")
+    result = one_of(ComplianceResult, "What came of it.", nullable=True)
+    counts = fields.Dict(
+        keys=fields.String(),
+        values=fields.Integer(),
+        required=True,
+        metadata={"description": "Rows by what became of them."},
+    )
+    has_report = truth("Whether it holds a report for the person.")
+    attempts = number("How often a worker began it.")
+    last_error = text("Why the last attempt failed.", nullable=True)
+    received_at = moment("When it came.")
+    due_at = moment("When it is due by law.")
+    overdue = truth("Whether it is not done although it is due.")
+    next_run_at = moment("When a worker tries it next.", nullable=True)
+    finished_at = moment("When it was done.", nullable=True)
+
+
+class ComplianceRequestListResponse(ResponseSchema):
+    """A page of compliance requests."""
+
+    items = several(fields.Nested(ComplianceRequestResponse), "The requests, newest first.")
+    next_cursor = next_cursor_text()

@@ -1,0 +1,1 @@
+"""API resources of accounts and what is managed in them."""

@@ -1,0 +1,1 @@
+"""Documents the routes that manage accounts."""

@@ -1,0 +1,64 @@
+"""Who may act on which account, and what a manager of accounts may give to users.
+
+A token with the ability `admin` acts on every account, but only while its user belongs to the operator's account.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from schemas.accounts.forms import MAX_ROW_ID
+from schemas.base.errors import Forbidden, NotFound
+from schemas.base.principal import AdministratorPrincipal, Manager, OperatorPrincipal, Role, TokenPrincipal
+from schemas.settings.definitions import DeploymentMode, Settings
+from storage.accounts import accounts
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+_ROLES: Final = tuple(Role)
+
+Record = TypeVar("Record")
+
+
+class OperatorAccount:
+    """The account whose users see and, with the ability `admin`, manage all others.
+
+    It is OPERATOR_ACCOUNT_ID; without it, the first account, except in the cloud, where it is none.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._account_id = settings.operator_account_id
+        self._is_first = settings.deployment_mode is not DeploymentMode.CLOUD
+
+    def has_id(self, account_id: int) -> bool:
+        """Return whether this is the id of the operator's account."""
+        if self._account_id is not None:
+            return account_id == self._account_id
+        return self._is_first and account_id == accounts.first_id()
+
+
+def found(
+    text: str, what: str, find: Callable[[int, int | None], Record | None], actor: Manager, largest: int = MAX_ROW_ID
+) -> Record:
+    """Return the record with the id in a path, if the caller may see it. Raises NotFound."""
+    record = find(int(text), actor.account_id) if _NUMBER.fullmatch(text) and int(text) <= largest else None
+    if record is None:
+        raise NotFound(f"There is no such {what}.")
+    return record
+
+
+def token_of(actor: Manager) -> TokenPrincipal | None:
+    """Return the token of a caller; None for the operator at the command line, whom no role limits."""
+    if isinstance(actor, OperatorPrincipal):
+        return None
+    return actor.token if isinstance(actor, AdministratorPrincipal) else actor
+
+
+def require_role(role: Role | None, actor: Manager) -> None:
+    """Raise Forbidden for a role above the caller's own: nobody gives it, and nobody acts for a user who has it."""
+    token = token_of(actor)
+    if token is not None and _rank(role) > _rank(token.role):
+        raise Forbidden(f"Your role is below {role}.")
+
+
+def _rank(role: Role | None) -> int:
+    return -1 if role is None else _ROLES.index(role)

@@ -1,0 +1,45 @@
+"""Use cases of tokens: create one, which never has more abilities than its maker, and revoke."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from runtime.clock import utc_now
+from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.principal import DEFAULT_ABILITIES, Ability, Manager, OperatorPrincipal, TokenKind
+from service.operations.authority import require_role, token_of
+from storage.accounts import tokens
+from storage.accounts.accounts import User
+from storage.accounts.tokens import Token
+
+
+def create(
+    user: User, kind: TokenKind, abilities: Sequence[Ability], name: str, expires: timedelta | None, actor: Manager
+) -> tuple[Token, str]:
+    """Create a token for a user and return it with its text, which is not stored.
+
+    Without `abilities`, it gets the default ones that its maker has. Platform tokens may have every ability of their kind:
+    the user's grants limit them. Raises Forbidden for an ability that the maker lacks and for a user with a role above the
+    maker's, Conflict for a disabled user, ValidationFailed if the maker has no default ability.
+    """
+    maker = token_of(actor)
+    if maker is not None:
+        require_role(user.role, actor)
+        if kind is TokenKind.API:
+            abilities = abilities or [each for each in DEFAULT_ABILITIES[kind] if each in maker.abilities]
+            if not abilities:
+                raise ValidationFailed(problem("/abilities", "required"))
+            lacking = [each for each in abilities if each not in maker.abilities]
+            if lacking:
+                raise Forbidden(f"A token gives no ability that it lacks itself: this one lacks {lacking[0]}.")
+    return tokens.create(user.email, kind, utc_now(), abilities, name, expires, actor.key)
+
+
+def revoke(token_id: int, actor: Manager) -> Token:
+    """Revoke a token from the next request on. Raises NotFound."""
+    return tokens.revoke(token_id, utc_now(), actor.key)
+
+
+def revoke_all(email: str, actor: OperatorPrincipal) -> list[Token]:
+    """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
+    return tokens.revoke_all(email, utc_now(), actor.key)
