@@ -50,7 +50,7 @@ def helm(monkeypatch: pytest.MonkeyPatch) -> Path:
 def rendered(helm: Path, *values: str) -> Objects:
     """Return what the chart makes of values such as `worker.replicas=3`."""
     options = [option for value in values for option in ("--set", value)]
-    command = [helm, "template", "riskrelay", CHART, "--kube-version", RELEASES[0], *options]
+    command: list[str | Path] = [helm, "template", "riskrelay", CHART, "--kube-version", RELEASES[0], *options]
     return objects(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -1089,6 +1089,8 @@ class Project(TypedDict):
     """The project."""
     name: str
     """Its name."""
+    account_id: int
+    """The account."""
     shop_domain: str | None
     """The storefront's domain, if it is a storefront."""
     ticket_grouping: Literal["rule", "finding"]
@@ -1104,9 +1106,251 @@ class ProjectList(TypedDict):
     """The `cursor` of the next page; null on the last page."""
 
 
-class ProjectInput(TypedDict):
-    ticket_grouping: Literal["rule", "finding"]
+class NewProjectInput(TypedDict):
+    name: str
+    """The name."""
+    shop_domain: NotRequired[str | None]
+    """The storefront's domain, if it is a storefront."""
+    ticket_grouping: NotRequired[Literal["rule", "finding"]]
     """`rule`: one ticket for all findings of a rule; `finding`: one for each."""
+    account_id: NotRequired[int | None]
+    """The account, with the ability `admin`; default: that of the token."""
+
+
+class ProjectChangeInput(TypedDict):
+    name: NotRequired[str]
+    """The name."""
+    shop_domain: NotRequired[str | None]
+    """The storefront's domain; null removes it."""
+    ticket_grouping: NotRequired[Literal["rule", "finding"]]
+    """`rule`: one ticket for all findings of a rule; `finding`: one for each."""
+
+
+class LimitUsage(TypedDict):
+    used: int
+    """How many there are."""
+    limit: int
+    """How many there may be."""
+
+
+class AccountUsage(TypedDict):
+    findings: LimitUsage
+    """Findings."""
+    waiting_exports: LimitUsage
+    """Exports that are prepared, approved or to be retried."""
+    targets: LimitUsage
+    """Targets."""
+    uploads_24h: LimitUsage
+    """Uploads of the last 24 hours."""
+
+
+class Account(TypedDict):
+    id: int
+    """The account."""
+    name: str
+    """Its name."""
+    may_use_webhooks: bool
+    """Whether it may use webhook and tracker targets."""
+    created_at: str
+    """When it was created."""
+    usage: AccountUsage
+    """What it stores, and its limits."""
+
+
+class AccountNameInput(TypedDict):
+    name: str
+    """The name."""
+
+
+class AccountList(TypedDict):
+    items: list[Account]
+    """The accounts, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class AccountInput(TypedDict):
+    name: str
+    """The name."""
+    may_use_webhooks: NotRequired[bool]
+    """Whether webhook and tracker targets are allowed."""
+
+
+class AccountChangeInput(TypedDict):
+    name: NotRequired[str]
+    """The name."""
+    may_use_webhooks: NotRequired[bool]
+    """`false` blocks the account's targets and what waits for them; after `true`, resume each target."""
+
+
+class User(TypedDict):
+    id: int
+    """The user."""
+    email: str | None
+    """The address; null once removed."""
+    account_id: int
+    """The account."""
+    role: Literal["viewer", "triager", "manager", "owner"] | None
+    """What the user may do in the account; null: only the roles of grants count."""
+    state: Literal["active", "disabled", "removed"]
+    """Whether the user's tokens are accepted."""
+    created_at: str
+    """When the user was created."""
+
+
+class UserList(TypedDict):
+    items: list[User]
+    """The users, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class UserInput(TypedDict):
+    email: str
+    """The address, which names the user at the console."""
+    role: NotRequired[Literal["viewer", "triager", "manager", "owner"] | None]
+    """What the user may do in the account; null: only the roles of grants count."""
+    account_id: NotRequired[int | None]
+    """The account, with the ability `admin`; default: that of the token."""
+
+
+class UserChangeInput(TypedDict):
+    role: NotRequired[Literal["viewer", "triager", "manager", "owner"] | None]
+    """What the user may do in the account; null: only the roles of grants count."""
+    state: NotRequired[Literal["active", "disabled"]]
+    """`disabled` refuses the user's tokens and ends the user's sessions."""
+
+
+class Grant(TypedDict):
+    id: int
+    """The grant."""
+    user_id: int
+    """The user."""
+    user: str | None
+    """The user's address; null once removed."""
+    project_id: int | None
+    """The project; null for a report."""
+    report_id: int | None
+    """The report; null for a project."""
+    role: Literal["viewer", "triager", "manager"] | None
+    """What a user without a role in the account may do in the project."""
+    created_at: str
+    """When it was given."""
+
+
+class GrantList(TypedDict):
+    items: list[Grant]
+    """The grants, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class GrantInput(TypedDict):
+    user_id: int
+    """The user."""
+    project_id: NotRequired[int | None]
+    """The project that the user may manage."""
+    report_id: NotRequired[int | None]
+    """The report that the user may manage, in place of a project."""
+    role: NotRequired[Literal["viewer", "triager", "manager"] | None]
+    """What a user without a role in the account may do in the project."""
+
+
+class Token(TypedDict):
+    id: int
+    """The token."""
+    kind: Literal["api", "platform"]
+    """`api` or `platform`."""
+    name: str
+    """Its purpose."""
+    user_id: int
+    """The user that it acts for."""
+    user: str | None
+    """The user's address; null once removed."""
+    abilities: list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
+        "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
+        "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]]
+    """What it may do, as far as the user's role allows it."""
+    created_at: str
+    """When it was created."""
+    expires_at: str | None
+    """When it expires; null: never."""
+    revoked_at: str | None
+    """When it was revoked."""
+
+
+class TokenList(TypedDict):
+    items: list[Token]
+    """The tokens, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class TokenInput(TypedDict):
+    user_id: NotRequired[int | None]
+    """The user that the token acts for; default: that of the token of this request."""
+    kind: Literal["api", "platform"]
+    """`api` for clients, `platform` for browser extension, plugin and storefront app."""
+    abilities: NotRequired[list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
+        "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
+        "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]] | None]
+    """At most those of the token of this request; default: of these, all but console, account:manage, admin."""
+    name: NotRequired[str]
+    """The token's purpose."""
+    expires_at: NotRequired[str | None]
+    """When it expires; null or absent: never."""
+
+
+class NewToken(TypedDict):
+    id: int
+    """The token."""
+    kind: Literal["api", "platform"]
+    """`api` or `platform`."""
+    name: str
+    """Its purpose."""
+    user_id: int
+    """The user that it acts for."""
+    user: str | None
+    """The user's address; null once removed."""
+    abilities: list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
+        "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
+        "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]]
+    """What it may do, as far as the user's role allows it."""
+    created_at: str
+    """When it was created."""
+    expires_at: str | None
+    """When it expires; null: never."""
+    revoked_at: str | None
+    """When it was revoked."""
+    token: str | None
+    """The token, only in this response; null in the response to a repeated request."""
+
+
+class ScanRun(TypedDict):
+    id: int
+    """The scan run; the scanner's own number."""
+    project_id: int
+    """The project that its results belong to."""
+    status: str
+    """`running`, or what the scanner's last result said."""
+    created_at: str
+    """When it was registered."""
+    updated_at: str
+    """When its last result came."""
+
+
+class ScanRunList(TypedDict):
+    items: list[ScanRun]
+    """The scan runs, the greatest id first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class ScanRunInput(TypedDict):
+    project_id: int
+    """The project that its results belong to."""
+    id: NotRequired[int | None]
+    """The scanner's id, with a token of the operator's account; default: the next free one."""
 
 
 class Recovery(TypedDict):
@@ -1522,9 +1766,11 @@ class ConsoleSession(TypedDict):
     """The session; this id is not a credential."""
     user: str
     """The email address of the user."""
-    token_id: int
-    """The token that was used to sign in."""
-    token_name: str
+    method: Literal["token", "openid_connect", "email_link"]
+    """How the user signed in."""
+    token_id: int | None
+    """The token that was used to sign in; null for other methods."""
+    token_name: str | None
     """The name of that token."""
     created_at: str
     """When the user signed in."""
