@@ -1,6 +1,6 @@
 """A receiver that responds at once, or after a delay, and counts, so that the sender is what is measured.
 
-    python -m bench.instant_receiver DELAY_S PORTS [CERTIFICATE]
+    python -m bench.instant_receiver ADDRESS DELAY_S PORTS [CERTIFICATE]
 
 It prints a control port and PORTS more that accept posts, over TLS with a CERTIFICATE (and its key). On the control port,
 `GET /` returns the counts as JSON, `GET /times` the first arrival of each key, `DELETE /` resets both. Posts to `/hang` are
@@ -123,7 +123,8 @@ class _TlsConnection(_Connection):
 class _Receiver:
     """A loop over every connection."""
 
-    def __init__(self, delay_s: float, context: ssl.SSLContext | None) -> None:
+    def __init__(self, address: str, delay_s: float, context: ssl.SSLContext | None) -> None:
+        self._address = address
         self._arrivals = Arrivals()
         self._delay_s = delay_s
         self._context = context
@@ -135,7 +136,7 @@ class _Receiver:
 
     def listen(self, *, takes_posts: bool) -> int:
         """Listen on a port of its own, and return it."""
-        sock = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        sock = socket.create_server((self._address, 0), backlog=_BACKLOG)
         sock.setblocking(False)
         self._listening[sock.fileno()] = (sock, takes_posts)
         self._epoll.register(sock, select.EPOLLIN)
@@ -221,16 +222,16 @@ def _value(head: bytes, headers: bytes, name: bytes) -> bytes:
     return head[at : head.find(b"\r\n", at)].strip()
 
 
-def main(delay_s: float, ports: int, certificate: str | None = None) -> None:
+def main(address: str, delay_s: float, ports: int, certificate: str | None = None) -> None:
     """Listen, say where, and serve."""
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-    receiver = _Receiver(delay_s, context)
+    receiver = _Receiver(address, delay_s, context)
     print(*(receiver.listen(takes_posts=number > 0) for number in range(ports + 1)), flush=True)
     receiver.run(sys.stdin.fileno())
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.request import Request, urlopen
 
+#: Where receivers listen; measurements of several hosts have an address of their own.
+LOOPBACK: Final = "127.0.0.1"
 ROOT: Final = Path(__file__).resolve().parent.parent
 #: Longer than any child takes to end once its standard input is closed.
 _END_WITHIN_S: Final = 10
@@ -46,9 +48,9 @@ class BenchReceiver:
     `port` takes questions; it is no target, and speaks no TLS.
     """
 
-    def __init__(self, port: int, targets: Sequence[int], scheme: str = "http") -> None:
-        self._port = port
-        self.urls = [f"{scheme}://127.0.0.1:{target}/" for target in targets]
+    def __init__(self, port: int, targets: Sequence[int], scheme: str = "http", address: str = LOOPBACK) -> None:
+        self._asked_at = f"http://{address}:{port}"
+        self.urls = [f"{scheme}://{address}:{target}/" for target in targets]
         self.url = self.urls[0]
 
     def arrivals(self) -> dict[str, Any]:
@@ -64,19 +66,21 @@ class BenchReceiver:
         self._ask("DELETE")
 
     def _ask(self, method: str, path: str = "") -> dict[str, Any]:
-        asked = Request(f"http://127.0.0.1:{self._port}/{path}", method=method)
+        asked = Request(f"{self._asked_at}/{path}", method=method)  # noqa: S310 - our own address
         with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
             record: dict[str, Any] = json.load(answer)
             return record
 
 
 @contextmanager
-def receiver(delay_ms: int, origins: int = 1, certificate: Path | None = None) -> Iterator[BenchReceiver]:
+def receiver(
+    delay_ms: int, origins: int = 1, certificate: Path | None = None, address: str = LOOPBACK
+) -> Iterator[BenchReceiver]:
     """Run a receiver that answers after `delay_ms`, on as many ports as `origins`; over TLS with a `certificate`."""
-    words = [str(delay_ms / 1000), str(origins), *([] if certificate is None else [str(certificate)])]
+    words = [address, str(delay_ms / 1000), str(origins), *([] if certificate is None else [str(certificate)])]
     with child("instant_receiver", *words) as process:
         port, *targets = [int(port) for port in pipe(process.stdout).readline().split()]
-        yield BenchReceiver(port, targets, "http" if certificate is None else "https")
+        yield BenchReceiver(port, targets, "http" if certificate is None else "https", address)
 
 
 def rate(arrivals: dict[str, Any]) -> float:

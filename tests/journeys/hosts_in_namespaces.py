@@ -88,12 +88,12 @@ class Namespace:
 class Network:
     """The bridge, what listens on it, and the hosts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, postgres: PostgresServer | None = None) -> None:
         self._bridge = f"rr{os.getpid()}"[:9]
         self._folder = folder
         self._stack = ExitStack()
         self._count = 0
-        self.postgres, self.redis = _PostgresOnTheBridge(), PortRedis(also_at=HERE)
+        self.postgres, self.redis = postgres or _PostgresOnTheBridge(), PortRedis(also_at=HERE)
 
     def __enter__(self) -> Self:
         _ip(f"link add {self._bridge} address {HERE_IN_HARDWARE} type bridge")

@@ -56,7 +56,7 @@ def up(_migrator: Any, db: Database) -> None:
 
 
 def _value(db: Database, query: str) -> Any:
-    return db.execute_sql(query).fetchone()[0]  # type: ignore[no-untyped-call]
+    return db.execute_sql(query).fetchone()[0]  # type: ignore[no-untyped-call]  # as above
 
 
 def _second_month_after(moment: datetime) -> datetime:
