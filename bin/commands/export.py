@@ -5,7 +5,7 @@ worker; when killed, a worker takes over once the lease expires.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Record, json_option, print_record, print_records
 from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
 from bin.commands.export_bulk import bulk
@@ -47,6 +47,9 @@ from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
+#: The columns of lists.
+ATTEMPT_COLUMNS = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
+RECOVERY_COLUMNS = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
 
 
 def _either(words: Iterable[str]) -> str:
@@ -97,23 +100,26 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
     query = replace(read, **filters)
     with opened():
         if has_facets:
-            _print_facets(query, as_json)
+            print_facets(export_list.facets(query), as_json)
             return
         now = utc_now()
         shown = limit or (None if as_json or is_all else SHOWN)
         records = [export_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
-        if as_json:
-            print_records(records, as_json, (), "")
-            return
-        rows = [{**record, **{name: record["ticket"][name] for name in ("severity", "title")}} for record in records]
-        columns = ("id", "status", "status_reason", "attempts", "severity", "title")
-        print_records(rows, as_json, columns, "No exports match." if query != ExportQuery() else "There are no exports.")
-        if shown is not None and len(rows) == shown:
-            _print_rest(query, shown)
+        print_list(records, as_json, is_filtered=query != ExportQuery())
+        if not as_json and shown is not None and len(records) == shown:
+            print_rest(export_list.count(query), shown)
 
 
-def _print_facets(query: ExportQuery, as_json: bool) -> None:
-    found = export_list.facets(query)
+def print_list(records: Sequence[Record], as_json: bool, *, is_filtered: bool) -> None:
+    """Print exports."""
+    rows = [{**each, **{name: each["ticket"][name] for name in ("severity", "title")}} for each in records]
+    columns = ("id", "status", "status_reason", "attempts", "severity", "title")
+    none = "No exports match." if is_filtered else "There are no exports."
+    print_records(records if as_json else rows, as_json, columns, none)
+
+
+def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
+    """Print how many exports there are with each value."""
     if as_json:
         print_record(found, as_json)
         return
@@ -125,9 +131,8 @@ def _print_facets(query: ExportQuery, as_json: bool) -> None:
     print_records(rows, as_json, ("filter", "value", "exports"), "No exports match.")
 
 
-def _print_rest(query: ExportQuery, shown: int) -> None:
-    """Print how many exports there are beyond those shown, and the option that lists them."""
-    total = export_list.count(query)
+def print_rest(total: int | None, shown: int) -> None:
+    """Print how many exports there are beyond those shown, and the option that lists them; None is too many to count."""
     if total is None or total > shown:
         number = f"more than {MOST_COUNTED:,}" if total is None else f"{total:,}"
         echo(f"Showing the first {shown:,} of {number}. To list more: --limit N or --all.")
@@ -157,14 +162,19 @@ def show(export_id: str, as_json: bool) -> None:
 def open_ticket(export_id: str, as_json: bool) -> None:
     """Print the link of the ticket at its target."""
     with opened():
-        shown = queries.get(export_id)
-        if shown.provider_ticket_url is None:
-            named = "its receiver named no link" if shown.status is ExportStatus.EXPORTED else f"it is {shown.status}"
-            raise Refused(f"Export {export_id} has no link at a target: {named}.")
-        if as_json:
-            print_record({"id": shown.provider_ticket_id, "url": shown.provider_ticket_url}, as_json)
-        else:
-            echo(printable(shown.provider_ticket_url))
+        print_link(export_record(queries.get(export_id), utc_now()), as_json)
+
+
+def print_link(shown: Record, as_json: bool) -> None:
+    """Print the link of an export's ticket. Raises Refused if it has none."""
+    ticket = shown.get("provider_ticket")
+    if not ticket or ticket["url"] is None:
+        named = "its receiver named no link" if shown["status"] == ExportStatus.EXPORTED else f"it is {shown['status']}"
+        raise Refused(f"Export {shown['id']} has no link at a target: {named}.")
+    if as_json:
+        print_record({"id": ticket["id"], "url": ticket["url"]}, as_json)
+    else:
+        echo(printable(ticket["url"]))
 
 
 @export.command(
@@ -180,8 +190,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     """
     with opened():
         records = [dump_trace(each) for each in attempts.list_traces(export_id)]
-        columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
-        print_records(records, as_json, columns, "No attempts yet.")
+        print_records(records, as_json, ATTEMPT_COLUMNS, "No attempts yet.")
 
 
 @export.command(
@@ -214,16 +223,12 @@ def prepare(
     as_json: bool,
 ) -> None:
     """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
-    written = given({"title": title, "description": description, "severity": severity, "page_url": page_url})
-    if (file is None) == (title is None) or (file is not None and written):
-        raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
-    source = None if source_id is None else {"id": source_id}
-    members = given({"source": source, "project_id": project_id})
+    written = require_ticket(title, description, severity, page_url, file)
     with opened() as settings:
         if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
         ticket = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
-        preparation = read_preparation(_joined(ticket, members))
+        preparation = read_preparation(preparation_body(ticket, source_id, project_id))
         record = build_operations(settings).exports.prepare(preparation, account_id, OPERATOR)
         print_record(export_record(record, utc_now()), as_json)
 
@@ -274,7 +279,7 @@ def recover(
 
     A worker resumes an interrupted recovery where it stopped.
     """
-    _require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
+    require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     with opened() as settings:
         if is_list:
             _list_recoveries(as_json)
@@ -290,23 +295,34 @@ def recover(
             _recover(target_id, since, settings, as_json)
 
 
-def _joined(value: Any, members: dict[str, Any]) -> dict[str, Any]:
-    """Return the request body for a ticket, or for a whole body, with the fields from options added."""
+def require_ticket(
+    title: str | None, description: str | None, severity: str | None, page_url: str | None, file: BinaryIO | None
+) -> dict[str, Any]:
+    """Return the ticket that the options name, which is empty with a file. Raises UsageError for both or neither."""
+    written = given({"title": title, "description": description, "severity": severity, "page_url": page_url})
+    if (file is None) == (title is None) or (file is not None and written):
+        raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
+    return written
+
+
+def preparation_body(value: Any, source_id: str | None, project_id: int | None) -> dict[str, Any]:
+    """Return the request body for a ticket, or for a whole body, with the fields from options added. Raises UsageError."""
+    members = given({"source": None if source_id is None else {"id": source_id}, "project_id": project_id})
     body: dict[str, Any] = value if isinstance(value, dict) and "ticket" in value else {"ticket": value}
     if body.keys() & members.keys():
         raise click.UsageError("The JSON already has `source` or `project_id`; omit --source-id and --project.")
     return body | members
 
 
-def _require_one(*asked: bool) -> None:
+def require_one(*asked: bool) -> None:
+    """Raise UsageError unless `recover` was asked for one thing."""
     if sum(asked) != 1:
         raise click.UsageError("Use --target with --since, or one of --show, --cancel and --list.")
 
 
 def _list_recoveries(as_json: bool) -> None:
     records = [dump(RecoveryResponse, each) for each in recoveries.list_page()]
-    columns = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
-    print_records(records, as_json, columns, "There are no recoveries.")
+    print_records(records, as_json, RECOVERY_COLUMNS, "There are no recoveries.")
 
 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:

@@ -41,6 +41,9 @@ from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
 
+#: The columns of lists.
+COLUMNS: Final = ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at")
+
 #: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
@@ -74,7 +77,7 @@ def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]
 def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
     """Return whether a command names filters in place of one export. Raises UsageError for both or neither."""
     is_filtered = any(value is not None for name, value in given.items() if name.startswith("filter_"))
-    if export_id is not None and (is_filtered or given["is_confirmed"] or given["account_id"] is not None):
+    if export_id is not None and (is_filtered or given["is_confirmed"] or given.get("account_id") is not None):
         raise click.UsageError("Give either an export's id or filters.")
     if export_id is None and not is_filtered:
         raise click.UsageError("Give an export's id, or filters such as --severity high,critical.")
@@ -85,11 +88,9 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
     """Decide on every export that `filter_options` match, after a question. Raises Refused unless it is done."""
     with opened() as settings:
         query = _query(decision, given)
-        count = export_list.count(query)
-        if count is None or count > MAX_MATCHES:
-            raise Refused(f"More than {MAX_MATCHES:,} exports match; narrow the filters and run several commands.")
+        count = require_few(export_list.count(query))
         if count and not given["is_confirmed"]:
-            _confirm(decision, query, count)
+            confirm(decision.action, decision.target_id, count, export_list.facets(query)["severity"])
         try:
             held = build_operations(settings).bulk.begin_here(decision, query, count, query.account_id or 0)
         except TargetUrlRefused as refused:
@@ -108,13 +109,11 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
 @json_option
 def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
     """Show, list or cancel bulk jobs: decisions on every export that matched filters."""
-    if (shown_id is not None) + (cancelled_id is not None) + is_list != 1:
-        raise click.UsageError("Use one of --show, --cancel and --list.")
+    require_one(shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:
             records = [dump(BulkJobResponse, each) for each in bulk_jobs.list_page()]
-            columns = ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at")
-            print_records(records, as_json, columns, "There are no bulk jobs.")
+            print_records(records, as_json, COLUMNS, "There are no bulk jobs.")
         elif shown_id is not None:
             print_record(dump(BulkJobResponse, bulk_jobs.get(shown_id)), as_json)
         elif cancelled_id is not None:
@@ -123,11 +122,7 @@ def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json:
 
 
 def _query(decision: BulkDecision, given: Mapping[str, Any]) -> ExportQuery:
-    values = {name.removeprefix("filter_"): value for name, value in given.items() if name.startswith("filter_")}
-    query: ExportQuery = checked(ExportFilterForm(), {name: value for name, value in values.items() if value is not None})
-    if not query.statuses:
-        sources = TRANSITIONS[Transition(decision.action.value)].sources
-        query = replace(query, statuses=tuple(sorted(each.value for each in sources)))
+    query: ExportQuery = checked(ExportFilterForm(), filters_of(decision.action, given))
     return replace(query, account_id=given["account_id"] or _account_of(decision, query))
 
 
@@ -144,14 +139,34 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
     return account_id
 
 
-def _confirm(decision: BulkDecision, query: ExportQuery, count: int) -> None:
+def require_one(shown_id: str | None, cancelled_id: str | None, is_list: bool) -> None:
+    """Raise UsageError unless `bulk` was asked for one thing."""
+    if (shown_id is not None) + (cancelled_id is not None) + is_list != 1:
+        raise click.UsageError("Use one of --show, --cancel and --list.")
+
+
+def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the filters among the options; by default the statuses are those that the decision can change."""
+    named = {name.removeprefix("filter_"): value for name, value in given.items() if name.startswith("filter_")}
+    sources = sorted(each.value for each in TRANSITIONS[Transition(action.value)].sources)
+    named["status"] = ",".join(sources) if named["status"] is None else named["status"]
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def require_few(count: int | None) -> int:
+    """Return how many exports match. Raises Refused for more than one job decides on; None is too many to count."""
+    if count is None or count > MAX_MATCHES:
+        raise Refused(f"More than {MAX_MATCHES:,} exports match; narrow the filters and run several commands.")
+    return count
+
+
+def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: Mapping[str, int]) -> None:
     """Print what would be decided, and ask. Raises Refused without a yes."""
-    counts = export_list.facets(query)["severity"]
-    severities = ", ".join(f"{number:,} {severity}" for severity, number in counts.items())
-    whither = f" for target {decision.target_id}" if decision.action is BulkAction.APPROVE else ""
+    severities = ", ".join(f"{number:,} {severity}" for severity, number in by_severity.items())
+    whither = f" for target {target_id}" if action is BulkAction.APPROVE else ""
     echo(f"{count:,} exports match: {severities}.", err=True)
     try:
-        click.confirm(f"{decision.action.value.capitalize()} them{whither}?", abort=True, err=True)
+        click.confirm(f"{action.value.capitalize()} them{whither}?", abort=True, err=True)
     except click.Abort:
         raise Refused("Nothing was changed; answer y, or use --yes.") from None
 

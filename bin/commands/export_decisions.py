@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, BinaryIO
 
 import click
@@ -108,11 +109,7 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
 @json_option
 def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
     """Snooze a prepared export; it stays prepared, and an approval ends the snooze."""
-    if (until is None) != until_seen:
-        raise click.UsageError("Use either --until or --until-seen.")
-    moment = None if until is None else until_from(until, utc_now())
-    if until is not None and moment is None:
-        raise click.UsageError("Use an RFC 3339 time, a date, or a time from now such as 14d, 12h or 30m.")
+    moment = snoozed_until(until, until_seen)
     with opened() as settings:
         record = build_operations(settings).exports.snooze(export_id, OPERATOR, moment)
         print_record(export_record(record, utc_now()), as_json)
@@ -150,7 +147,7 @@ def edit(
 ) -> None:
     """Replace parts of a prepared ticket; the original is kept."""
     with opened() as settings:
-        description = None if file is None else _text(read_limited(file, settings.max_body_bytes))
+        description = None if file is None else text_of(read_limited(file, settings.max_body_bytes))
         parts = {"title": title, "description": description, "severity": severity, "labels": [*labels] or None}
         edited: Edit = checked(EditForm(), {**parts, "ticket_digest": ticket_digest})
         record = build_operations(settings).exports.edit(export_id, OPERATOR, edited)
@@ -183,6 +180,16 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
         print_record(export_record(record, utc_now()), as_json)
 
 
+def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
+    """Return the moment that the options of `snooze` name, None for --until-seen. Raises UsageError."""
+    if (until is None) != until_seen:
+        raise click.UsageError("Use either --until or --until-seen.")
+    moment = None if until is None else until_from(until, utc_now())
+    if until is not None and moment is None:
+        raise click.UsageError("Use an RFC 3339 time, a date, or a time from now such as 14d, 12h or 30m.")
+    return moment
+
+
 @contextmanager
 def _refused_urls() -> Iterator[None]:
     """Raise Refused with the fix where the policy refuses a target's URL."""
@@ -196,7 +203,7 @@ def _refused_urls() -> Iterator[None]:
         ) from None
 
 
-def _text(content: bytes) -> str:
+def text_of(content: bytes) -> str:
     """Return a text without the line end that an editor or `echo` adds. Raises Refused."""
     try:
         return content.decode().removesuffix("\n")

@@ -60,7 +60,7 @@ def import_scan(
 ) -> None:
     """Import a scanner's report as tickets, one postback per page, through the public API."""
     settings = checked_settings()
-    to = _checked_url(url, "--to") if url else _checked_url(settings.public_base_url, "PUBLIC_BASE_URL")
+    to = checked_url(url, "--to") if url else checked_url(settings.public_base_url, "PUBLIC_BASE_URL")
     secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()
     if not secret:
         raise Refused("No scanner secret; set SCANNER_SHARED_SECRET, or pass it on standard input with --secret-stdin.")
@@ -77,7 +77,8 @@ def import_scan(
     _report_failures(prepared, summary)
 
 
-def _checked_url(url: str, given_as: str) -> str:
+def checked_url(url: str, given_as: str, what: str = "the scanner secret") -> str:
+    """Return the URL of a RiskRelay. Raises BadParameter, also where it would send `what` unencrypted."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
@@ -87,7 +88,7 @@ def _checked_url(url: str, given_as: str) -> str:
         raise click.BadParameter("Use a URL such as https://relay.example.com.", param_hint=given_as)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise click.BadParameter(
-            "http would send the scanner secret unencrypted; use an https URL, or one on this machine.", param_hint=given_as
+            f"http would send {what} unencrypted; use an https URL, or one on this machine.", param_hint=given_as
         )
     return url
 

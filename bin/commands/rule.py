@@ -20,7 +20,8 @@ from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 
-_COLUMNS: Final = ("id", "name", "enabled", "stopped_reason", "match", "action")
+#: The columns of lists.
+COLUMNS: Final = ("id", "name", "enabled", "stopped_reason", "match", "action")
 #: The options that make a rule's match, and the members that they are.
 _MATCH: Final[Mapping[str, str]] = {
     "project_id": "project_id",
@@ -71,7 +72,7 @@ def rule() -> None:
 @json_option
 def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
     """Create a rule of a user's account; of several rules that match, the oldest decides."""
-    members = {"name": name, "enabled": not is_disabled, "match": {}, **_members(given)}
+    members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)}
     with opened() as settings:
         request = read_checked(RuleForm(), members)
         made = build_operations(settings).approval_rules.create_for(user_by_email(email), request, OPERATOR)
@@ -85,7 +86,7 @@ def list_rules(limit: int | None, as_json: bool) -> None:
     """List approval rules, newest first."""
     with opened() as settings:
         found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
-        print_records([dump_rule(each) for each in found], as_json, _COLUMNS, "There are no approval rules.")
+        print_records([dump_rule(each) for each in found], as_json, COLUMNS, "There are no approval rules.")
 
 
 @rule.command(epilog="Example: riskrelay rule show rul_… --json\n\nExit codes: 0 shown, 1 no such rule, 2 wrong usage.")
@@ -115,7 +116,7 @@ def set_members(
 
     Options that match replace all that it matched. --user makes another user its author, also of a rule that stopped.
     """
-    members = {"name": name, "enabled": is_enabled, **_members(given)}
+    members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
     with opened() as settings:
         changes = read_checked(RuleChangeForm(), {key: value for key, value in members.items() if value is not None})
         author = None if email is None else user_by_email(email)
@@ -143,7 +144,7 @@ def test(rule_id: str, as_json: bool) -> None:
         print_record(dump(RuleTestResponse, result), as_json)
 
 
-def _members(given: Mapping[str, Any]) -> dict[str, Any]:
+def match_and_action(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `match` and the `action` that options make, each only if one of its options is given."""
     match = {member: _plain(given[option]) for option, member in _MATCH.items() if given[option] is not None}
     actions = [

@@ -14,7 +14,8 @@ from service.operations import sessions as operations
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
-_COLUMNS: Final = ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at")
+#: The columns of lists.
+COLUMNS: Final = ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at")
 #: --user lists the sessions of one user, if there are more.
 _MAX_SHOWN: Final = 1000
 
@@ -37,7 +38,7 @@ def list_sessions(email: str | None, as_json: bool) -> None:
         if email is not None:
             user_by_email(email)
         found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
-        print_records([dump(ConsoleSessionResponse, each) for each in found], as_json, _COLUMNS, "There are no sessions.")
+        print_records([dump(ConsoleSessionResponse, each) for each in found], as_json, COLUMNS, "There are no sessions.")
 
 
 @session.command(
@@ -61,4 +62,4 @@ def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
             print_record(dump(ConsoleSessionResponse, operations.revoke(session_id, OPERATOR)), as_json)
         elif email is not None:
             ended = [dump(ConsoleSessionResponse, each) for each in operations.revoke_of_user(email, OPERATOR)]
-            print_records(ended, as_json, _COLUMNS, "This user has no sessions.")
+            print_records(ended, as_json, COLUMNS, "This user has no sessions.")

@@ -27,7 +27,8 @@ from storage.accounts import accounts
 from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
-_COLUMNS: Final = ("id", "name", "provider_key", "status", "status_reason", "base_url")
+#: The columns of lists.
+COLUMNS: Final = ("id", "name", "provider_key", "status", "status_reason", "base_url")
 
 
 def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
@@ -60,7 +61,7 @@ def list_targets(as_json: bool) -> None:
     with opened() as settings:
         default_secret = build_operations(settings).targets.default_secret
         records = [dump_target(each, utc_now()) for each in targets.list_all(default_secret)]
-        print_records(records, as_json, _COLUMNS, "There are no targets.")
+        print_records(records, as_json, COLUMNS, "There are no targets.")
 
 
 @target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
@@ -86,47 +87,22 @@ def show(target_id: str, as_json: bool) -> None:
 @_limit_option()
 @click.option("--url", help="The URL of a webhook, if the first argument is its name.")
 @json_option
-def add(
-    provider_key: str,
-    base_url: str | None,
-    name: str | None,
-    account_id: int | None,
-    settings: tuple[str, ...],
-    labels: tuple[str, ...],
-    signature: str | None,
-    body_format: str | None,
-    events: tuple[str, ...],
-    limit_members: dict[str, int | None],
-    url: str | None,
-    as_json: bool,
-) -> None:
+def add(account_id: int | None, as_json: bool, **given: Any) -> None:
     """Create a target: a webhook, or a tracker, whose token is read from standard input.
 
     PROVIDER is generic_webhook or a tracker such as github, URL the receiver, or the page of the tracker's project. The
     settings of this command check the URL; a worker validates the target afterwards. Without a token a tracker is inactive
     until `secret set target`. WEBHOOK_SECRET signs for a webhook, unless it gets a secret of its own.
     """
-    if url is not None:
-        if base_url is not None or name is not None or provider_key in provider_keys():
-            raise click.UsageError("Use PROVIDER URL and --name, or the name of a webhook and --url.")
-        provider_key, base_url, name = GENERIC_WEBHOOK, url, provider_key
-    if base_url is None:
-        raise click.UsageError("Missing argument 'URL'.")
-    members: dict[str, Any] = {
-        "provider_key": provider_key,
-        "base_url": base_url,
-        "name": name or place_of(base_url),
-        **limit_members,
-        **webhook_members(signature, body_format, events),
-    }
-    if given := settings_from(provider_key, settings, labels):
-        members["provider_settings"] = given
+    members = new_members(**given)
     with opened() as installation:
         operations = build_operations(installation).targets
         account_id = _account(account_id)
         request: TargetRequest = read_checked(TargetForm(), members)
         operations.require_safe(request, account_id)
-        token, vault = (None, None) if provider_key == GENERIC_WEBHOOK else (read_token("Token"), own_vault(installation))
+        token, vault = (
+            (None, None) if request.provider_key == GENERIC_WEBHOOK else (read_token("Token"), own_vault(installation))
+        )
         with transaction():
             made = operations.create(request, account_id, OPERATOR)
             if token is not None and vault is not None:
@@ -149,31 +125,15 @@ def add(
 @webhook_options
 @_limit_option()
 @json_option
-def set_members(
-    target_id: str,
-    name: str | None,
-    url: str | None,
-    settings: tuple[str, ...],
-    labels: tuple[str, ...],
-    signature: str | None,
-    body_format: str | None,
-    events: tuple[str, ...],
-    limit_members: dict[str, int | None],
-    as_json: bool,
-) -> None:
+def set_members(target_id: str, as_json: bool, **given: Any) -> None:
     """Change a target's name, URL, settings, signature, format or rate limit.
 
     A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
     Settings that are not named stay; `--setting NAME=` removes one. On another server a tracker loses its token, and a
     webhook its headers.
     """
-    members: dict[str, Any] = {
-        **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
-        **limit_members,
-        **webhook_members(signature, body_format, events),
-    }
-    if not (members or settings or labels):
-        raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format or --max-per-minute.")
+    settings, labels = given.pop("settings"), given.pop("labels")
+    members = changed_members(**given, has_settings=bool(settings or labels))
     with opened() as installation:
         operations = build_operations(installation).targets
         if settings or labels:
@@ -328,6 +288,58 @@ def ping(target_id: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+def new_members(
+    provider_key: str,
+    base_url: str | None,
+    name: str | None,
+    settings: tuple[str, ...],
+    labels: tuple[str, ...],
+    signature: str | None,
+    body_format: str | None,
+    events: tuple[str, ...],
+    limit_members: dict[str, int | None],
+    url: str | None,
+) -> dict[str, Any]:
+    """Return what the options of `add` name as members of a form. Raises UsageError."""
+    if url is not None:
+        if base_url is not None or name is not None or provider_key in provider_keys():
+            raise click.UsageError("Use PROVIDER URL and --name, or the name of a webhook and --url.")
+        provider_key, base_url, name = GENERIC_WEBHOOK, url, provider_key
+    if base_url is None:
+        raise click.UsageError("Missing argument 'URL'.")
+    members: dict[str, Any] = {
+        "provider_key": provider_key,
+        "base_url": base_url,
+        "name": name or place_of(base_url),
+        **limit_members,
+        **webhook_members(signature, body_format, events),
+    }
+    if given := settings_from(provider_key, settings, labels):
+        members["provider_settings"] = given
+    return members
+
+
+def changed_members(
+    name: str | None,
+    url: str | None,
+    signature: str | None,
+    body_format: str | None,
+    events: tuple[str, ...],
+    limit_members: dict[str, int | None],
+    *,
+    has_settings: bool,
+) -> dict[str, Any]:
+    """Return what the options of `set` name as members of a form, but for settings. Raises UsageError without any."""
+    members: dict[str, Any] = {
+        **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
+        **limit_members,
+        **webhook_members(signature, body_format, events),
+    }
+    if not (members or has_settings):
+        raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format or --max-per-minute.")
+    return members
+
+
 def _account(account_id: int | None) -> int:
     """Return an account's id, by default that of the only one. Raises NotFound, Refused."""
     if account_id is not None:
@@ -347,7 +359,7 @@ def _resume_all(operations: TargetOperations, as_json: bool) -> None:
     """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
     records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
-    print_records(records, as_json, _COLUMNS, "No target is paused.")
+    print_records(records, as_json, COLUMNS, "No target is paused.")
     if refusals:
         raise Refused(" ".join(map(str, refusals)))
 

@@ -83,7 +83,7 @@ class ImportSummary:
             self.ticket_exports += result.ticket_exports
 
 
-class _TransientFailure(Exception):
+class TransientFailure(Exception):
     """A failure to retry, after the service's Retry-After if it sent one."""
 
     def __init__(self, cause: str, retry_after_s: float | None = None) -> None:
@@ -102,36 +102,21 @@ class PostbackSender:
             "Accept": "application/json",
         }
         self._accepts = requests.codes.ok if is_dry_run else requests.codes.accepted
-        pauses = [wait_fixed(pause_s) for pause_s in pauses_s]
-        self._pause = wait_chain(*pauses)
+        pauses = tuple(pauses_s)
+        self._retrying = retrying(pauses)
         self._attempts = len(pauses) + 1
-        self._session = requests.Session()
-        # A proxy of the environment is for other hosts: it cannot reach a service on this machine.
-        self._session.trust_env = not is_loopback(urlsplit(url).hostname or "")
-        # Without this, requests would add a login from a .netrc on this machine.
-        self._session.auth = _no_auth
+        self._session = session_to(url)
 
     def send(self, postback: PagePostback) -> AcceptedPage | RejectedPage | ImportStopped:
         """Send one page, with retries; takes at most a few minutes."""
-        retrying = Retrying(
-            retry=retry_if_exception_type(_TransientFailure),
-            stop=stop_after_attempt(self._attempts),
-            wait=self._wait_s,
-            reraise=True,
-        )
         try:
-            return retrying(self._attempt, postback)
-        except _TransientFailure as failure:
+            return self._retrying(self._attempt, postback)
+        except TransientFailure as failure:
             return ImportStopped(f"{self._host} did not accept a page in {self._attempts} attempts: {failure}.")
 
     @property
     def _host(self) -> str:
         return urlsplit(self._url).netloc
-
-    def _wait_s(self, state: RetryCallState) -> float:
-        failure = state.outcome.exception() if state.outcome else None
-        retry_after_s = failure.retry_after_s if isinstance(failure, _TransientFailure) else None
-        return self._pause(state) if retry_after_s is None else retry_after_s
 
     def _attempt(self, postback: PagePostback) -> AcceptedPage | RejectedPage | ImportStopped:
         headers = {**self._headers, "Idempotency-Key": postback.key}
@@ -140,16 +125,16 @@ class PostbackSender:
                 self._url, data=postback.content, headers=headers, timeout=TIMEOUTS_S, allow_redirects=False
             )
         except requests.RequestException as error:
-            cause = _cause(error)
-            if isinstance(error, requests.ConnectionError | requests.Timeout) and cause != _UNTRUSTED:
-                raise _TransientFailure(cause) from None
+            cause = cause_of(error)
+            if is_outage(error):
+                raise TransientFailure(cause) from None
             return ImportStopped(f"Cannot send to {self._host}: {cause}.")
-        if not _is_transient(response):
+        if not is_transient(response):
             return self._result(response)
-        retry_after_s = _retry_after_s(response)
+        retry_after_s = retry_after_of(response)
         if retry_after_s is not None and retry_after_s > MAX_RETRY_AFTER_S:
             return ImportStopped(f"{self._host} responds {response.status_code} with Retry-After {retry_after_s:.0f} s.")
-        raise _TransientFailure(f"it responds {response.status_code}", retry_after_s)
+        raise TransientFailure(f"it responds {response.status_code}", retry_after_s)
 
     def _result(self, response: requests.Response) -> AcceptedPage | RejectedPage | ImportStopped:
         body = _object(response)
@@ -183,23 +168,54 @@ def send_all(
     return summary
 
 
+def retrying(pauses_s: Iterable[float]) -> Retrying:
+    """Return the loop that retries after TransientFailure: after its Retry-After, else after the next of the pauses."""
+    pauses = [wait_fixed(pause_s) for pause_s in pauses_s]
+    pause = wait_chain(*pauses)
+
+    def wait_s(state: RetryCallState) -> float:
+        failure = state.outcome.exception() if state.outcome else None
+        retry_after_s = failure.retry_after_s if isinstance(failure, TransientFailure) else None
+        return pause(state) if retry_after_s is None else retry_after_s
+
+    is_transient_failure = retry_if_exception_type(TransientFailure)
+    return Retrying(retry=is_transient_failure, stop=stop_after_attempt(len(pauses) + 1), wait=wait_s, reraise=True)
+
+
+def session_to(url: str) -> requests.Session:
+    """Return a session for a RiskRelay, which sends no credentials of this machine."""
+    session = requests.Session()
+    # A proxy of the environment is for other hosts: it cannot reach a service on this machine.
+    session.trust_env = not is_loopback(urlsplit(url).hostname or "")
+    # Without this, requests would add a login from a .netrc on this machine.
+    session.auth = _no_auth
+    return session
+
+
+def is_outage(error: requests.RequestException) -> bool:
+    """Return whether the same request may succeed later."""
+    return isinstance(error, requests.ConnectionError | requests.Timeout) and cause_of(error) != _UNTRUSTED
+
+
 def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _is_transient(response: requests.Response) -> bool:
+def is_transient(response: requests.Response) -> bool:
+    """Return whether the same request may be repeated."""
     if response.status_code == requests.codes.conflict:
         error = _object(response).get("error")
         return isinstance(error, dict) and error.get("code") == _IN_PROGRESS
     return response.status_code in _TRANSIENT
 
 
-def _retry_after_s(response: requests.Response) -> float | None:
+def retry_after_of(response: requests.Response) -> float | None:
+    """Return the seconds of `Retry-After`, or None without a number."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
-def _cause(error: requests.RequestException) -> str:
+def cause_of(error: requests.RequestException) -> str:
     """Describe an error without its message, which may quote the secret."""
     match error:
         case requests.exceptions.SSLError():
