@@ -60,7 +60,13 @@ def _kind(error: BaseException) -> str:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(VERSION, prog_name="riskrelay")
-def riskrelay() -> None:
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="RISKRELAY_URL",
+    help="Run the command against the API of the installation at this URL; the token is read from RISKRELAY_TOKEN.",
+)
+def riskrelay(url: str | None) -> None:
     """RiskRelay: from website-risk findings to signed, delivered tickets.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings.

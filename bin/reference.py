@@ -150,6 +150,7 @@ def commands_page() -> str:
             "is a complete array. Characters that are not printable, such as control characters and direction marks, are "
             "shown as JSON escapes (`\\u202e`), also in JSON, tables, error messages and logs."
         ),
+        *_wrapped("`bin/riskrelay --url URL COMMAND` runs a command [from another host](operating.md#from-another-host)."),
     ]
     return "\n".join([*head, *(line for verb in COMMAND_TABLE for line in _section(verb))]).rstrip() + "\n"
 

@@ -1,12 +1,16 @@
 """A click group that prints its help from the command table, and imports a command only to run it."""
 
 import importlib
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from bin.command_table import Summary
+
+#: The module of commands against a remote installation. Imported by its name: it is above this one, and other commands are
+#: quick without it.
+REMOTE: Final = "bin.remote.dispatch"
 
 
 class LazyGroup(click.Group):
@@ -43,7 +47,8 @@ class LazyGroup(click.Group):
         path = (*self._within, cmd_name)
         if summary.commands is not None:
             return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path, default=summary.default)
-        return load(path)
+        url = ctx.find_root().params.get("url")
+        return load(path) if url is None else importlib.import_module(REMOTE).twin(path, url)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with its whole summary; click would cut it at the end of the line."""

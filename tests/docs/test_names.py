@@ -59,6 +59,8 @@ OTHERS: Final = {
     "WEBHOOK_SECRET_OLD", "RATE_PER_MINUTE", "STATE_FILE",
     # the variable that names the settings file, and one that has no effect
     "RISKRELAY_ENV_FILE", "SSLKEYLOGFILE",
+    # variables of commands against another host
+    "RISKRELAY_URL", "RISKRELAY_TOKEN", "RISKRELAY_CREDENTIALS", "REQUESTS_CA_BUNDLE",
     # codes in the bodies of receivers' responses
     *RECEIVER_CODES,
     # variables of make and of other programs

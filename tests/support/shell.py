@@ -52,3 +52,11 @@ class Shell:
         with connection():
             yield
         close_database()
+
+
+class RemoteShell(Shell):
+    """Types commands on a host without an installation, which has a token for the one at `url`."""
+
+    def __init__(self, folder: Path, url: str, token: str, **variables: str) -> None:
+        super().__init__(folder, f"sqlite:///{folder}/absent/riskrelay.db", RISKRELAY_TOKEN=token, **variables)
+        self.verb = ("--url", url)

@@ -1,0 +1,231 @@
+"""Requests of commands to the API of a RiskRelay on another host.
+
+Transient failures are retried within bounds, changes with one Idempotency-Key for all attempts. Redirects are not followed:
+they would send the token to another host. Responses are read to a limit of bytes and of seconds.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import requests
+from requests.exceptions import ChunkedEncodingError
+from urllib3.exceptions import HTTPError
+
+from bin.cli.installation import Refused
+from bin.scan_import.sender import (
+    MAX_RETRY_AFTER_S,
+    PAUSES_S,
+    TransientFailure,
+    cause_of,
+    is_outage,
+    is_transient,
+    retry_after_of,
+    retrying,
+    session_to,
+)
+
+#: To connect, and to read a part of a response.
+TIMEOUTS_S: Final = (10.0, 30.0)
+#: For one request with its whole response: a ping waits for a worker and a receiver.
+DEADLINE_S: Final = 60.0
+#: More than a page of 200 exports of maximum size.
+MAX_RESPONSE_BYTES: Final = 64 * 1024**2
+_PIECE_BYTES: Final = 1024**2
+#: The longest page of a list.
+_PAGE: Final = 200
+#: A million records; a list that has no end is not ours.
+_MAX_PAGES: Final = 5_000
+
+Result = TypeVar("Result")
+
+
+class ApiRefusal(Refused):
+    """The API refused a request, or did not respond as RiskRelay does."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiRecord(dict[str, Any]):
+    """An object of the API, also one within another; a member that it lacks ends the command."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ApiRefusal(f"The response of the server lacks `{name}`; check --url, and that its version is not older.")
+
+
+class ApiClient:
+    """Sends requests to the installation at `url` with a token."""
+
+    def __init__(self, url: str, token: str, pauses_s: Iterable[float] = PAUSES_S, deadline_s: float = DEADLINE_S) -> None:
+        self._url = url.rstrip("/")
+        self._host = urlsplit(url).netloc
+        # Bodies are read as they are sent: a compressed one could be a thousand times larger.
+        own = {"Authorization": f"Bearer {token}", "Accept": "application/json", "Accept-Encoding": "identity"}
+        self._session = session_to(url)
+        self._session.headers.update(own)
+        self._retrying = retrying(pauses_s)
+        self._deadline_s = deadline_s
+
+    def get(self, path: str, **query: Any) -> ApiRecord:
+        """Return the record at a path. Raises ApiRefusal."""
+        return self._record("GET", path, query, None, {})
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> ApiRecord:
+        """Send a POST, without a body by default, and return the record of the response. Raises ApiRefusal."""
+        return self._change("POST", path, body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> ApiRecord:
+        """Change the record at a path, and return it. Raises ApiRefusal."""
+        return self._change("PATCH", path, body)
+
+    def delete(self, path: str) -> None:
+        """Delete the record at a path. Raises ApiRefusal."""
+        self._send("DELETE", path, {}, None, {})
+
+    def items(self, path: str, limit: int | None = None, **query: Any) -> list[ApiRecord]:
+        """Return the records of a list, newest first, at most `limit`. Raises ApiRefusal."""
+        found: list[ApiRecord] = []
+        cursor: Any = None
+        for _ in range(_MAX_PAGES):
+            size = _PAGE if limit is None else min(limit - len(found), _PAGE)
+            page = self.get(path, **query, limit=size, cursor=cursor)
+            found += _records_of(page, size, self._not_ours)
+            cursor = page["next_cursor"]
+            if cursor is None or len(found) == limit:
+                return found
+        raise self._not_ours()
+
+    def _change(self, method: str, path: str, body: Mapping[str, Any] | None) -> ApiRecord:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Idempotency-Key": str(uuid.uuid4()), **({} if body is None else {"Content-Type": "application/json"})}
+        return self._record(method, path, {}, content, headers)
+
+    def _record(
+        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
+    ) -> ApiRecord:
+        record = _parsed(self._send(method, path, query, content, headers))
+        if not record:
+            raise self._not_ours()
+        return record
+
+    def _send(
+        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
+    ) -> bytes:
+        """Return the body of the 2xx response."""
+        given = {name: value for name, value in query.items() if value is not None}
+
+        def exchange() -> tuple[requests.Response, bytes]:
+            with self._session.request(
+                method,
+                self._url + path,
+                params=given,
+                data=content,
+                headers=headers,
+                timeout=TIMEOUTS_S,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                received = bytearray()
+                # The last read is empty, or says that the response is not complete.
+                while len(received) <= MAX_RESPONSE_BYTES and (
+                    piece := response.raw.read(_PIECE_BYTES, decode_content=False)
+                ):
+                    received += piece
+                return response, bytes(received)
+
+        try:
+            return self._retrying(lambda: self._attempt(exchange))
+        except TransientFailure as failure:
+            raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {failure}") from None
+
+    def _attempt(self, exchange: Callable[[], tuple[requests.Response, bytes]]) -> bytes:
+        try:
+            response, content = _within(self._deadline_s, exchange)
+        except (requests.ReadTimeout, TimeoutError):
+            # Not retried: each attempt would take as long.
+            raise ApiRefusal(f"{self._host} sent no complete response in time; check there whether it was done.") from None
+        except (HTTPError, ChunkedEncodingError):
+            raise TransientFailure("the connection was closed.") from None
+        except requests.RequestException as error:
+            # Without the message of the error: it may quote what was sent.
+            if is_outage(error):
+                raise TransientFailure(f"{cause_of(error)}.") from None
+            raise ApiRefusal(f"Cannot send to {self._host}: {cause_of(error)}.") from None
+        # `is_transient` reads it; the stream is at its end.
+        response._content = content
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise ApiRefusal(f"{self._host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check --url.")
+        if response.ok and not response.is_redirect:
+            return content
+        refusal = self._refusal(response.status_code, _parsed(content))
+        retry_after_s = retry_after_of(response)
+        if is_transient(response) and (retry_after_s or 0) <= MAX_RETRY_AFTER_S:
+            raise TransientFailure(refusal.message, retry_after_s)
+        raise refusal
+
+    def _refusal(self, status: int, body: ApiRecord) -> ApiRefusal:
+        """Return the refusal in the words in which a command on the server prints it."""
+        if 300 <= status < 400:
+            return ApiRefusal(
+                f"{self._host} responds {status}. Redirects are not followed: set --url to the URL that it redirects to."
+            )
+        error = body.get("error")
+        if not isinstance(error, ApiRecord) or not isinstance(error.get("message"), str):
+            return ApiRefusal(f"{self._host} responds {status}, and not as RiskRelay does; check --url.", status)
+        details = error.get("details")
+        fields = details.get("fields") if isinstance(details, ApiRecord) else None
+        named = [each for each in fields if isinstance(each, ApiRecord)] if isinstance(fields, list) else []
+        about = "; ".join(f"{each.get('path', '')} {each.get('message', '')}".strip() for each in named)
+        # One line, whatever a server sends.
+        text = " ".join((f"{error['message']}: {about}" if about else error["message"]).split())
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            text += f" (request {error.get('request_id')})"
+        return ApiRefusal(text, status)
+
+    def _not_ours(self) -> ApiRefusal:
+        return ApiRefusal(f"The response of {self._host} is not one of RiskRelay; check --url.")
+
+
+def path_to(form: str, **ids: Any) -> str:
+    """Return a path with ids of the command line in it, each as one segment."""
+    return form.format(**{name: quote(str(value), safe="") or "-" for name, value in ids.items()})
+
+
+def _within(deadline_s: float, call: Callable[[], Result]) -> Result:
+    """Return the result of a call. Raises TimeoutError after the deadline: timeouts of sockets limit each read alone."""
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except Exception as failed:  # noqa: BLE001 - raised again in the thread that waits
+            result.set_exception(failed)
+
+    # A daemon: a server that never ends its response does not keep the command from ending.
+    threading.Thread(target=run, daemon=True).start()
+    return result.result(deadline_s)
+
+
+def _parsed(content: bytes) -> ApiRecord:
+    """Return the JSON object, or an empty one for anything else."""
+    try:
+        body = json.loads(content, object_hook=ApiRecord)
+    except (ValueError, RecursionError):
+        return ApiRecord()
+    return body if isinstance(body, ApiRecord) else ApiRecord()
+
+
+def _records_of(page: ApiRecord, size: int, not_ours: Callable[[], ApiRefusal]) -> list[ApiRecord]:
+    items, cursor = page["items"], page["next_cursor"]
+    is_list = isinstance(items, list) and len(items) <= size and all(isinstance(each, ApiRecord) for each in items)
+    # A page that is not the last one is full.
+    if not is_list or not (cursor is None or (isinstance(cursor, str) and items)):
+        raise not_ours()
+    return list(items)

@@ -1,0 +1,73 @@
+"""Runs a command against the API of another host: its options are parsed as usual, then a twin of it sends requests."""
+
+import copy
+import importlib
+from typing import Any, Final
+
+import click
+
+from bin.cli.lazy_group import load
+from bin.commands.import_scan import checked_url
+from bin.remote.client import ApiClient
+from bin.remote.credentials import token_for
+from bin.remote.twins import Twin
+
+#: The modules of twins, by the first word of the command.
+_MODULES: Final = {
+    "target": "targets",
+    "export": "exports",
+    **dict.fromkeys(("rule", "session", "receipt"), "records"),
+}
+#: Commands that use no installation; they run as they do without a URL.
+LOCAL: Final = frozenset({("completion",), ("demo",), ("listen",), ("trigger",), ("receipt", "verify")})
+_REASONS: Final = {"secret": "Secrets are never sent over the API. "}
+
+
+def twin(path: tuple[str, ...], url: str) -> click.Command:
+    """Return the command that does at `url` what the command at `path` does here; one without a twin refuses to run."""
+    command = copy.copy(load(path))
+    if path in LOCAL:
+        return command
+    if path == ("import-scan",):
+        return _import_scan_to(command, url)
+    found = twin_of(path)
+    not_required = (*found.without, *found.optional) if found else ()
+    command.params = [_optional(each) if each.name in not_required else each for each in command.params]
+    by_name = {each.name: each for each in command.params}
+
+    def run(**given: Any) -> None:
+        if found is None:
+            reason = _REASONS.get(path[0], "")
+            raise click.UsageError(f"{reason}`{' '.join(path)}` runs on the server: without --url and RISKRELAY_URL.")
+        for name in found.without:
+            if given.pop(name):
+                raise click.UsageError(f"{by_name[name].opts[0]} is not available with --url: {found.why}.")
+        api = ApiClient(checked_url(url, "--url", "the token"), token_for(url))
+        found.run(api, **given)
+
+    command.callback = run
+    return command
+
+
+def twin_of(path: tuple[str, ...]) -> Twin | None:
+    """Return the twin of a command, or None for one that runs on the server only."""
+    module = _MODULES.get(path[0])
+    twins: dict[tuple[str, ...], Twin] = importlib.import_module(f"bin.remote.{module}").TWINS if module else {}
+    return twins.get(path)
+
+
+def _optional(parameter: click.Parameter) -> click.Parameter:
+    parameter = copy.copy(parameter)
+    parameter.required = False
+    return parameter
+
+
+def _import_scan_to(command: click.Command, url: str) -> click.Command:
+    """Return `import-scan` with `--to` set to the URL; it has the scanner's secret in place of a token."""
+    run = command.callback
+
+    def import_scan(**given: Any) -> Any:
+        return run and run(**{**given, "url": given["url"] or url})
+
+    command.callback = import_scan
+    return command

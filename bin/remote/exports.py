@@ -1,0 +1,239 @@
+"""`export` at a remote installation: bulk decisions and recoveries are jobs of its workers, for which a command waits."""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, BinaryIO, Final
+
+import click
+
+from bin.cli.installation import Refused
+from bin.cli.output import echo
+from bin.cli.records import print_record, print_records
+from bin.cli.request_bodies import parse_strictly, read_limited
+from bin.commands.export import (
+    ATTEMPT_COLUMNS,
+    RECOVERY_COLUMNS,
+    SHOWN,
+    preparation_body,
+    print_facets,
+    print_link,
+    print_list,
+    print_rest,
+    require_one,
+    require_ticket,
+)
+from bin.commands.export_bulk import COLUMNS, confirm, decides_on_many, filters_of, require_few
+from bin.commands.export_bulk import require_one as require_one_of_bulk
+from bin.commands.export_decisions import snoozed_until, text_of
+from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
+from bin.remote.twins import Twin, posting
+from schemas.base.timestamps import rfc3339
+from schemas.triage.bulk_decisions import BulkAction
+
+_EXPORTS: Final = "/api/ticket-exports"
+_EXPORT: Final = f"{_EXPORTS}/{{export_id}}"
+_JOB: Final = "/api/bulk-jobs/{job_id}"
+_RECOVERIES: Final = "/api/ticket-export-recoveries"
+_RECOVERY: Final = f"{_RECOVERIES}/{{recovery_id}}"
+#: Far more than a ticket may have; the server has the limit that counts.
+_MAX_FILE_BYTES: Final = 16 * 1024**2
+#: Between two looks at a job.
+_PAUSE_S: Final = 1.0
+
+
+def _list(
+    api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, has_facets: bool, **filters: Any
+) -> None:
+    if limit is not None and is_all:
+        raise click.UsageError("Use either --limit or --all.")
+    several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
+    query = {several.get(name, name): _joined(value) for name, value in filters.items()}
+    if has_facets:
+        print_facets(api.get(_EXPORTS, **query, limit=1, facets="true")["facets"], as_json)
+        return
+    shown = limit or (None if as_json or is_all else SHOWN)
+    records = api.items(_EXPORTS, shown, **query, sort=sort)
+    print_list(records, as_json, is_filtered=any(query.values()))
+    if not as_json and shown is not None and len(records) == shown:
+        print_rest(api.get(_EXPORTS, **query, limit=1)["total"], shown)
+
+
+def _show(api: ApiClient, *, export_id: str, as_json: bool) -> None:
+    shown = api.get(path_to(_EXPORT, export_id=export_id))
+    print_record(shown, as_json)
+    if shown.get("target_id") is None or as_json:
+        return
+    try:
+        api.get(path_to("/api/ticket-export-targets/{target_id}", target_id=shown["target_id"]))
+    except ApiRefusal as refused:
+        # A token may lack the ability to read targets.
+        if refused.status == HTTPStatus.NOT_FOUND:
+            echo(f"Target {shown['target_id']} was removed.")
+
+
+def _open(api: ApiClient, *, export_id: str, as_json: bool) -> None:
+    print_link(api.get(path_to(_EXPORT, export_id=export_id)), as_json)
+
+
+def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
+    records = api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id))
+    print_records(records, as_json, ATTEMPT_COLUMNS, "No attempts yet.")
+
+
+def _prepare(
+    api: ApiClient, *, file: BinaryIO | None, source_id: str | None, project_id: int | None, as_json: bool, **given: Any
+) -> None:
+    written = require_ticket(**given, file=file)
+    ticket = written if file is None else parse_strictly(read_limited(file, _MAX_FILE_BYTES))
+    print_record(api.post(_EXPORTS, preparation_body(ticket, source_id, project_id)), as_json)
+
+
+def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
+    if decides_on_many(export_id, filters):
+        if len(target_ids) > 1:
+            raise click.UsageError("With filters, give one target.")
+        _decide_on_matching(api, BulkAction.APPROVE, {"target_id": target_ids[0]}, filters, as_json)
+        return
+    path = path_to(f"{_EXPORT}/approve", export_id=export_id)
+    if len(target_ids) == 1:
+        print_record(api.post(path, {"target_id": target_ids[0]}), as_json)
+        return
+    items = api.post(path, {"target_ids": [*target_ids]})["items"]
+    print_records(items, as_json, ("id", "status", "target_id"), "")
+
+
+def _dismiss(
+    api: ApiClient, *, export_id: str | None, reason: str | None, note: str | None, as_json: bool, **filters: Any
+) -> None:
+    _decide(api, BulkAction.DISMISS, export_id, _given(reason=reason, note=note), filters, as_json)
+
+
+def _restore(api: ApiClient, *, export_id: str | None, as_json: bool, **filters: Any) -> None:
+    _decide(api, BulkAction.RESTORE, export_id, {}, filters, as_json)
+
+
+def _retry(api: ApiClient, *, export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
+    if decides_on_many(export_id, filters) and target_id is not None:
+        raise click.UsageError("With filters, exports are retried at their own targets: use --of-target to filter.")
+    _decide(api, BulkAction.RETRY, export_id, _given(target_id=target_id), filters, as_json)
+
+
+def _snooze(api: ApiClient, *, export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
+    moment = snoozed_until(until, until_seen)
+    body = {} if moment is None else {"until": rfc3339(moment)}
+    print_record(api.post(path_to(f"{_EXPORT}/snooze", export_id=export_id), body), as_json)
+
+
+def _edit(
+    api: ApiClient, *, export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None
+) -> None:
+    description = None if file is None else text_of(read_limited(file, _MAX_FILE_BYTES))
+    body = _given(**parts, description=description, labels=[*labels] or None)
+    print_record(api.patch(path_to(_EXPORT, export_id=export_id), body), as_json)
+
+
+def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
+    require_one_of_bulk(shown_id, cancelled_id, is_list)
+    if is_list:
+        print_records(api.items("/api/bulk-jobs"), as_json, COLUMNS, "There are no bulk jobs.")
+    else:
+        print_record(_shown_or_cancelled(api, _JOB, "job_id", shown_id, cancelled_id), as_json)
+
+
+def _recover(
+    api: ApiClient,
+    *,
+    target_id: str | None,
+    since: datetime | None,
+    shown_id: str | None,
+    cancelled_id: str | None,
+    is_list: bool,
+    as_json: bool,
+) -> None:
+    require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
+    if is_list:
+        print_records(api.items(_RECOVERIES), as_json, RECOVERY_COLUMNS, "There are no recoveries.")
+    elif shown_id is not None or cancelled_id is not None:
+        print_record(_shown_or_cancelled(api, _RECOVERY, "recovery_id", shown_id, cancelled_id), as_json)
+    elif target_id is None or since is None:
+        raise click.UsageError("Use --target and --since together.")
+    else:
+        begun = api.post(_RECOVERIES, {"target_id": target_id, "since": rfc3339(since)})
+        _wait_for(api, path_to(_RECOVERY, recovery_id=begun["id"]), begun, "recover", as_json)
+
+
+def _decide(
+    api: ApiClient,
+    action: BulkAction,
+    export_id: str | None,
+    members: dict[str, Any],
+    filters: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Decide on one export, or on all that match."""
+    if decides_on_many(export_id, filters):
+        _decide_on_matching(api, action, members, filters, as_json)
+    else:
+        print_record(api.post(path_to(f"{_EXPORT}/{action.value}", export_id=export_id), members), as_json)
+
+
+def _decide_on_matching(
+    api: ApiClient, action: BulkAction, members: dict[str, Any], filters: Mapping[str, Any], as_json: bool
+) -> None:
+    wanted = filters_of(action, filters)
+    page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
+    count = require_few(page["total"])
+    if count and not filters["is_confirmed"]:
+        confirm(action, members.get("target_id"), count, page["facets"]["severity"])
+    body = {"action": action.value, **members, "filter": wanted, "expected_count": count}
+    job = api.post(f"{_EXPORTS}/bulk", body)
+    _wait_for(api, path_to(_JOB, job_id=job["id"]), job, "bulk", as_json)
+
+
+def _wait_for(api: ApiClient, path: str, job: ApiRecord, command: str, as_json: bool) -> None:
+    """Wait until workers have processed a job, and print it. Raises Refused unless it is done."""
+    try:
+        while job["status"] == "running":
+            time.sleep(_PAUSE_S)
+            job = api.get(path)
+    except KeyboardInterrupt:
+        cancelling = f"`export {command} --cancel {job['id']}`"
+        raise Refused(f"Interrupted; a worker continues {job['id']}. To cancel it: {cancelling}.") from None
+    print_record(job, as_json)
+    if job["status"] != "done":
+        raise Refused(f"{job['id']} is {job['status']}; see `export {command} --show {job['id']}`.")
+
+
+def _shown_or_cancelled(api: ApiClient, form: str, name: str, shown_id: str | None, cancelled_id: str | None) -> ApiRecord:
+    if shown_id is not None:
+        return api.get(path_to(form, **{name: shown_id}))
+    return api.post(path_to(f"{form}/cancel", **{name: cancelled_id}))
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _joined(value: Any) -> str | None:
+    return (",".join(map(str, value)) if isinstance(value, tuple) else value) or None
+
+
+_WITHOUT: Final = ("account_id",)
+TWINS: Final = {
+    ("export", "list"): Twin(_list, _WITHOUT),
+    ("export", "show"): Twin(_show),
+    ("export", "open"): Twin(_open),
+    ("export", "attempts"): Twin(_attempts),
+    ("export", "prepare"): Twin(_prepare, _WITHOUT),
+    ("export", "approve"): Twin(_approve, _WITHOUT),
+    ("export", "dismiss"): Twin(_dismiss, _WITHOUT),
+    ("export", "restore"): Twin(_restore, _WITHOUT),
+    ("export", "snooze"): Twin(_snooze),
+    ("export", "split"): posting(f"{_EXPORT}/split"),
+    ("export", "edit"): Twin(_edit),
+    ("export", "retry"): Twin(_retry, _WITHOUT),
+    ("export", "bulk"): Twin(_bulk),
+    ("export", "recover"): Twin(_recover),
+}

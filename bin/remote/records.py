@@ -1,0 +1,78 @@
+"""`rule`, `session` and `receipt` at a remote installation."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bin.cli.output import echo
+from bin.cli.private_files import write_private
+from bin.cli.records import print_record, print_records
+from bin.commands import session
+from bin.commands.rule import COLUMNS, match_and_action
+from bin.remote.client import ApiClient, ApiRecord, path_to
+from bin.remote.twins import Twin, listing, posting, removing, showing
+
+_RULES: Final = "/api/approval-rules"
+_RULE: Final = f"{_RULES}/{{rule_id}}"
+_SESSIONS: Final = "/api/console-sessions"
+#: As many as the command on the server lists.
+_MAX_SESSIONS: Final = 1_000
+
+
+def _add_rule(api: ApiClient, *, name: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
+    members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)}
+    print_record(api.post(_RULES, members), as_json)
+
+
+def _set_rule(
+    api: ApiClient, *, rule_id: str, name: str | None, is_enabled: bool | None, as_json: bool, **given: Any
+) -> None:
+    members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
+    body = {key: value for key, value in members.items() if value is not None}
+    print_record(api.patch(path_to(_RULE, rule_id=rule_id), body), as_json)
+
+
+def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
+    text = json.dumps(api.get(path_to("/api/ticket-exports/{export_id}/receipt", export_id=export_id)), indent=2)
+    if file is None:
+        echo(text)
+    else:
+        write_private(file, [f"{text}\n"])
+
+
+def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
+    print_records(_sessions(api, email), as_json, session.COLUMNS, "There are no sessions.")
+
+
+def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
+    if (session_id is None) == (email is None):
+        raise click.UsageError("Use either a session id or --user.")
+    if session_id is not None:
+        print_record(_ended(api, session_id), as_json)
+        return
+    ended = [_ended(api, each["id"]) for each in _sessions(api, email)]
+    print_records(ended, as_json, session.COLUMNS, "This user has no sessions.")
+
+
+def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
+    found = api.items(_SESSIONS, _MAX_SESSIONS)
+    return [each for each in found if email is None or each["user"] == email]
+
+
+def _ended(api: ApiClient, session_id: str) -> ApiRecord:
+    return api.post(path_to(f"{_SESSIONS}/{{session_id}}/revoke", session_id=session_id))
+
+
+TWINS: Final = {
+    ("rule", "add"): Twin(_add_rule, without=("email",)),
+    ("rule", "list"): listing(_RULES, COLUMNS, "There are no approval rules."),
+    ("rule", "show"): showing(_RULE),
+    ("rule", "set"): Twin(_set_rule, without=("email",)),
+    ("rule", "remove"): removing(_RULE),
+    ("rule", "test"): posting(f"{_RULE}/test"),
+    ("session", "list"): Twin(_list_sessions),
+    ("session", "revoke"): Twin(_revoke_session),
+    ("receipt", "show"): Twin(_show_receipt),
+}

@@ -1,0 +1,101 @@
+"""`target` at a remote installation; its settings check URLs, and its workers validate and ping."""
+
+from typing import Any, Final
+
+import click
+
+from bin.cli.installation import Refused
+from bin.cli.output import echo
+from bin.cli.provider_options import settings_from
+from bin.cli.records import print_record, print_records
+from bin.commands.target import COLUMNS, changed_members, new_members
+from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
+from bin.remote.twins import Twin, listing, posting, removing, showing
+from schemas.targets.error_help import help_for
+from schemas.trackers.registry import GENERIC_WEBHOOK
+
+_TARGETS: Final = "/api/ticket-export-targets"
+_TARGET: Final = f"{_TARGETS}/{{target_id}}"
+
+
+def _add(api: ApiClient, *, as_json: bool, **given: Any) -> None:
+    """Create a target; a tracker gets its token on the server, as no secret is sent over the API."""
+    made = api.post(_TARGETS, new_members(**given))
+    print_record(made, as_json)
+    if made["provider_key"] != GENERIC_WEBHOOK:
+        fix = f"set it on the server with `riskrelay secret set target {made['id']}`"
+        echo(f"riskrelay: the target has no token yet; {fix}.", err=True)
+
+
+def _set(
+    api: ApiClient, *, target_id: str, settings: tuple[str, ...], labels: tuple[str, ...], as_json: bool, **given: Any
+) -> None:
+    path = path_to(_TARGET, target_id=target_id)
+    members = changed_members(**given, has_settings=bool(settings or labels))
+    if settings or labels:
+        found = api.get(path)
+        members["provider_settings"] = settings_from(found["provider_key"], settings, labels, found["provider_settings"])
+    print_record(api.patch(path, members), as_json)
+
+
+def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: bool) -> None:
+    if is_all == (target_id is not None):
+        raise click.UsageError("Use either a target id or --all.")
+    if target_id is not None:
+        print_record(_resumed(api, target_id), as_json)
+        return
+    resumed, refusals = list[ApiRecord](), list[str]()
+    for each in api.items(_TARGETS, status="paused"):
+        try:
+            resumed.append(_resumed(api, each["id"]))
+        except ApiRefusal as refused:
+            refusals.append(refused.message)
+    print_records(resumed, as_json, COLUMNS, "No target is paused.")
+    if refusals:
+        raise Refused(" ".join(refusals))
+
+
+def _resumed(api: ApiClient, target_id: str) -> ApiRecord:
+    return api.post(path_to(f"{_TARGET}/resume", target_id=target_id))
+
+
+def _limit(api: ApiClient, *, target_id: str, limit_members: dict[str, int | None], as_json: bool) -> None:
+    print_record(api.patch(path_to(_TARGET, target_id=target_id), limit_members), as_json)
+
+
+def _validate(api: ApiClient, *, target_id: str, as_json: bool) -> None:
+    target = api.post(path_to(f"{_TARGET}/validate", target_id=target_id))
+    found = target["last_validation"] or ApiRecord(status="failed", reason=None)
+    checked = {"by": "worker", "status": found["status"], "reason": found["reason"]}
+    print_record({**target, "checked": checked}, as_json)
+    _explain(found["reason"], as_json)
+    if found["status"] != "passed":
+        raise SystemExit(1)
+
+
+def _ping(api: ApiClient, *, target_id: str, as_json: bool) -> None:
+    result = api.post(path_to(f"{_TARGET}/ping", target_id=target_id))
+    print_record(result, as_json)
+    _explain(result["error_code"], as_json)
+    if result["delivered"] is not True:
+        raise SystemExit(1)
+
+
+def _explain(code: str | None, as_json: bool) -> None:
+    if code is not None and not as_json:
+        echo(" ".join(help_for(code)))
+
+
+TWINS: Final = {
+    ("target", "list"): listing(_TARGETS, COLUMNS, "There are no targets."),
+    ("target", "show"): showing(_TARGET),
+    ("target", "add"): Twin(_add, without=("account_id",)),
+    ("target", "set"): Twin(_set),
+    ("target", "remove"): removing(_TARGET),
+    ("target", "pause"): posting(f"{_TARGET}/pause"),
+    ("target", "disable"): posting(f"{_TARGET}/disable"),
+    ("target", "resume"): Twin(_resume),
+    ("target", "limit"): Twin(_limit),
+    ("target", "validate"): Twin(_validate),
+    ("target", "ping"): Twin(_ping),
+}

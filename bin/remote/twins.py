@@ -1,0 +1,71 @@
+"""What twins of commands have in common: requests whose responses are printed as the commands on the server print theirs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from bin.cli.records import Record, print_record, print_records
+from bin.remote.client import ApiClient, ApiRecord, path_to
+
+#: Why options that name an account or a user are not available.
+TOKEN_DECIDES: Final = "the token decides"  # noqa: S105 - a sentence
+
+
+class Twin(NamedTuple):
+    """Runs with the client and the command's parameters.
+
+    Those in `without` are refused, and `why`; those in `optional` are required only on the server.
+    """
+
+    run: Callable[..., None]
+    without: tuple[str, ...] = ()
+    why: str = TOKEN_DECIDES
+    optional: tuple[str, ...] = ()
+
+
+def only(*names: str) -> Callable[[ApiRecord], Record]:
+    """Return what picks the members that the command on the server prints."""
+    return lambda record: {name: record[name] for name in names}
+
+
+def showing(form: str) -> Twin:
+    """Return the twin that prints the record at a path; `form` has the names of arguments."""
+
+    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
+        print_record(api.get(path_to(form, **ids)), as_json)
+
+    return Twin(run)
+
+
+def posting(form: str) -> Twin:
+    """Return the twin that sends a POST without a body, and prints the record of the response."""
+
+    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
+        print_record(api.post(path_to(form, **ids)), as_json)
+
+    return Twin(run)
+
+
+def removing(form: str) -> Twin:
+    """Return the twin that deletes the record at a path, and prints its id."""
+
+    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
+        api.delete(path_to(form, **ids))
+        print_record({"id": next(iter(ids.values())), "removed": True}, as_json)
+
+    return Twin(run)
+
+
+def listing(
+    path: str,
+    columns: Sequence[str],
+    none: str,
+    shape: Callable[[ApiRecord], Record] | None = None,
+) -> Twin:
+    """Return the twin that prints a list, the newest first, at most `limit` records; with a `shape` the oldest first."""
+
+    def run(api: ApiClient, *, as_json: bool, limit: int | None = None) -> None:
+        found = api.items(path, limit)
+        # The lists of the commands that print another shape begin with the oldest.
+        print_records(found if shape is None else [shape(each) for each in reversed(found)], as_json, columns, none)
+
+    return Twin(run)

@@ -1,0 +1,315 @@
+"""Requests of remote commands: the token, hostile servers, outages, retries."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bin.remote import dispatch
+from bin.remote.client import MAX_RESPONSE_BYTES, ApiClient
+from tests.support.authorities import CertificateAuthority
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
+from tests.support.receivers import DRIPPED_BODIES, always, drip_body_of, drip_headers, say_nothing
+from tests.support.servers import free_port
+from tests.support.shell import RemoteShell
+
+TOKEN: Final = "rrt_" + "s3cret" * 6
+ROOT: Final = Path(__file__).resolve().parents[3]
+TARGET: Final = {"id": "tgt_1", "name": "Ours", "status": "active"}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Retry once and at once, and wait for a second; the file of credentials is in the test's folder."""
+    monkeypatch.setattr(dispatch, "ApiClient", partial(ApiClient, pauses_s=(0.0,), deadline_s=1.0))
+    monkeypatch.setenv("RISKRELAY_CREDENTIALS", str(tmp_path / "credentials"))
+
+
+def refused(tmp_path: Path, url: str, *words: str, token: str = TOKEN, exit_code: int = 1) -> str:
+    """Type a command that fails; return what it printed, which never has the token."""
+    result = RemoteShell(tmp_path, url, token).type(*(words or ("target", "show", "tgt_1")))
+    assert (result.exit_code, result.stdout) == (exit_code, ""), result.output
+    assert TOKEN not in result.stderr
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert exit_code == 2 or len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+def respond(responses: list[tuple[int, Any, dict[str, str]]], asked: list[ReceivedRequest]) -> Callable[[Peer], None]:
+    """Return what sends the responses in order, one for each request, and keeps the requests."""
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            asked.append(request)
+            status, body, headers = responses.pop(0)
+            peer.answer(status, body if isinstance(body, bytes) else json.dumps(body).encode(), **headers)
+
+    return behave
+
+
+# --- the token
+
+
+def test_the_token_is_sent_in_a_header_and_nowhere_else(tmp_path: Path) -> None:
+    asked: list[ReceivedRequest] = []
+    with LoopbackServer(respond([(200, TARGET, {})], asked)) as server:
+        assert RemoteShell(tmp_path, server.url(path=""), TOKEN).json("target", "show", "tgt_1") == TARGET
+    assert asked[0].headers["authorization"] == f"Bearer {TOKEN}"
+    assert asked[0].line == "GET /api/ticket-export-targets/tgt_1 HTTP/1.1"
+
+
+def test_the_url_may_come_from_the_environment_and_may_have_a_path(tmp_path: Path) -> None:
+    asked: list[ReceivedRequest] = []
+    with LoopbackServer(respond([(200, TARGET, {})], asked)) as server:
+        shell = RemoteShell(tmp_path, "", TOKEN, RISKRELAY_URL=server.url(path="/relay/"))
+        shell.verb = ()
+        assert shell.json("target", "show", "tgt_1") == TARGET
+    assert asked[0].line == "GET /relay/api/ticket-export-targets/tgt_1 HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http://relay.example.com", "http would send the token unencrypted"),
+        ("ftp://relay.example.com", "Use a URL such as https://relay.example.com"),
+        ("https://user:password@relay.example.com", "Use a URL such as"),
+        ("relay.example.com", "Use a URL such as"),
+        ("https://relay.example.com/?x=1", "Use a URL such as"),
+    ],
+)
+def test_a_url_that_is_not_safe_is_refused(url: str, error: str, tmp_path: Path) -> None:
+    assert error in refused(tmp_path, url, exit_code=2)
+
+
+@pytest.mark.parametrize("token", ["with space", "täken", "line\nbreak"])
+def test_a_token_that_no_header_carries_is_refused(token: str, tmp_path: Path) -> None:
+    message = refused(tmp_path, "https://relay.example.com", token=token)
+    assert "The token contains a character that no token has" in message
+    assert token not in message
+
+
+def test_the_arguments_of_the_process_have_no_token(tmp_path: Path) -> None:
+    with LoopbackServer(say_nothing) as server:
+        environment = {**os.environ, "RISKRELAY_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "bin", "--url", server.url(path=""), "target", "list"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            try:
+                while not server.connections:
+                    assert process.poll() is None
+                    time.sleep(0.02)
+                assert TOKEN.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            finally:
+                process.kill()
+            assert TOKEN.encode() not in process.communicate()[0]
+
+
+# --- the file of credentials
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "credentials"
+    path.touch(mode=0o600)
+    return path
+
+
+def test_the_token_of_the_url_is_read_from_the_file(tmp_path: Path, file: Path) -> None:
+    asked: list[ReceivedRequest] = []
+    with LoopbackServer(respond([(200, TARGET, {})], asked)) as server:
+        url = server.url(path="")
+        file.write_text(f"# tokens\n\nhttps://other.example.com other-token\n{url.upper()}/ {TOKEN}\n")
+        assert RemoteShell(tmp_path, url, "").json("target", "show", "tgt_1") == TARGET
+    assert asked[0].headers["authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o755])
+def test_a_file_that_others_can_read_is_refused(mode: int, tmp_path: Path, file: Path) -> None:
+    file.write_text(f"https://relay.example.com {TOKEN}\n")
+    file.chmod(mode)
+    assert f"run: chmod 600 {file}" in refused(tmp_path, "https://relay.example.com", token="")
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (TOKEN, "line 1: use the form `URL TOKEN`"),
+        (f"# x\nurl {TOKEN} x", "line 2: use the form"),
+        (b"\xff", "is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_not_understood_is_refused(content: str | bytes, error: str, tmp_path: Path, file: Path) -> None:
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert error in refused(tmp_path, "https://relay.example.com", token="")
+
+
+def test_without_a_token_the_message_says_where_it_is_read(tmp_path: Path, file: Path) -> None:
+    file.write_text(f"https://other.example.com {TOKEN}\n")
+    message = refused(tmp_path, "https://relay.example.com", token="", exit_code=2)
+    assert "set RISKRELAY_TOKEN, or add a line `URL TOKEN` to" in message
+
+
+# --- what servers do
+
+
+def test_an_error_is_printed_in_the_words_of_the_api(tmp_path: Path) -> None:
+    problem = {"path": "/name", "code": "required", "message": "Required.\u202e"}
+    error = {"code": "VALIDATION_FAILED", "message": "Validation\nfailed", "details": {"fields": [problem]}}
+    with LoopbackServer(always(422, json.dumps({"error": error}).encode())) as server:
+        message = refused(tmp_path, server.url(path=""), "target", "pause", "tgt_1")
+    assert message == "riskrelay: Validation failed: /name Required.\\u202e\n"
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    with LoopbackServer(always()) as other, LoopbackServer(always(307, b"", Location=other.url())) as server:
+        assert "Redirects are not followed: set --url to the URL" in refused(tmp_path, server.url(path=""))
+        assert other.connections == 0
+
+
+def test_a_certificate_that_is_not_trusted_ends_the_command(tmp_path: Path) -> None:
+    context = CertificateAuthority("Ours").server("localhost")
+    with LoopbackServer(always(200, json.dumps(TARGET).encode()), tls=context) as server:
+        message = refused(tmp_path, f"https://localhost:{server.port}")
+    assert "its certificate is not trusted" in message
+    assert server.connections == 1
+
+
+def test_nothing_listens(tmp_path: Path) -> None:
+    assert "did not respond as it should, also not later: no connection." in refused(
+        tmp_path, f"http://127.0.0.1:{free_port()}"
+    )
+
+
+def drip_json(peer: Peer) -> None:
+    """Send a good response so slowly that it takes a minute."""
+    peer.read()
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    peer.drip(b" " * 1000)
+
+
+SLOW: Final = {
+    "silent": say_nothing,
+    "headers": drip_headers,
+    "json": drip_json,
+    **{name: drip_body_of(head) for name, head in DRIPPED_BODIES.items()},
+}
+
+
+@pytest.mark.parametrize("behave", SLOW.values(), ids=SLOW)
+def test_a_slow_server_is_left_at_the_deadline(behave: Callable[[Peer], None], tmp_path: Path) -> None:
+    began = time.monotonic()
+    with LoopbackServer(behave) as server:
+        assert "sent no complete response in time" in refused(tmp_path, server.url(path=""))
+        assert server.connections == 1
+    assert time.monotonic() - began < 5
+
+
+def test_a_huge_response_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "ApiClient", partial(ApiClient, pauses_s=(0.0,), deadline_s=30.0))
+    sent = 0
+    piece = b"[" * 1024**2
+
+    def behave(peer: Peer) -> None:
+        nonlocal sent
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            peer.send(piece)
+            sent += len(piece)
+
+    with LoopbackServer(behave) as server:
+        assert "sent more than 64 MiB" in refused(tmp_path, server.url(path=""))
+    assert sent < MAX_RESPONSE_BYTES + 16 * 1024**2
+
+
+BODIES: Final = (b"", b"<html>", b"\xff{", b"[]", b"null", b'"x"', b"{}", b"[" * 100_000, b'{"id": NaN', b"9" * 5000)
+
+
+@pytest.mark.parametrize("status", [200, 204, 299, 302, 400, 401, 404, 418, 500])
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:9]))
+def test_a_response_of_another_server_is_refused(status: int, body: bytes, tmp_path: Path) -> None:
+    with LoopbackServer(always(status, b"" if status == 204 else body)) as server:
+        message = refused(tmp_path, server.url(path=""))
+    assert "--url" in message
+
+
+LISTS: Final[dict[str, Any]] = {
+    "no items": {"next_cursor": None},
+    "no cursor": {"items": []},
+    "items are no list": {"items": {}, "next_cursor": None},
+    "items are no objects": {"items": [1], "next_cursor": None},
+    "endless without items": {"items": [], "next_cursor": "x"},
+    "too many items": {"items": [TARGET] * 201, "next_cursor": None},
+    "the cursor is no text": {"items": [TARGET], "next_cursor": {}},
+}
+
+
+@pytest.mark.parametrize("page", LISTS.values(), ids=LISTS)
+def test_a_list_of_another_form_is_refused(page: Any, tmp_path: Path) -> None:
+    with LoopbackServer(always(200, json.dumps(page).encode())) as server:
+        assert "--url" in refused(tmp_path, server.url(path=""), "target", "list")
+
+
+def test_control_characters_of_a_server_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    record = {**TARGET, "name": "\x1b]0;x\x07\u202e"}
+    with LoopbackServer(always(200, json.dumps(record).encode())) as server:
+        shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
+        printed = shell.type("target", "show", "tgt_1").stdout + shell.type("target", "show", "tgt_1", "--json").stdout
+    assert printed.count("\\u001b]0;x\\u0007\\u202e") == 2
+    assert "\x1b" not in printed
+
+
+# --- retries
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_a_change_is_retried_with_its_key(status: int, tmp_path: Path) -> None:
+    asked: list[ReceivedRequest] = []
+    first = (status, b"busy", {"Retry_After": "0"})
+    with LoopbackServer(respond([first, (200, TARGET, {}), (200, TARGET, {})], asked)) as server:
+        shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
+        for _ in range(2):
+            assert shell.json("target", "pause", "tgt_1") == TARGET
+    keys = [each.headers["idempotency-key"] for each in asked]
+    assert (keys[0] == keys[1], keys[1] == keys[2]) == (True, False)
+
+
+def test_a_change_whose_response_was_lost_is_repeated_with_its_key(tmp_path: Path) -> None:
+    asked: list[ReceivedRequest] = []
+
+    def behave(peer: Peer) -> None:
+        if peer.number == 1:
+            asked.append(peer.read() or pytest.fail("no request"))
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+            return
+        respond([(200, TARGET, {})], asked)(peer)
+
+    with LoopbackServer(behave) as server:
+        assert RemoteShell(tmp_path, server.url(path=""), TOKEN).json("target", "pause", "tgt_1") == TARGET
+    assert asked[0].headers["idempotency-key"] == asked[1].headers["idempotency-key"]
+
+
+def test_an_outage_that_lasts_ends_with_its_reason(tmp_path: Path) -> None:
+    error = {"code": "SERVICE_UNAVAILABLE", "message": "The database is unavailable.", "details": {}, "request_id": "req_1"}
+    with LoopbackServer(always(503, json.dumps({"error": error}).encode())) as server:
+        message = refused(tmp_path, server.url(path=""))
+        assert server.connections <= 2
+    assert "also not later: The database is unavailable. (request req_1)" in message
+
+
+def test_a_long_pause_is_not_waited_for(tmp_path: Path) -> None:
+    with LoopbackServer(always(429, b"{}", Retry_After="3600")) as server:
+        refused(tmp_path, server.url(path=""))
+        assert server.connections == 1
+
+
+def test_commands_here_import_nothing_of_remote_ones() -> None:
+    code = "import sys; from bin.__main__ import riskrelay; from bin.cli.lazy_group import load; load(('target', 'list'));"
+    code += "print([each for each in sys.modules if each.startswith('bin.remote')])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"

@@ -1,0 +1,285 @@
+"""Commands with `--url` do and print what they do and print on the server: each is run on two copies of one database."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import pytest
+from click.testing import Result
+
+from bin.remote.dispatch import LOCAL, twin_of
+from runtime.clock import utc_now
+from schemas.base.principal import ABILITIES, TokenKind
+from schemas.triage.approval_rules import RuleAction, RuleActionType
+from storage.accounts import audit_chain, projects
+from storage.db.engine import close_database, connection, execute, open_database
+from tests.docs.names import LEAVES
+from tests.support.factories import (
+    LOOPBACK,
+    NOW,
+    Customer,
+    environment,
+    make_bulk_job,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_rule,
+    make_session,
+    make_target,
+    make_tracker,
+)
+from tests.support.gunicorn_process import Service
+from tests.support.receipts import deliver
+from tests.support.scan_reports import FILES
+from tests.support.servers import RedisServer
+from tests.support.shell import RemoteShell, Shell
+from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+
+#: Commands that run on the server only.
+REFUSED: Final = """
+    init, run, serve, work, migrate, sweep, prune, rotate-keys, backup, restore, doctor,
+    report write, report add, secret list, secret set scanner, secret set email, secret set storefront, secret set target,
+    alert test, alert acknowledge, alert list, compliance run, compliance repeat, compliance export,
+    compliance list, compliance show, audit export, audit verify, account add, account list, account set,
+    user add, user list, user set, user disable, user enable, user remove, project add, project list, project set,
+    scan-run add, grant add, grant list, grant remove, token create, token list, token revoke
+"""
+SERVER_ONLY: Final = frozenset(tuple(each.split()) for each in REFUSED.split(","))
+
+#: Commands in order, with the names of what they are about; each row begins with objects of its own.
+ROWS: Final = """
+    target list | target show {target} | target show tgt_0 | target show 'a b' | target show ''
+    target add generic_webhook http://127.0.0.1:9/hook --name Ours --event fixed --max-per-minute 3
+    target add github https://example.com
+    target add gitea http://127.0.0.1:9/acme/shop --label risk --setting odd=1
+    target set {target} --name Other --url http://127.0.0.1:9/other --format cloudevents
+    target set {tracker} --setting repository=acme/other | target set {target} --signature nonsense | target set {target}
+    target pause {target} | target resume {target} | target disable {target} | target resume {target} | target resume tgt_0
+    target pause {target} | target resume --all | target resume | target resume {target} --all
+    target limit {target} --max-per-minute 30 | target limit {target} --max-per-minute none
+    target remove {target} | target remove {used}
+    export list --limit 3 | export list --status failed,blocked | export list --severity low | export list --facets
+    export list --search name --sort created_at --limit 2 | export list --created-after soon | export list --all --limit 1
+    export list --target {used} --project {project} --source manual --rule none --host shop.example
+    export show {prepared} | export show {exported} | export show exp_0 | export open {exported} | export open {prepared}
+    export attempts {exported} | export attempts {prepared}
+    export prepare --title 'The total is wrong' --severity high --page-url https://shop.example/cart --source-id n-1
+    export prepare | export prepare --title x --severity odd
+    export approve {prepared} --target {used} | export approve {prepared} --target tgt_0
+    export approve exp_0 --target {used} | export approve {prepared}
+    export approve {prepared} --target {used},{other} | export approve --target {used}
+    export approve {prepared} --target {used} --severity high
+    export dismiss {prepared} --reason false_positive --note Decoration | export restore {prepared} | export restore {failed}
+    export snooze {prepared} --until 2999-01-01 | export restore {prepared} | export snooze {prepared} --until-seen
+    export snooze {prepared} | export snooze {prepared} --until 2001-01-01
+    export edit {prepared} --title New --severity low --label one --label two | export show {prepared}
+    export edit {prepared}
+    export split {prepared}
+    export retry {failed} | export retry {failed} | export retry {prepared} | export retry {blocked} --target {other}
+    export bulk --list | export bulk --show {job} | export bulk --cancel {job} | export bulk --show blk_0 | export bulk
+    export recover --list | export recover --show rcv_0 | export recover | export recover --target {used}
+    rule add Minor --severity info --dismiss wont_fix --disabled | rule add Odd --label a --dismiss other
+    rule list | rule list --limit 1 | rule show {rule} | rule show rul_0 | rule test {rule}
+    rule set {rule} --name Other --disable --severity high --dismiss wont_fix | rule set {rule} | rule remove {rule}
+    receipt show {exported} | receipt show {prepared}
+    session list | session list --user {email} | session revoke {session} | session revoke ses_0 | session revoke
+    session revoke --user {email}
+"""
+#: Options that a command needs on the server only.
+OWN: Final[dict[tuple[str, ...], tuple[str, str]]] = {
+    ("export", "prepare"): ("--account", "{account}"),
+    ("rule", "add"): ("--user", "{email}"),
+}
+#: What the API does not show, by command; who approved an export is known of users only.
+ABSENT: Final[dict[tuple[str, ...], set[str]]] = {
+    ("export", "attempts"): {"address", "nonce", "worker", "answer"},
+}
+_ID: Final = re.compile(r"\b([a-z]{3})_[0-9A-HJKMNP-TV-Z]{26}\b")
+_TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT[0-9:.]+Z")
+#: Who paused a target.
+_ACTOR: Final = re.compile(r'"status_reason": "(client|operator)"')
+
+
+def path_of(words: list[str]) -> tuple[str, ...]:
+    return next(tuple(words[:length]) for length in (3, 2, 1) if tuple(words[:length]) in LEAVES)
+
+
+def rows() -> list[str]:
+    return [line.strip() for line in ROWS.strip().splitlines()]
+
+
+class Sides(NamedTuple):
+    """A shell on the server, and one of another host; `objects` are the same on both."""
+
+    here: Shell
+    there: Shell
+    objects: Iterator[dict[str, Any]]
+
+
+def make_world(count: int) -> tuple[str, list[dict[str, Any]]]:
+    """Store a customer and objects for `count` rows; return the token and the objects."""
+    customer = make_customer(abilities=ABILITIES[TokenKind.API])
+    target = make_target(customer, "http://127.0.0.1:9/")
+    exported = deliver(customer, target_id=target.id)
+    execute("UPDATE exports SET provider_ticket_url = 'https://tracker.example.com/7' WHERE id = ?", (exported,))
+    projects.add_scan_run(customer.project_id, NOW, 42)
+    shared = {
+        "account": customer.account_id,
+        "email": customer.email,
+        "project": customer.project_id,
+        "exported": exported,
+        "job": make_bulk_job(customer),
+        "session": next(iter([make_session(customer) for _ in range(3)])),
+    }
+    return customer.token, [
+        {
+            **shared,
+            "target": make_target(customer, "http://127.0.0.1:9/").id,
+            "used": target.id,
+            "other": make_target(customer, "http://127.0.0.1:9/").id,
+            "tracker": make_tracker(customer, "http://127.0.0.1:9/acme/shop"),
+            "prepared": make_exports(customer, 1)[0],
+            "failed": make_failed(customer, target.id)[0],
+            "blocked": make_failed(customer, target.id, status="blocked")[0],
+            "rule": make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",))).id,
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def sides(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    here, there, elsewhere = (tmp_path_factory.mktemp(name) for name in ("here", "there", "elsewhere"))
+    shutil.copyfile(migrated_sqlite, here / "riskrelay.db")
+    shell = Shell(here, f"sqlite:///{here}/riskrelay.db", **LOOPBACK, RATE_LIMIT_PER_MINUTE="100000")
+    with shell.database():
+        token, objects = make_world(len(rows()))
+        audit_chain.extend_to_end()
+    shutil.copyfile(here / "riskrelay.db", there / "riskrelay.db")
+    settings = {**shell.for_processes(), "DATA_DIR": str(there), "DATABASE_URL": f"sqlite:///{there}/riskrelay.db"}
+    with Service(settings) as service:
+        yield Sides(shell, RemoteShell(elsewhere, f"http://127.0.0.1:{service.port}", token), iter(objects))
+
+
+def shown(result: Result, path: tuple[str, ...]) -> Any:
+    """Return what a command printed, without what differs between two runs and what the API does not show."""
+    text = _ACTOR.sub('"<actor>"', _TIME.sub("<time>", _ID.sub(r"\1_*", result.stdout)))
+    try:
+        printed = json.loads(text)
+    except ValueError:
+        return text, result.stderr
+    records = printed if isinstance(printed, list) else [printed]
+    for record in records:
+        for name in {"approved_by", *ABSENT.get(path, ())}:
+            record.pop(name, None)
+    return printed, result.stderr
+
+
+@pytest.mark.parametrize("row", rows())
+def test_a_command_does_elsewhere_what_it_does_on_the_server(row: str, sides: Sides) -> None:
+    names = next(sides.objects)
+    for line in row.split(" | "):
+        words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line.format(**names))]
+        path = path_of(words)
+        own = [each.format(**names) for each in OWN.get(path, ())]
+        as_json = ["--json"] if any("--json" in each.opts for each in LEAVES[path].options) else []
+        here = sides.here.type(*words, *own, *as_json)
+        there = sides.there.type(*words, *as_json)
+        assert (there.exit_code, shown(there, path)) == (here.exit_code, shown(here, path)), line
+
+
+@pytest.fixture
+def customer(sqlite_url: str, tmp_path: Path) -> Iterator[Customer]:
+    open_database(sqlite_url)
+    with connection():
+        yield make_customer()
+    close_database()
+
+
+@pytest.fixture
+def remote(sqlite_url: str, tmp_path: Path, redis: RedisServer, customer: Customer) -> Iterator[RemoteShell]:
+    """A shell of another host, for an installation with a worker."""
+    settings = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, **LOOPBACK)
+    with Service(settings) as service, WorkerProcess(tmp_path / "data", sqlite_url, redis.url):
+        yield RemoteShell(tmp_path / "elsewhere", f"http://127.0.0.1:{service.port}", customer.token)
+
+
+def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Customer, receiver: CountingReceiver) -> None:
+    target_id = remote.json("target", "add", "generic_webhook", receiver.url())["id"]
+    validated = remote.json("target", "validate", target_id)
+    assert validated["checked"] == {"by": "worker", "status": "passed", "reason": None}
+    assert remote.json("target", "ping", target_id)["delivered"] is True
+    ids = make_exports(customer, 3)
+    asked = remote.type("export", "approve", "--target", target_id, "--severity", "high", standard_input="n\n")
+    assert (asked.exit_code, asked.stdout) == (1, "")
+    assert "3 exports match: 3 high.\nApprove them for target" in asked.stderr
+    job = remote.json("export", "approve", "--target", target_id, "--severity", "high", "--yes")
+    assert (job["status"], job["total"], job["changed"]) == ("done", 3, 3)
+    wait_until(lambda: len(remote.json("export", "list", "--status", "exported")) == 3)
+    assert {request.headers["idempotency-key"] for request in receiver.requests} >= {*ids}
+    failed = make_failed(customer, target_id, finished_at=utc_now())
+    recovery = remote.json("export", "recover", "--target", target_id, "--since", "1d")
+    assert (recovery["status"], recovery["done"]) == ("done", 1)
+    wait_until(lambda: remote.json("export", "show", failed[0])["status"] == "exported")
+    assert remote.json("export", "bulk", "--show", job["id"]) == job
+    assert remote.json("export", "recover", "--show", recovery["id"]) == recovery
+    silent_id = remote.json("target", "add", "generic_webhook", "http://127.0.0.1:1/hook")["id"]
+    for command in ("ping", "validate"):
+        result = remote.type("target", command, silent_id)
+        assert result.exit_code == 1
+        assert "connect_refused" in result.stdout
+        assert "nothing listens" in result.stdout.lower(), result.stdout
+
+
+def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
+    for words in (("rule", "add", "Minor", "--label", "a", "--user", "a@b.example"), ("export", "list", "--account", "1")):
+        refused = sides.there.type(*words)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"{words[-2]} is not available with --url: the token decides." in refused.stderr
+
+
+def test_a_tracker_gets_its_token_on_the_server(sides: Sides) -> None:
+    added = sides.there.type("target", "add", "gitea", "http://127.0.0.1:9/acme/x", "--json", standard_input="a-token\n")
+    made = json.loads(added.stdout)
+    assert (made["status"], made["secret"]["configured"]) == ("inactive", False)
+    assert f"set it on the server with `riskrelay secret set target {made['id']}`" in added.stderr
+    assert sides.there.json("target", "remove", made["id"]) == {"id": made["id"], "removed": True}
+
+
+def test_a_report_file_is_imported_at_the_url(sides: Sides) -> None:
+    imported = sides.there.json("import-scan", "--format", "zap", str(FILES["zap"]), "--scan-run", "42", "--dry-run")
+    assert imported["dry_run"] is True
+    assert imported["findings"]["new"] > 0
+
+
+@pytest.mark.parametrize("path", sorted(SERVER_ONLY), ids=" ".join)
+def test_a_command_of_the_server_refuses(path: tuple[str, ...], tmp_path: Path) -> None:
+    arguments = [each for each in LEAVES[path].command.params if each.required]
+    words = [word for each in arguments for word in (*each.opts[: isinstance(each, click.Option)], _value_of(each))]
+    shell = RemoteShell(tmp_path, "https://relay.example.com", "a-token")
+    result = shell.type(*path, *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"`{' '.join(path)}` runs on the server: without --url and RISKRELAY_URL." in result.stderr
+    assert ("Secrets are never sent over the API." in result.stderr) == (path[0] == "secret")
+
+
+def _value_of(parameter: click.Parameter) -> str:
+    if isinstance(parameter.type, click.Path):
+        return __file__
+    if parameter.name == "email":
+        return "ada@example.com"
+    return parameter.type.choices[0] if isinstance(parameter.type, click.Choice) else "1"
+
+
+def test_every_command_has_a_twin_or_is_known_to_run_on_the_server() -> None:
+    tested = {path_of(line.split()) for row in rows() for line in row.split(" | ")}
+    # Tested above, with a worker.
+    tested |= {("target", "validate"), ("target", "ping")}
+    with_twins = {path for path in LEAVES if twin_of(path)}
+    assert {*LEAVES} - with_twins - SERVER_ONLY - LOCAL == {("import-scan",)}
+    assert not with_twins & (SERVER_ONLY | LOCAL)
+    assert with_twins - tested == set()
