@@ -87,7 +87,8 @@ class ApiClient:
 
     def delete(self, path: str) -> None:
         """Delete the record at a path. Raises ApiRefusal."""
-        self._send("DELETE", path, {}, None, {})
+        if self._send("DELETE", path, {}, None, {}):
+            raise self._not_ours()
 
     def items(self, path: str, limit: int | None = None, **query: Any) -> list[ApiRecord]:
         """Return the records of a list, newest first, at most `limit`. Raises ApiRefusal."""
@@ -162,7 +163,7 @@ class ApiClient:
         response._content = content
         if len(content) > MAX_RESPONSE_BYTES:
             raise ApiRefusal(f"{self._host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check --url.")
-        if response.ok and not response.is_redirect:
+        if 200 <= response.status_code < 300:
             return content
         refusal = self._refusal(response.status_code, _parsed(content))
         retry_after_s = retry_after_of(response)

@@ -14,6 +14,7 @@ from bin.remote.twins import Twin
 
 #: The modules of twins, by the first word of the command.
 _MODULES: Final = {
+    **dict.fromkeys(("account", "user", "project", "scan-run", "grant", "token"), "accounts"),
     "target": "targets",
     "export": "exports",
     **dict.fromkeys(("rule", "session", "receipt"), "records"),

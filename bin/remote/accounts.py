@@ -1,0 +1,214 @@
+"""Accounts and what is managed in them, at a remote installation: users, projects, scan runs, grants, tokens.
+
+A command names a user by email, the API by id: the first request finds the id.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from bin.cli.installation import Refused
+from bin.cli.output import echo
+from bin.cli.records import Record, print_record, print_records
+from bin.remote.client import ApiClient, ApiRecord
+from bin.remote.twins import Twin, listing, only
+from runtime.clock import utc_now
+from schemas.base.timestamps import rfc3339
+
+_ACCOUNTS: Final = "/api/accounts"
+_PROJECTS: Final = "/api/projects"
+_USERS: Final = "/api/users"
+_GRANTS: Final = "/api/grants"
+_TOKENS: Final = "/api/tokens"
+_ACCOUNT_COLUMNS: Final = ("id", "name", "webhooks", "findings", "waiting_exports", "targets", "uploads_24h")
+_PROJECT_COLUMNS: Final = ("id", "name", "account_id", "shop_domain", "ticket_grouping")
+_USER_COLUMNS: Final = ("id", "email", "account_id", "role", "state")
+_GRANT_COLUMNS: Final = ("id", "user", "user_state", "project_id", "report_id", "role")
+_TOKEN_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
+
+_user = only(*_USER_COLUMNS)
+_grant = only("id", "user", "project_id", "report_id", "role")
+_token = only("id", "kind", "name", "user_id", "user", "abilities", "created_at", "expires_at", "revoked_at")
+
+
+def _account(record: ApiRecord) -> dict[str, Any]:
+    return {"id": record["id"], "name": record["name"], "webhooks": record["may_use_webhooks"]}
+
+
+def _add_account(api: ApiClient, *, name: str, no_webhooks: bool, as_json: bool) -> None:
+    print_record(_account(api.post(_ACCOUNTS, {"name": name, "may_use_webhooks": not no_webhooks})), as_json)
+
+
+def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
+    found = reversed(api.items(_ACCOUNTS))
+    records = [{**_account(each), **_usage(each["usage"], as_json)} for each in found]
+    print_records(records, as_json, _ACCOUNT_COLUMNS, "There are no accounts; create one with `account add`.")
+
+
+def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
+    names = _ACCOUNT_COLUMNS[3:]
+    return {name: usage[name] if as_json else f"{usage[name]['used']} of {usage[name]['limit']}" for name in names}
+
+
+def _set_account(api: ApiClient, *, account_id: int, webhooks: str, as_json: bool) -> None:
+    changed = api.patch(f"{_ACCOUNTS}/{account_id}", {"may_use_webhooks": webhooks == "on"})
+    print_record(_account(changed), as_json)
+
+
+def _add_project(api: ApiClient, *, as_json: bool, **given: Any) -> None:
+    print_record(api.post(_PROJECTS, _present(given)), as_json)
+
+
+def _set_project(api: ApiClient, *, project_id: int, ticket_grouping: str, as_json: bool) -> None:
+    print_record(api.patch(f"{_PROJECTS}/{project_id}", {"ticket_grouping": ticket_grouping}), as_json)
+
+
+def _add_scan_run(api: ApiClient, *, project_id: int, scan_run_id: int | None, as_json: bool) -> None:
+    made = api.post("/api/scan-runs", _present({"project_id": project_id, "id": scan_run_id}))
+    print_record(only("id", "project_id", "status")(made), as_json)
+
+
+def _add_user(api: ApiClient, *, email: str, account_id: int | None, role: str, as_json: bool) -> None:
+    body = {"email": email, "role": _role(role), **_present({"account_id": account_id})}
+    print_record(_user(api.post(_USERS, body)), as_json)
+
+
+def _set_user(api: ApiClient, *, email: str, role: str, as_json: bool) -> None:
+    print_record(_user(api.patch(f"{_USERS}/{_user_id(api, email)}", {"role": _role(role)})), as_json)
+
+
+def _switch_user(state: str) -> Twin:
+    def run(api: ApiClient, *, email: str, as_json: bool) -> None:
+        print_record(_user(api.patch(f"{_USERS}/{_user_id(api, email)}", {"state": state})), as_json)
+
+    return Twin(run)
+
+
+def _remove_user(api: ApiClient, *, email: str, as_json: bool) -> None:
+    path = f"{_USERS}/{_user_id(api, email)}"
+    api.delete(path)
+    print_record(_user(api.get(path)), as_json)
+
+
+def _add_grant(
+    api: ApiClient, *, email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool
+) -> None:
+    if role is not None and project_id is None:
+        raise click.UsageError("--role needs --project.")
+    if (project_id is None) == (report_id is None):
+        raise click.UsageError("Use either --project or --report.")
+    scope = {"project_id": project_id, "report_id": report_id, "role": role}
+    made = api.post(_GRANTS, {"user_id": _user_id(api, email), **_present(scope)})
+    print_record(_grant(made), as_json)
+
+
+def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
+    found = api.items(_GRANTS, user_id=None if email is None else _user_id(api, email))
+    records = [_grant(each) for each in reversed(found)]
+    print_records(records, as_json, _GRANT_COLUMNS, "There are no grants; create one with `grant add`.")
+
+
+def _remove_grant(
+    api: ApiClient,
+    *,
+    grant_id: int | None,
+    email: str | None,
+    project_id: int | None,
+    report_id: int | None,
+    as_json: bool,
+) -> None:
+    scope = (project_id, report_id)
+    if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):
+        raise click.UsageError("Use either a grant id, or --user with --project or --report.")
+    if email is None:
+        found = api.get(f"{_GRANTS}/{grant_id}")
+    else:
+        of_user = api.items(_GRANTS, user_id=_user_id(api, email))
+        matching = [each for each in of_user if (each["project_id"], each["report_id"]) == scope]
+        if not matching:
+            raise Refused("This user has no such grant; see `bin/riskrelay grant list`.")
+        found = matching[0]
+    api.delete(f"{_GRANTS}/{found['id']}")
+    print_record(_grant(found), as_json)
+
+
+def _create_token(
+    api: ApiClient,
+    *,
+    email: str,
+    kind: str,
+    abilities: tuple[str, ...],
+    name: str,
+    expires_days: int | None,
+    as_json: bool,
+) -> None:
+    expires_at = rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
+    named = _present({"abilities": [*abilities] or None, "expires_at": expires_at})
+    made = api.post(_TOKENS, {"user_id": _user_id(api, email), "kind": kind, "name": name, **named})
+    if made["token"] is None:
+        # The response to a request that had been carried out already.
+        raise Refused(f"Token {made['id']} was created, but its text was lost on the way; revoke it and create another.")
+    if as_json:
+        print_record({**_token(made), "token": made["token"]}, as_json)
+        return
+    echo(f"Token {made['id']} for {email}; it is not shown again.", err=True)
+    echo(made["token"])
+
+
+def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:
+    if (token_id is None) == (email is None):
+        raise click.UsageError("Use either a token id or --user.")
+    if email is None:
+        print_record(_revoked(api, token_id), as_json)
+        return
+    valid = [each for each in api.items(_TOKENS, user_id=_user_id(api, email)) if each["revoked_at"] is None]
+    revoked = [_revoked(api, each["id"]) for each in reversed(valid)]
+    print_records(revoked, as_json, _TOKEN_COLUMNS, "This user has no valid token.")
+
+
+def _revoked(api: ApiClient, token_id: Any) -> Record:
+    path = f"{_TOKENS}/{token_id}"
+    api.delete(path)
+    return _token(api.get(path))
+
+
+def _user_id(api: ApiClient, email: str) -> Any:
+    found = api.items(_USERS, 1, email=email)
+    if not found:
+        raise Refused("There is no user with this email; see `bin/riskrelay user add`.")
+    return found[0]["id"]
+
+
+def _role(name: str) -> str | None:
+    return None if name == "none" else name
+
+
+def _present(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+TWINS: Final = {
+    ("account", "add"): Twin(_add_account),
+    ("account", "list"): Twin(_list_accounts),
+    ("account", "set"): Twin(_set_account),
+    ("user", "add"): Twin(_add_user, optional=("account_id",)),
+    ("user", "list"): listing(_USERS, _USER_COLUMNS, "There are no users; create one with `user add`.", _user),
+    ("user", "set"): Twin(_set_user),
+    ("user", "disable"): _switch_user("disabled"),
+    ("user", "enable"): _switch_user("active"),
+    ("user", "remove"): Twin(_remove_user),
+    ("project", "add"): Twin(_add_project, optional=("account_id",)),
+    ("project", "set"): Twin(_set_project),
+    ("project", "list"): listing(
+        _PROJECTS, _PROJECT_COLUMNS, "There are no projects; create one with `project add`.", lambda record: record
+    ),
+    ("scan-run", "add"): Twin(_add_scan_run),
+    ("grant", "add"): Twin(_add_grant),
+    ("grant", "list"): Twin(_list_grants),
+    ("grant", "remove"): Twin(_remove_grant),
+    ("token", "create"): Twin(_create_token),
+    ("token", "list"): listing(_TOKENS, _TOKEN_COLUMNS, "There are no tokens; create one with `token create`.", _token),
+    ("token", "revoke"): Twin(_revoke_token),
+}
