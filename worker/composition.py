@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from runtime.clock import utc_now
@@ -33,11 +34,12 @@ from worker.background import (
     recoveries,
     report_uploads,
     retention,
+    sign_in_links,
     ticket_events,
     validations,
 )
 from worker.background.account_tasks import AccountTask
-from worker.background.alert_channels import AlertSender
+from worker.background.alert_channels import AlertSender, send_email
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -125,6 +127,11 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
     alert = compose_alert_task(settings, now)
     return [
         *([] if alert is None else [BackgroundTask("alerts", alert.run_once, alerts.POLL_S)]),
+        *(
+            [BackgroundTask("sign-in-links", compose_link_task(settings, now).run_once, sign_in_links.POLL_S)]
+            if settings.console_sign_in_links
+            else []
+        ),
         AccountTask("pings", ping.claim, ping.send, pings.PINGS_AT_ONCE, pings.POLL_S),
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
@@ -151,6 +158,13 @@ def compose_alert_task(settings: Settings, now: Now = utc_now) -> alerts.AlertTa
     sender = AlertSender(settings, compose_client(settings, 1))
     console = f"{settings.public_base_url}/console" if RouteFamily.CONSOLE in settings.route_families else None
     return alerts.AlertTask(sources, channels, sender.send, console, now)
+
+
+def compose_link_task(settings: Settings, now: Now = utc_now) -> sign_in_links.SignInLinkTask:
+    """Return the task that sends one-time links for the console."""
+    page = f"{settings.public_base_url}/console/sign-in/link"
+    vault, sender = Vault(settings.encryption_keys), settings.alert_email_from
+    return sign_in_links.SignInLinkTask(vault, partial(send_email, settings), sender, page, now)
 
 
 def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:

@@ -409,8 +409,7 @@ SETTINGS: Final = (
         "oidc_issuer",
         openid.issuer,
         "",
-        "OpenID Connect issuer whose users may sign in to the console, exactly as it names itself, such as "
-        "`https://login.example.com/realms/agency`",
+        "URL of the OpenID Connect issuer whose users may sign in to the console, exactly as it names itself",
         shown="none: people sign in with tokens",
     ),
     Setting("OIDC_CLIENT_ID", "oidc_client_id", str, "", "client id of RiskRelay at the issuer"),
@@ -448,7 +447,21 @@ SETTINGS: Final = (
         "false",
         "accept email addresses that the issuer does not call verified; only for an issuer that sets them itself",
     ),
-    Setting("OIDC_LABEL", "oidc_label", str, "Sign in with OpenID Connect", "text of the button on the sign-in page"),
+    Setting(
+        "CONSOLE_SIGN_IN_LINKS",
+        "console_sign_in_links",
+        values.truth,
+        "false",
+        "users may request a one-time link to the console by email; needs `SMTP_URL` and `ALERT_EMAIL_FROM`",
+    ),
+    Setting(
+        "OIDC_LABEL",
+        "oidc_label",
+        str,
+        "Sign in with OpenID Connect",
+        "text of the button on the sign-in page",
+        shown="Sign in with OpenID Connect",
+    ),
     Setting(
         "WORKER_METRICS_BIND",
         "worker_metrics_bind",
@@ -632,6 +645,7 @@ class Settings:
     oidc_account_id: int | None
     oidc_trusts_email: bool
     oidc_label: str
+    console_sign_in_links: bool
     worker_metrics_bind: str | None
     sentry_dsn: str | None = field(repr=False)
     otlp_endpoint: str | None = field(repr=False)
@@ -858,6 +872,8 @@ def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
         {"OIDC_ISSUER": "oidc_issuer", "OIDC_CLIENT_ID": "oidc_client_id"},
     )
     mistakes: dict[str, list[str]] = {}
+    if read["console_sign_in_links"] and not read["smtp_server"]:
+        mistakes["SMTP_URL"] = ["Set it too: CONSOLE_SIGN_IN_LINKS needs it."]
     for members in groups:
         given = [name for name, member in members.items() if read[member]]
         if given:

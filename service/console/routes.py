@@ -19,6 +19,7 @@ from service.console.pages.exports import ExportsPage
 from service.console.pages.finding_trends import FindingTrendsPage
 from service.console.pages.findings import FindingPage, FindingReport, FindingsPage, SetTicketGrouping
 from service.console.pages.integrations import IntegrationsPage
+from service.console.pages.link_sign_in import SignInByLink, SignInLink
 from service.console.pages.openid_sign_in import BeginOpenIdSignIn, FinishOpenIdSignIn
 from service.console.pages.overview import OverviewPage
 from service.console.pages.queue import QueuePage
@@ -66,12 +67,14 @@ class Console:
         navigation = Navigation(checks)
         self._layout = layout = PageLayout(SessionGate(settings, limits), navigation)
         openid = OpenIdConnect(settings, vault, layout.gate.console_url) if settings.oidc_issuer else None
-        sign_in = SignIn(layout, openid.label if openid else None)
+        has_links = settings.console_sign_in_links
+        sign_in = SignIn(layout, openid.label if openid else None, has_links=has_links)
         exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
         self.resources: tuple[Any, ...] = (
             StaticFiles(),
             sign_in,
             *([BeginOpenIdSignIn(sign_in, layout, openid), FinishOpenIdSignIn(sign_in, layout, openid)] if openid else []),
+            *([SignInLink(layout, vault, wake_ups), SignInByLink(sign_in, layout)] if has_links else []),
             SignOut(layout, openid),
             Moved("", "/inbox", layout),
             Moved("/", "/inbox", layout),

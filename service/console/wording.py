@@ -52,6 +52,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "recovery_cancelled": "Recovery cancelled. Exports that it has already retried are still delivered.",
     "grouping_set": "Tickets of new findings are set. Tickets that exist stay as they are.",
     "report_uploaded": "Report uploaded. A worker imports it.",
+    "link_requested": "If a user has this address, a link is on its way. Open it in this browser within 15 minutes.",
     "session_revoked": "Session revoked.",
     "alert_acknowledged": "Alert acknowledged. It is silent until it comes back.",
 }

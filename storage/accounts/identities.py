@@ -50,6 +50,13 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
         raise Conflict("Another sign-in of the same person runs. Sign in again.") from None
 
 
+def link_email(user: User, now: datetime) -> None:
+    """Note that a user signed in by a link to their own address, in the caller's transaction."""
+    known = UserIdentityRow.select(UserIdentityRow.user).where(UserIdentityRow.user == user.id)
+    if not tuples(known.limit(1)):
+        _store(user, "email", str(user.id), now)
+
+
 def _linked(identity: Identity) -> User | None:
     own = (UserIdentityRow.issuer == identity.issuer) & (UserIdentityRow.subject == identity.subject)
     found = tuples(UserIdentityRow.select(UserIdentityRow.user).where(own))

@@ -20,6 +20,7 @@ from storage.db.models import (
     ConsoleSessionRow,
     GrantRow,
     IdempotencyKeyRow,
+    SignInLinkRow,
     TokenRow,
     UserIdentityRow,
     UserRow,
@@ -82,6 +83,7 @@ def remove(email: str, now: datetime, actor: str) -> User:
         tokens.revoke_where(TokenRow.user == user.id, now, actor)
         TokenRow.update(name="").where(TokenRow.user == user.id).execute()
         GrantRow.delete().where(GrantRow.user == user.id).execute()
+        SignInLinkRow.delete().where(SignInLinkRow.user == user.id).execute()
         UserIdentityRow.delete().where(UserIdentityRow.user == user.id).execute()
         IdempotencyKeyRow.delete().where(IdempotencyKeyRow.principal == f"user:{user.id}").execute()
         append(now, actor, "remove_user", f"user:{user.id}")

@@ -28,6 +28,7 @@ REPORT_UPLOAD: Final = "rpt"
 REQUEST: Final = "req"
 LEASE: Final = "lse"
 SESSION: Final = "ses"
+SIGN_IN_LINK: Final = "lnk"
 ALERT: Final = "alr"
 ALERT_MESSAGE: Final = "alm"
 

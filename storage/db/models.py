@@ -723,6 +723,24 @@ class ConsoleSessionRow(BaseModel):
     id_token_sealed = BlobField(null=True)
 
 
+class SignInLinkRow(BaseModel):
+    """A one-time link for the console that was requested; deleted when it is used."""
+
+    id = TextField(primary_key=True)
+    #: Of the secrets in the link, and in the cookie of the browser that asked for it.
+    token_sha256 = TextField(unique=True)
+    browser_sha256 = TextField()
+    #: The address and the link's secret, sealed; erased when the mail is sent.
+    mail_sealed = BlobField(null=True)
+    #: The user with that address, from when a worker looked.
+    user = ForeignKeyField(UserRow, null=True)
+    #: The lease of its worker; a write under another lease changes nothing.
+    lease = TextField(null=True)
+    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+
+
 class IntegrationSecretRow(BaseModel):
     """A shared secret set by an operator; it overrides the environment's."""
 
@@ -864,6 +882,7 @@ ALL: tuple[type[BaseModel], ...] = (
     BulkJobItemRow,
     TokenRow,
     ConsoleSessionRow,
+    SignInLinkRow,
     IntegrationSecretRow,
     IdempotencyKeyRow,
     AuditEntryRow,

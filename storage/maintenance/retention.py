@@ -45,6 +45,7 @@ from storage.db.models import (
     RecoveryRow,
     ReportUploadRow,
     ScanRunRow,
+    SignInLinkRow,
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
@@ -91,6 +92,7 @@ COUNTED: Final = (
     "tokens",
     "alerts",
     "alert_messages",
+    "sign_in_links",
     REPORTS,
 )
 
@@ -251,6 +253,12 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
             AlertMessageRow,
             AlertMessageRow.id < identifiers.first_id(identifiers.ALERT_MESSAGE, until.answered),
             AlertMessageRow.id,
+        ),
+        # Those that no worker looked at; others are deleted when they are used or too old.
+        _rule(
+            SignInLinkRow,
+            SignInLinkRow.id < identifiers.first_id(identifiers.SIGN_IN_LINK, until.answered),
+            SignInLinkRow.id,
         ),
         PurgeRule(
             reports,

@@ -14,6 +14,7 @@ from storage.db.models import (
     InstallationRow,
     IntegrationSecretRow,
     ReportUploadRow,
+    SignInLinkRow,
     TargetRow,
 )
 
@@ -55,6 +56,7 @@ SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
 REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
 UPLOADED_REPORT: Final = EncryptedColumn(ReportUploadRow.content_sealed, "uploaded report")
 ID_TOKEN: Final = EncryptedColumn(ConsoleSessionRow.id_token_sealed, "ID token")
+LINK_MAIL: Final = EncryptedColumn(SignInLinkRow.mail_sealed, "mail")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
 #: All but the canary, which shows whether the others open and is encrypted anew after them.
@@ -68,4 +70,5 @@ ENCRYPTED_COLUMNS: Final = (
     REPORT,
     UPLOADED_REPORT,
     ID_TOKEN,
+    LINK_MAIL,
 )

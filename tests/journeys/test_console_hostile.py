@@ -291,7 +291,8 @@ def let_the_operator_see_it(customer: Customer) -> None:
     now = to_ms(utc_now())
     execute("UPDATE tokens SET user_id = ?, expires_at = NULL, revoked_at = NULL", (customer.user_id,))
     execute(
-        "UPDATE console_sessions SET token_id = 1, created_at = ?, seen_at = ?, ended_at = NULL, ended_reason = NULL",
+        "UPDATE console_sessions SET token_id = 1, user_id = NULL, created_at = ?, seen_at = ?, ended_at = NULL, "
+        "ended_reason = NULL",
         (now, now),
     )
     execute("UPDATE targets SET deleted_at = NULL")

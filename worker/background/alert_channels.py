@@ -10,6 +10,7 @@ import smtplib
 import ssl
 from collections.abc import Callable
 from datetime import datetime
+from email.message import EmailMessage
 from typing import Any, Final, NamedTuple
 
 from runtime.tls_context import client_context
@@ -73,18 +74,23 @@ class AlertSender:
         return _judged(self._client.post(url, headers, content), url)
 
     def _email(self, body: dict[str, Any], now: datetime) -> ChannelAnswer:
-        settings, server = self._settings, self._settings.smtp_server
-        if server is None:
-            return ChannelAnswer(is_sent=False, text="no SMTP_URL")
-        message = messages.email(body, settings.alert_email_from, settings.alert_email_to, now)
-        try:
-            with _connected(server, settings.target_ca, settings.delivery_timeout_s) as smtp:
-                if server.username is not None:
-                    smtp.login(server.username, server.password or "")
-                refused = smtp.send_message(message)
-        except (smtplib.SMTPException, OSError) as failed:
-            return ChannelAnswer(is_sent=False, text=_smtp_failure(failed))
-        return ChannelAnswer(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
+        message = messages.email(body, self._settings.alert_email_from, self._settings.alert_email_to, now)
+        return send_email(self._settings, message)
+
+
+def send_email(settings: Settings, message: EmailMessage) -> ChannelAnswer:
+    """Send a message by the mail server of the settings; never raises for what the network does."""
+    server = settings.smtp_server
+    if server is None:
+        return ChannelAnswer(is_sent=False, text="no SMTP_URL")
+    try:
+        with _connected(server, settings.target_ca, settings.delivery_timeout_s) as smtp:
+            if server.username is not None:
+                smtp.login(server.username, server.password or "")
+            refused = smtp.send_message(message)
+    except (smtplib.SMTPException, OSError) as failed:
+        return ChannelAnswer(is_sent=False, text=_smtp_failure(failed))
+    return ChannelAnswer(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
 
 
 def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtplib.SMTP:

@@ -34,9 +34,9 @@ class SignIn:
     path = SIGN_IN
     family = RouteFamily.CONSOLE
 
-    def __init__(self, layout: PageLayout, openid_label: str | None) -> None:
+    def __init__(self, layout: PageLayout, openid_label: str | None, *, has_links: bool) -> None:
         self._layout = layout
-        self._openid_label = openid_label
+        self._methods = {"openid_label": openid_label, "has_links": has_links}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
@@ -63,9 +63,7 @@ class SignIn:
         self._render(req, resp, refused.message, next_path)
 
     def _render(self, req: falcon.Request, resp: falcon.Response, message: str | None, next_path: str) -> None:
-        self._layout.render(
-            req, resp, "sign_in.html", {"message": message, "next": next_path, "openid_label": self._openid_label}
-        )
+        self._layout.render(req, resp, "sign_in.html", {"message": message, "next": next_path, **self._methods})
 
 
 class SignOut:

@@ -1,4 +1,4 @@
-"""Users as issuers of sign-ins know them, and console sessions of users who signed in without a token.
+"""One-time links, users as issuers of sign-ins know them, and console sessions of users who signed in without a token.
 
 A session has either a token or a user, so that an older version, which knows only tokens, can go on during an update.
 """
@@ -10,7 +10,8 @@ from peewee import Database, SqliteDatabase
 POSTGRESQL = """
 ALTER TABLE console_sessions ALTER COLUMN token_id DROP NOT NULL;
 ALTER TABLE console_sessions ADD COLUMN user_id INTEGER REFERENCES users (id);
-ALTER TABLE console_sessions ADD COLUMN method TEXT NOT NULL DEFAULT 'token';
+ALTER TABLE console_sessions ADD COLUMN method TEXT NOT NULL DEFAULT 'token'
+    CHECK (method IN ('token', 'openid_connect', 'email_link'));
 ALTER TABLE console_sessions ADD COLUMN sign_in_sha256 TEXT UNIQUE;
 ALTER TABLE console_sessions ADD COLUMN id_token_sealed BYTEA;
 ALTER TABLE console_sessions ADD CHECK ((token_id IS NULL) <> (user_id IS NULL));
@@ -27,7 +28,7 @@ CREATE TABLE console_sessions_new (
     ended_at BIGINT,
     ended_reason TEXT,
     user_id INTEGER REFERENCES users (id),
-    method TEXT NOT NULL DEFAULT 'token',
+    method TEXT NOT NULL DEFAULT 'token' CHECK (method IN ('token', 'openid_connect', 'email_link')),
     sign_in_sha256 TEXT UNIQUE,
     id_token_sealed BLOB,
     CHECK ((ended_at IS NULL) = (ended_reason IS NULL)),
@@ -51,6 +52,18 @@ CREATE TABLE user_identities (
     PRIMARY KEY (issuer, subject)
 );
 CREATE INDEX user_identities_user ON user_identities (user_id);
+CREATE TABLE sign_in_links (
+    id TEXT NOT NULL PRIMARY KEY,
+    token_sha256 TEXT NOT NULL UNIQUE,
+    browser_sha256 TEXT NOT NULL,
+    mail_sealed {blob},
+    user_id INTEGER REFERENCES users (id),
+    lease TEXT,
+    next_run_at BIGINT,
+    created_at BIGINT NOT NULL
+);
+CREATE INDEX sign_in_links_due ON sign_in_links (next_run_at) WHERE next_run_at IS NOT NULL;
+CREATE INDEX sign_in_links_user ON sign_in_links (user_id, id);
 -- Lists read open sessions, the newest first, with or without a token.
 CREATE INDEX console_sessions_newest ON console_sessions (id) WHERE ended_at IS NULL;
 CREATE INDEX console_sessions_user ON console_sessions (user_id, method, id);
@@ -59,6 +72,8 @@ CREATE INDEX console_sessions_user ON console_sessions (user_id, method, id);
 
 def up(_migrator: Any, db: Database) -> None:
     """Change the table."""
-    for statement in ((SQLITE if isinstance(db, SqliteDatabase) else POSTGRESQL) + TABLES).split(";\n"):
+    is_sqlite = isinstance(db, SqliteDatabase)
+    tables = TABLES.format(blob="BLOB" if is_sqlite else "BYTEA")
+    for statement in ((SQLITE if is_sqlite else POSTGRESQL) + tables).split(";\n"):
         if statement.strip():
             db.execute_sql(statement)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

@@ -120,6 +120,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "oidc_account_id": None,
         "oidc_trusts_email": False,
         "oidc_label": "Sign in with OpenID Connect",
+        "console_sign_in_links": False,
         "worker_metrics_bind": None,
         "sentry_dsn": None,
         "otlp_endpoint": None,
@@ -366,6 +367,7 @@ def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
         ({"ALERT_WEBHOOK_SECRET": "s3cret!!"}, {"ALERT_WEBHOOK_URL"}),
         ({"OIDC_ISSUER": "https://login.example.com/"}, {"OIDC_CLIENT_ID"}),
         ({"OIDC_CLIENT_ID": "riskrelay"}, {"OIDC_ISSUER"}),
+        ({"CONSOLE_SIGN_IN_LINKS": "on"}, {"SMTP_URL"}),
     ],
 )
 def test_a_channel_of_alerts_or_the_issuer_needs_all_of_its_settings(

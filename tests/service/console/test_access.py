@@ -61,6 +61,9 @@ OPEN: Final = {
     ("POST", "/sign-in"),
     ("GET", "/sign-in/openid-connect"),
     ("GET", "/sign-in/callback"),
+    ("GET", "/sign-in/link"),
+    ("POST", "/sign-in/link"),
+    ("POST", "/sign-in/link/open"),
     ("POST", "/sign-out"),
     ("GET", ""),
     ("GET", "/"),
@@ -206,6 +209,8 @@ def make_finding(customer: Customer) -> str:
 def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     unlimited |= {"OIDC_ISSUER": "https://issuer.example", "OIDC_CLIENT_ID": "riskrelay"}
+    mail = {"SMTP_URL": "smtp://127.0.0.1", "ALERT_EMAIL_TO": "a@example.com", "ALERT_EMAIL_FROM": "b@example.com"}
+    unlimited |= {"CONSOLE_SIGN_IN_LINKS": "on", **mail}
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), resolver))
     execute("UPDATE projects SET id = ? WHERE id = ?", (PROJECT_ID, make_project(customer, is_granted=False)))

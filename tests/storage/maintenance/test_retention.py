@@ -24,7 +24,7 @@ from schemas.intake.scanner import PostbackForm, ScanPostback
 from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
 from schemas.triage.export_filter import ExportQuery, ListPosition
-from storage.accounts import projects, sessions, tokens
+from storage.accounts import projects, sessions, sign_in_links, tokens
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
@@ -390,7 +390,8 @@ def test_alerts_go_when_they_have_been_over_for_long_and_messages_that_nobody_se
     message_id = identifiers.new_id(identifiers.ALERT_MESSAGE, NOW)
     insert = "INSERT INTO alert_messages (id, channel, body, attempts, created_at) VALUES (?, 'slack', '{}', 3, ?)"
     execute(insert, (message_id, to_ms(NOW)))
-    assert planned() == prune() == {"alerts": 1, "alert_messages": 1}
+    sign_in_links.request(lambda _link_id, _token: b"sealed", NOW)
+    assert planned() == prune() == {"alerts": 1, "alert_messages": 1, "sign_in_links": 1}
     assert left("alerts") == {ended_later, still_open}
 
 

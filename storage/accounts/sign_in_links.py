@@ -1,0 +1,118 @@
+"""One-time links for the console: requested in a browser, sent by a worker, used in the same browser.
+
+A request for an address that no user has is stored like any other, so that nothing shows which addresses are known; a worker
+deletes it. The table has digests of the link's secret and of the browser's; the mail is encrypted until it is sent.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from schemas.base.errors import Forbidden
+from storage.accounts import identities
+from storage.accounts.accounts import get_user
+from storage.db import identifiers
+from storage.db.engine import transaction
+from storage.db.leases import JobLease, LeasedJobs
+from storage.db.models import SignInLinkRow, UserRow
+from storage.db.queries import tuples
+
+#: A mail arrives within minutes, and is read soon by a person who waits for it.
+LASTS_FOR: Final = timedelta(minutes=15)
+#: Links of one user in that time; nobody fills another person's mailbox.
+MOST_OF_USER: Final = 3
+#: 256 bits in URL-safe base64.
+_RANDOM_BYTES: Final = 32
+
+_jobs: Final = LeasedJobs(SignInLinkRow)
+
+
+class NewLink(NamedTuple):
+    """The secrets of a link: one for the mail, one for the cookie of the browser that asked."""
+
+    token: str
+    browser: str
+
+
+class DueLink(NamedTuple):
+    """A link whose mail is to be sent, with its lease."""
+
+    lease: JobLease
+    mail_sealed: bytes
+
+
+def request(seal_mail: Callable[[str, str], bytes], now: datetime) -> NewLink:
+    """Store a request; `seal_mail` encrypts the mail for the row with a given id and the link's token."""
+    link = NewLink(secrets.token_urlsafe(_RANDOM_BYTES), secrets.token_urlsafe(_RANDOM_BYTES))
+    link_id = identifiers.new_id(identifiers.SIGN_IN_LINK, now)
+    with transaction():
+        SignInLinkRow.insert(
+            id=link_id,
+            token_sha256=_sha256(link.token),
+            browser_sha256=_sha256(link.browser),
+            mail_sealed=seal_mail(link_id, link.token),
+            next_run_at=now,
+            created_at=now,
+        ).execute()
+    return link
+
+
+def claim(now: datetime, lease_s: float) -> DueLink | None:
+    """Claim the request that has waited longest; None if there is none. Requests that are too old are deleted."""
+    if not _jobs.any_waiting(now):
+        return None
+    k = SignInLinkRow
+    with transaction():
+        k.delete().where(k.next_run_at <= now, k.created_at <= now - LASTS_FOR).execute()
+        lease = _jobs.claim_oldest(now, lease_s)
+        found = tuples(k.select(k.mail_sealed).where(k.id == lease.id)) if lease else []
+    return DueLink(lease, bytes(found[0][0])) if lease and found else None
+
+
+def addressee(due: DueLink, email: str, now: datetime) -> str | None:
+    """Return the address of the user with this email, for whom the link is from now on; without one, delete the request."""
+    k = SignInLinkRow
+    with transaction():
+        # Addresses are stored as they were typed.
+        named = UserRow.select(UserRow.id, UserRow.email).where(
+            UserRow.email.in_({email, email.lower()}), UserRow.disabled_at.is_null()
+        )
+        for user_id, address in tuples(named.limit(1)):
+            recent = k.select().where(
+                k.user == user_id, k.id >= identifiers.first_id(identifiers.SIGN_IN_LINK, now - LASTS_FOR)
+            )
+            if recent.where(k.id != due.lease.id).count() < MOST_OF_USER:
+                k.update(user=user_id).where(k.id == due.lease.id).execute()
+                return str(address)
+        discard(due)
+    return None
+
+
+def sent(due: DueLink) -> None:
+    """Erase the mail of a link that was sent."""
+    with transaction():
+        _jobs.finish(due.lease.id, due.lease.lease, mail_sealed=None)
+
+
+def discard(due: DueLink) -> None:
+    """Delete a request that leads to no mail."""
+    with transaction():
+        SignInLinkRow.delete().where(SignInLinkRow.id == due.lease.id).execute()
+
+
+def use(token: str, browser: str, now: datetime) -> int:
+    """Spend a link in the browser that asked for it, and return its user's id. Raises Forbidden for any other."""
+    k = SignInLinkRow
+    is_theirs = (k.token_sha256 == _sha256(token)) & (k.browser_sha256 == _sha256(browser)) & k.user.is_null(False)
+    with transaction():
+        spent = k.delete().where(is_theirs, k.created_at > now - LASTS_FOR).returning(k.user)
+        for (user_id,) in tuples(spent):
+            identities.link_email(get_user(user_id), now)
+            return int(user_id)
+    raise Forbidden("This link was used, has expired or was requested in another browser. Request a new one here.")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,202 @@
+"""Signing in with a one-time link by email: requested by a browser, sent by a worker, used once in the same browser."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.testing import TestClient
+from freezegun import freeze_time
+
+from runtime.clock import utc_now
+from service.app import create_app
+from storage.accounts import accounts, users
+from storage.accounts.sign_in_links import LASTS_FOR, MOST_OF_USER
+from storage.db.engine import connection, database, execute, release, rows
+from storage.secrets.vault import Vault
+from tests.service.conftest import LogLines
+from tests.support.console_user import ConsoleBrowser
+from tests.support.factories import NOW, Customer, make_settings
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.raw_http import everything_stored
+from worker.background.alert_channels import ChannelAnswer
+from worker.background.sign_in_links import LEASE_S, SignInLinkTask
+
+MAIL: Final = {
+    "CONSOLE_SIGN_IN_LINKS": "on",
+    "SMTP_URL": "smtp://127.0.0.1",
+    "ALERT_EMAIL_TO": "operator@agency.example",
+    "ALERT_EMAIL_FROM": "riskrelay@agency.example",
+}
+
+
+class Postman:
+    """A worker that sends to a list; a mail server that is `broken` takes nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sent: list[EmailMessage] = []
+        self.is_broken = False
+        vault = Vault(make_settings(folder).encryption_keys)
+        page = "http://127.0.0.1:8000/console/sign-in/link"
+        self.task = SignInLinkTask(vault, self._send, MAIL["ALERT_EMAIL_FROM"], page, utc_now)
+
+    def tokens(self) -> list[str]:
+        """Send what is due, and return the secrets of the links."""
+        self.sent.clear()
+        release()
+        while self.task.run_once():
+            pass
+        return [re.findall(r"/console/sign-in/link\?token=(\S+)\n", mail.get_content())[0] for mail in self.sent]
+
+    def _send(self, message: EmailMessage) -> ChannelAnswer:
+        assert database.is_closed()
+        if not self.is_broken:
+            self.sent.append(message)
+        return ChannelAnswer(is_sent=not self.is_broken, text="")
+
+
+class LinkBrowser(ConsoleBrowser):
+    """A browser that asks for links; its cookie of the sign-in is in `preferences`."""
+
+    def ask(self, email: str) -> None:
+        answer = self.post("/sign-in/link", email=email)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=link_requested")
+        self.keep_cookies(answer)
+
+    def use(self, token: str) -> int:
+        return self.post("/sign-in/link/open", token=token).status_code
+
+
+@pytest.fixture
+def app_with(customer: Customer, tmp_path: Path) -> Callable[..., LinkBrowser]:
+    def made(**changes: str) -> LinkBrowser:
+        app = create_app(make_settings(tmp_path, {**MAIL, **changes}), FakeWakeUpQueue(), FakeResolver({}))
+        return LinkBrowser(TestClient(app))
+
+    return made
+
+
+@pytest.fixture
+def person(app_with: Callable[..., LinkBrowser]) -> LinkBrowser:
+    return app_with()
+
+
+@pytest.fixture
+def postman(tmp_path: Path) -> Postman:
+    return Postman(tmp_path)
+
+
+def test_a_link_signs_in_once(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    assert "Send a link" in person.get("/sign-in").text
+    person.ask(customer.email)
+    assert "If a user has this address" in person.get("/sign-in", "done=link_requested").text
+    [token] = postman.tokens()
+    assert (postman.sent[0]["To"], postman.sent[0]["From"]) == (customer.email, MAIL["ALERT_EMAIL_FROM"])
+    # Whatever opens a link, such as a scanner of mail, spends nothing.
+    for _ in range(2):
+        assert f'value="{token}"' in person.get("/sign-in/link", f"token={token}").text
+    assert person.use(token) == 303
+    assert "email link" in person.get("/sessions").text
+    assert person.use(token) == 403
+    assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
+    assert rows("SELECT issuer, user_id FROM user_identities") == [("email", customer.user_id)]
+    assert postman.tokens() == []
+
+
+def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    person.ask(customer.email)
+    [token] = postman.tokens()
+    thief = LinkBrowser(person.client)
+    assert thief.use(token) == 403
+    thief.ask("nobody@example.com")
+    assert thief.use(token) == 403
+    assert person.use(token) == 303
+
+
+@pytest.mark.parametrize(("after", "status"), [(LASTS_FOR - timedelta(seconds=1), 303), (LASTS_FOR, 403)])
+def test_a_link_is_used_within_fifteen_minutes(
+    after: timedelta, status: int, person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
+    with freeze_time(NOW) as clock:
+        person.ask(customer.email)
+        [token] = postman.tokens()
+        clock.tick(after)
+        assert person.use(token) == status
+
+
+def test_an_unknown_address_gets_the_same_answer_and_no_mail(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
+    for email in ("nobody@example.com", customer.email):
+        person.ask(email)
+    users.disable(customer.email, utc_now(), "operator")
+    assert postman.tokens() == []
+    assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
+    person.post("/sign-in/link", email="no address")
+    assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
+
+
+def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
+    app_with: Callable[..., LinkBrowser], postman: Postman, customer: Customer
+) -> None:
+    person = app_with(AUTH_FAILURES_PER_MINUTE="8")
+    for _ in range(MOST_OF_USER + 2):
+        person.ask(customer.email)
+    assert len(postman.tokens()) == MOST_OF_USER
+    statuses = [person.post("/sign-in/link", email="nobody@example.com").status_code for _ in range(5)]
+    assert (statuses[0], statuses[-1]) == (303, 429)
+
+
+def test_a_mail_that_was_not_sent_is_sent_later_and_not_too_late(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
+    with freeze_time(NOW) as clock:
+        person.ask(customer.email)
+        postman.is_broken = True
+        assert postman.tokens() == []
+        postman.is_broken = False
+        assert postman.tokens() == []
+        clock.tick(LEASE_S)
+        [token] = postman.tokens()
+        assert person.use(token) == 303
+        person.ask(customer.email)
+        clock.tick(LASTS_FOR)
+        assert postman.tokens() == []
+
+
+def test_a_mail_of_a_lost_key_is_dropped(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    person.ask(customer.email)
+    execute("UPDATE sign_in_links SET mail_sealed = ?", (b"\x01" + bytes(40),))
+    assert postman.tokens() == []
+    assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
+
+
+def test_a_removed_users_links_go_with_the_user(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    person.ask(customer.email)
+    [token] = postman.tokens()
+    with connection():
+        users.remove(customer.email, utc_now(), "operator")
+    assert person.use(token) == 403
+    assert accounts.get_user(customer.user_id).state == "removed"
+
+
+def test_without_the_setting_there_are_no_links(app_with: Callable[..., LinkBrowser]) -> None:
+    person = app_with(CONSOLE_SIGN_IN_LINKS="off")
+    assert "Send a link" not in person.get("/sign-in").text
+    assert person.post("/sign-in/link", email="a@example.com").status_code == 404
+
+
+def test_neither_a_link_nor_a_cookie_is_stored_or_logged(
+    person: LinkBrowser, postman: Postman, customer: Customer, log_lines: LogLines
+) -> None:
+    person.ask(customer.email)
+    waiting = everything_stored()
+    [token] = postman.tokens()
+    person.get("/sign-in/link", f"token={token}")
+    cookie = person.preferences["riskrelay_sign_in"]
+    assert person.use(token) == 303
+    kept = f"{waiting} {everything_stored()} {log_lines.text}"
+    assert [each for each in (token, cookie, person.cookie) if each in kept] == []
