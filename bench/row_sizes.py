@@ -33,8 +33,8 @@ _MADE: Final = {
     "'main > section.hero > img.banner', n, n, 1760000000000, 1760000000000, 1, 1, 'shop.example', "
     "'0123456789abcdef' || (1000000000000000 + n), 'exp_' || id FROM r",
     # Two of five have a digest.
-    "audit_entries": "(at, actor, action, subject_id, status_before, status_after, digest) "
-    "SELECT 1760000000000 + n, 'worker:host-1:4711', 'deliver', 'exp_' || id, 'delivering', 'exported', "
+    "audit_entries": "(at, actor, action, subject_id, status_before, status_after, account_id, digest) "
+    "SELECT 1760000000000 + n, 'worker:host-1:4711', 'deliver', 'exp_' || id, 'delivering', 'exported', 1, "
     "CASE WHEN n - n / 5 * 5 < 2 THEN CAST('0123456789abcdef0123456789abcdef' AS {blob}) END FROM r",
     "redactions": "(request_id, table_name, row_id, redacted_at) "
     "SELECT 'cpl_' || id, 'exports', 'exp_' || id, 1760000000000 + n FROM r",

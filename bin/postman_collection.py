@@ -16,7 +16,7 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
-from service.openapi.operations import BULK_JOB_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
+from service.openapi.operations import BULK_JOB_ID, COMPLIANCE_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
 from service.openapi.targets import TARGET
 from service.operations.wiring import build_operations
 
@@ -55,6 +55,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "grant_id": "",
     "token_id": "",
     "scan_run_id": "",
+    "compliance_id": COMPLIANCE_ID,
     # A list names those of the installation.
     "finding_id": FINDING_ID,
 }
@@ -119,7 +120,7 @@ _STEPS: Final = (
     ("createGrant", "Uploads to a project"),
     ("listGrants", ""),
     ("readGrant", ""),
-    ("createToken", "For a plugin"),
+    ("createToken", "For a client"),
     ("listTokens", ""),
     ("readToken", ""),
     ("revokeToken", ""),
@@ -128,6 +129,9 @@ _STEPS: Final = (
     ("createScanRun", "The next number"),
     ("listScanRuns", ""),
     ("readScanRun", ""),
+    ("listAuditEntries", ""),
+    ("listComplianceRequests", ""),
+    ("readComplianceRequest", ""),
     ("beginTicketExportRecovery", "The last day"),
     ("listTicketExportRecoveries", ""),
     ("readTicketExportRecovery", ""),
@@ -167,11 +171,13 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
-#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202; the example's finding is not there.
+#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202; the example's finding and
+#: compliance request are not there.
 _EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery", "readDeliveryReceipt"), (409,)),
     "decideTicketExports": (202,),
     "readFinding": (404,),
+    "readComplianceRequest": (404,),
 }
 
 #: The variable of each security scheme.
@@ -196,6 +202,7 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     BULK_JOB_ID: "{{job_id}}",
     RULE_ID: "{{rule_id}}",
     FINDING_ID: "{{finding_id}}",
+    COMPLIANCE_ID: "{{compliance_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }

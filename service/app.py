@@ -8,7 +8,9 @@ from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.accounts.accounts import AccountResource, AccountsResource, OwnAccountResource
+from service.api.accounts.audit import AuditResource
 from service.api.accounts.authority import AccountAuthority
+from service.api.accounts.compliance_requests import ComplianceRequestResource, ComplianceRequestsResource
 from service.api.accounts.grants import GrantResource, GrantsResource
 from service.api.accounts.scan_runs import ScanRunResource, ScanRunsResource
 from service.api.accounts.tokens import TokenResource, TokensResource
@@ -153,6 +155,9 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TokenResource(authority),
         ScanRunsResource(authority),
         ScanRunResource(authority),
+        AuditResource(authority),
+        ComplianceRequestsResource(authority),
+        ComplianceRequestResource(authority),
         RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
         RecoveryCancellationResource(executor, recoveries),

@@ -32,7 +32,7 @@ from service.openapi import (
     targets,
     uploads,
 )
-from service.openapi.accounts import accounts, scan_runs, tokens, users
+from service.openapi.accounts import accounts, audit, scan_runs, tokens, users
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
@@ -49,6 +49,7 @@ _OPERATIONS: Final = {
     **users.OPERATIONS,
     **tokens.OPERATIONS,
     **scan_runs.OPERATIONS,
+    **audit.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
     **sessions.OPERATIONS,
@@ -65,6 +66,7 @@ _TAGS: Final[Mapping[str, str]] = {
     accounts.TAG: "Accounts, their names, rights and usage.",
     users.TAG: "Users, their roles, and the grants that let them manage projects.",
     tokens.TAG: "Tokens of users.",
+    audit.TAG: "Who did what, and the ledger of compliance requests.",
     scan_runs.TAG: "Scan runs, which assign a scanner's results to a project.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",
     intake.EMAIL_TAG: "Inbound emails.",
@@ -101,6 +103,7 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "grant_id": "GrantId",
     "token_id": "TokenId",
     "scan_run_id": "ScanRunId",
+    "compliance_id": "ComplianceRequestId",
     "handoff_id": "HandoffId",
     "file": "PageFile",
 }

@@ -30,6 +30,7 @@ RULE_ID: Final = "rul_01KJM8F8F0G2H4J6K8M0N2P4Q6"
 HANDOFF_ID: Final = "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2"
 FINDING_ID: Final = "fnd_01KJM8C3D5E7F9G1H2J4K6M8N0"
 SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
+COMPLIANCE_ID: Final = "cpl_01KJM8E8F0G2H4J6K8M0N2P4Q6"
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 AT: Final = "2026-03-01T12:00:00.000Z"
 
@@ -124,6 +125,10 @@ def _several_of(name: str, description: str, words: Iterable[str]) -> dict[str, 
     return _several(name, description, {"type": "string", "enum": _words(words)})
 
 
+#: Printable characters.
+_WORD: Final = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+_TIME: Final = {"type": "string", "format": "date-time"}
+
 #: Every parameter, by the name of its component.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ExportId": _path("export_id", "exp", "The export. Another account's is a 404.", EXPORT_ID),
@@ -140,6 +145,12 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "GrantId": _row("grant_id", "The grant. Another account's is a 404."),
     "TokenId": _row("token_id", "The token. Another account's is a 404."),
     "ScanRunId": _row("scan_run_id", "The scan run. Another account's is a 404.", MAX_ID),
+    "ComplianceRequestId": _path("compliance_id", "cpl", "The request.", COMPLIANCE_ID),
+    "AuditActor": _query("actor", "Only what this actor did: `user:7`, `operator`.", _WORD),
+    "AuditAction": _query("action", "Only this action.", _WORD),
+    "AuditObject": _query("object", "Only entries about the record with this id: `exp_…`, `user:7`.", _WORD),
+    "AuditAfter": _query("created_after", "Only entries of this time or later.", _TIME),
+    "AuditBefore": _query("created_before", "Only entries from before this time.", _TIME),
     "OfAccount": _of("account_id", "Only those of this account; only with the ability `admin`"),
     "OfUser": _of("user_id", "Only those of this user"),
     "OfProject": _of("project_id", "Only those of this project"),

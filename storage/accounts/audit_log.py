@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from schemas.base.timestamps import to_ms
-from storage.accounts.audit_log_sql import append_alike
+from storage.accounts.audit_log_sql import AuditFilter, append_alike, kind_of, list_entries
 from storage.db.columns import record_of
+from storage.db.engine import Row
 from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
 from storage.db.queries import tuples
 
@@ -44,13 +45,13 @@ def append_all(entries: Sequence[AuditEntry]) -> None:
 
     All claims of a tick share one statement, and so do most deliveries; each row would take eight values instead of two.
     """
-    alike: dict[tuple[int | str | None, ...], list[tuple[str, bytes | None]]] = {}
+    alike: dict[tuple[str, tuple[int | str | None, ...]], list[tuple[str, bytes | None]]] = {}
     for entry in entries:
         # By name: dataclasses.astuple copies deeply, which made it the most expensive line of a delivery's bookkeeping.
         shared = (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)
         digest = None if entry.digest is None else bytes.fromhex(entry.digest.removeprefix("sha256:"))
-        alike.setdefault(shared, []).append((entry.subject_id, digest))
-    for columns, own in alike.items():
+        alike.setdefault((kind_of(entry.subject_id), shared), []).append((entry.subject_id, digest))
+    for (_, columns), own in alike.items():
         append_alike(own, columns)
 
 
@@ -69,6 +70,11 @@ def list_page(limit: int, before: int | None, subject_id: str | None) -> list[St
     return [_stored(row) for row in query]
 
 
+def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[StoredEntry]:
+    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`."""
+    return [_listed(row) for row in list_entries(filters, limit, before)]
+
+
 def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
     """Return those of `subject_ids` that are exports, targets or recoveries of the account: records with a console page."""
     if not subject_ids:
@@ -82,6 +88,12 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
         .where(TargetRow.account == account_id, RecoveryRow.id.in_(subject_ids))
     )
     return {row[0] for row in tuples(exports + targets + recoveries)}
+
+
+def _listed(row: Row) -> StoredEntry:
+    entry_id, at_ms, actor, action, subject_id, status_before, status_after, reason, digest = row
+    shown = None if digest is None else f"sha256:{bytes(digest).hex()}"
+    return StoredEntry(entry_id, AuditEntry(at_ms, actor, action, subject_id, status_before, status_after, reason, shown))
 
 
 def _stored(row: AuditEntryRow) -> StoredEntry:

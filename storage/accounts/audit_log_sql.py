@@ -4,7 +4,8 @@ A worker chains the entries afterwards, so that no writer waits for the entry be
 """
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from schemas.audit.chain import GENESIS, Anchor, ChainEntry
 from storage.db.bulk_sql import execute_over
@@ -12,10 +13,52 @@ from storage.db.columns import column_types, select_list
 from storage.db.engine import Row, rows
 from storage.db.models import AuditEntryRow
 
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which entries a list shows; None does not limit it. Times are milliseconds since 1970, the second one exclusive."""
+
+    account_id: int | None = None
+    subject_id: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    after_ms: int | None = None
+    before_ms: int | None = None
+
+
 _APPEND: Final = """
 WITH r (subject_id, digest) AS ({rows})
-INSERT INTO audit_entries (subject_id, digest, at, actor, action, status_before, status_after, reason)
-SELECT subject_id, digest, ?, ?, ?, ?, ?, ? FROM r"""
+INSERT INTO audit_entries (subject_id, digest, at, actor, action, status_before, status_after, reason, account_id)
+SELECT subject_id, digest, ?, ?, ?, ?, ?, ?, {account} FROM r"""
+#: The account of a record, by the kind of its id.
+_ACCOUNTS: Final = {
+    "exp": "SELECT account_id FROM exports WHERE id = r.subject_id",
+    "tgt": "SELECT account_id FROM targets WHERE id = r.subject_id",
+    "rul": "SELECT account_id FROM approval_rules WHERE id = r.subject_id",
+    "blk": "SELECT account_id FROM bulk_jobs WHERE id = r.subject_id",
+    "rpt": "SELECT account_id FROM report_uploads WHERE id = r.subject_id",
+    "rec": "SELECT t.account_id FROM recoveries c JOIN targets t ON t.id = c.target_id WHERE c.id = r.subject_id",
+    "hof": "SELECT p.account_id FROM handoffs h JOIN projects p ON p.id = h.project_id WHERE h.id = r.subject_id",
+    "ses": "SELECT u.account_id FROM console_sessions s JOIN users u ON u.id = s.user_id WHERE s.id = r.subject_id",
+    "account": "SELECT id FROM accounts WHERE id = {number}",
+    "user": "SELECT account_id FROM users WHERE id = {number}",
+    "project": "SELECT account_id FROM projects WHERE id = {number}",
+    "token": "SELECT u.account_id FROM tokens k JOIN users u ON u.id = k.user_id WHERE k.id = {number}",
+    "scan_run": "SELECT p.account_id FROM scan_runs s JOIN projects p ON p.id = s.project_id WHERE s.id = {number}",
+}
+
+
+def _append_text(kind: str, is_by_user: bool) -> str:
+    """Return the statement for subjects of one kind; an entry about none of an account's records is of the actor's."""
+    number = f"CAST(substr(r.subject_id, {len(kind) + 2}) AS BIGINT)"
+    accounts = [f"({_ACCOUNTS[kind].format(number=number)})"] if kind in _ACCOUNTS else []
+    accounts += ["(SELECT account_id FROM users WHERE id = ?)"] if is_by_user else []
+    account = f"COALESCE({', '.join(accounts)})" if len(accounts) > 1 else "".join(accounts)
+    return _APPEND.replace("{account}", account or "CAST(NULL AS INTEGER)")
+
+
+#: By the kind of the subjects, "" for all others, and whether a user is the actor.
+_APPENDS: Final = {(kind, by): _append_text(kind, by) for kind in ("", *_ACCOUNTS) for by in (False, True)}
 _OWN: Final = column_types(AuditEntryRow, ("subject_id", "digest"))
 
 #: A ChainEntry.
@@ -34,6 +77,8 @@ _PLACES: Final = column_types(AuditEntryRow, ("id", "at", "position", "hash"))
 _PAGE: Final = f"""
 SELECT e.position, e.hash, {_COLUMNS} FROM audit_entries e
 WHERE (e.position, e.id) > (?, ?) ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
+#: What a list of entries shows, before the conditions that it names.
+_LISTED: Final = "SELECT e.id, e.at, e.actor, e.action, e.subject_id, e.status_before, e.status_after, e.reason, e.digest"
 _OF_SUBJECT: Final = f"""
 SELECT e.position, e.hash, b.hash, {_COLUMNS}
 FROM audit_entries e LEFT JOIN audit_entries b ON b.position = e.position - 1
@@ -41,11 +86,19 @@ WHERE e.subject_id = ? ORDER BY e.position, e.id"""  # noqa: S608 - our own name
 
 
 def append_alike(own: Sequence[tuple[str, bytes | None]], columns: Sequence[int | str | None]) -> None:
-    """Insert an entry for each subject and digest.
+    """Insert an entry for each subject and digest; the subjects are of one kind.
 
     `columns` are at_ms, actor, action, status_before, status_after and reason.
     """
-    execute_over(_APPEND, _OWN, own, columns)
+    actor, _, user_id = str(columns[1]).partition(":")
+    of_user = (int(user_id),) if actor == "user" and user_id.isdecimal() else ()
+    kind = kind_of(own[0][0])
+    execute_over(_APPENDS[kind if kind in _ACCOUNTS else "", bool(of_user)], _OWN, own, (*columns, *of_user))
+
+
+def kind_of(subject_id: str) -> str:
+    """Return the kind of a record's id: `exp` of `exp_01J…`, `user` of `user:7`."""
+    return subject_id.partition(":")[0] if ":" in subject_id else subject_id.partition("_")[0]
 
 
 def head() -> Anchor:
@@ -72,3 +125,38 @@ def page_after(position: int, entry_id: int, limit: int) -> list[Row]:
 def of_subject(subject_id: str) -> list[Row]:
     """Return the entries about a record: position, hash, the hash of the entry before, and the columns of a ChainEntry."""
     return rows(_OF_SUBJECT, (subject_id,))
+
+
+def list_entries(filters: AuditFilter, limit: int, before: int | None) -> list[Row]:
+    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`.
+
+    Without an account they are those of all, in the order of their ids.
+    """
+    conditions, values = _conditions(filters)
+    order = "e.at DESC, e.id DESC"
+    if filters.account_id is None and filters.subject_id is None:
+        order = "e.id DESC"
+        if before is not None:
+            conditions.append("e.id < ?")
+            values.append(before)
+    elif before is not None:
+        conditions.append("(e.at, e.id) < ((SELECT at FROM audit_entries WHERE id = ?), ?)")
+        values += [before, before]
+    matching = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+    statement = f"{_LISTED} FROM audit_entries e {matching}ORDER BY {order} LIMIT ?"
+    return rows(statement, (*values, limit))
+
+
+def _conditions(filters: AuditFilter) -> tuple[list[str], list[Any]]:
+    # Of a record there are few entries, of an account many: the sign keeps SQLite from the index of accounts.
+    account = "e.account_id = ?" if filters.subject_id is None else "+e.account_id = ?"
+    given = {
+        account: filters.account_id,
+        "e.subject_id = ?": filters.subject_id,
+        "e.actor = ?": filters.actor,
+        "e.action = ?": filters.action,
+        "e.at >= ?": filters.after_ms,
+        "e.at < ?": filters.before_ms,
+    }
+    found = {condition: value for condition, value in given.items() if value is not None}
+    return [*found], [*found.values()]

@@ -781,6 +781,8 @@ class AuditEntryRow(BaseModel):
     #: The place in the chain and the hash there; NULL until a worker has chained it.
     position = BigIntegerField(null=True)
     hash = BlobField(null=True)
+    #: The account of the record, else of the actor; no foreign key, which every writer would have to check.
+    account_id = IntegerField(null=True)
 
     class Meta:
         table_name = "audit_entries"

@@ -21,6 +21,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, ROLE_ABILITIES, Ability, Role, TokenKind
+from schemas.compliance.requests import Topic
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
 from schemas.targets.validations import Validation
@@ -29,6 +30,7 @@ from service.app import App, create_app
 from storage.accounts import accounts, grants, projects, tokens, users
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
+from storage.secrets.vault import Vault
 from storage.targets import pings, validations
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
@@ -68,7 +70,7 @@ from tests.support.raw_http import (
     target_request,
 )
 from tests.support.storefront import ADA as SOMEBODY
-from tests.support.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
+from tests.support.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, receive, redact_body, signature
 from tests.support.storefront import SECRET as STOREFRONT_SECRET
 
 # Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere.
@@ -283,6 +285,12 @@ ROWS: Final = [
     RoutePermission("GET", SCAN_RUNS, MANAGE_ACCOUNT),
     RoutePermission("HEAD", SCAN_RUNS, MANAGE_ACCOUNT),
     RoutePermission("POST", SCAN_RUNS, MANAGE_ACCOUNT, lambda scene: {"project_id": scene.customer.project_id}),
+    RoutePermission("GET", "/api/audit", MANAGE_ACCOUNT),
+    RoutePermission("HEAD", "/api/audit", MANAGE_ACCOUNT),
+    RoutePermission("GET", "/api/compliance-requests", ADMIN),
+    RoutePermission("HEAD", "/api/compliance-requests", ADMIN),
+    RoutePermission("GET", "/api/compliance-requests/{compliance_id}", ADMIN),
+    RoutePermission("HEAD", "/api/compliance-requests/{compliance_id}", ADMIN),
     RoutePermission("GET", f"{SCAN_RUNS}/{{scan_run_id}}", MANAGE_ACCOUNT),
     RoutePermission("HEAD", f"{SCAN_RUNS}/{{scan_run_id}}", MANAGE_ACCOUNT),
     RoutePermission("GET", FINDINGS, READ_FINDINGS),
@@ -581,6 +589,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
             "user_id": str(managed.user_id),
             "grant_id": make_grant(customer, str(managed.user_id)),
             "token_id": str(tokens.create(managed.email, TokenKind.API, utc_now())[0].id),
+            "compliance_id": receive(Topic.SHOP_REDACT, Vault(settings.encryption_keys)),
             "scan_run_id": str(projects.add_scan_run(customer.project_id, utc_now()).id),
         },
     )

@@ -105,6 +105,7 @@ ALL_MIGRATIONS: Final = [
     "0023_roles",
     "0024_sign_in",
     "0025_partitions_by_month",
+    "0027_audit_accounts",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

@@ -1,0 +1,34 @@
+"""The audit log as its readers see it: an account's own entries, or all."""
+
+from typing import Any
+
+from schemas.base.timestamps import from_ms
+from storage.accounts import audit_log
+from storage.accounts.audit_log import AuditEntry, StoredEntry
+from storage.accounts.audit_log_sql import AuditFilter, kind_of
+
+#: Actors whose names mean something to an account; those of workers name hosts.
+_NAMED_ACTORS = ("user", "rule")
+
+
+def list_page(filters: AuditFilter, limit: int, before: int | None) -> list[dict[str, Any]]:
+    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`."""
+    return [_record(stored) for stored in audit_log.list_matching(filters, limit, before)]
+
+
+def _record(stored: StoredEntry) -> dict[str, Any]:
+    entry = stored.entry
+    kind, _, name = entry.actor.partition(":")
+    return {
+        "id": stored.id,
+        "at": from_ms(entry.at_ms),
+        "actor": {"kind": kind, "id": name if kind in _NAMED_ACTORS else None},
+        "action": entry.action,
+        "object": {"type": kind_of(entry.subject_id), "id": entry.subject_id},
+        "details": _details(entry),
+    }
+
+
+def _details(entry: AuditEntry) -> dict[str, str]:
+    given = {name: getattr(entry, name) for name in ("status_before", "status_after", "reason", "digest")}
+    return {name: value for name, value in given.items() if value is not None}
