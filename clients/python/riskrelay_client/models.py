@@ -1353,6 +1353,82 @@ class ScanRunInput(TypedDict):
     """The scanner's id, with a token of the operator's account; default: the next free one."""
 
 
+class AuditActor(TypedDict):
+    kind: str
+    """`user`, `operator`, `rule`, `worker`, `scanner` and so on."""
+    id: str | None
+    """The user's number or the rule; null for others."""
+
+
+class AuditObject(TypedDict):
+    type: str
+    """`exp`, `tgt`, `user`, `token` and so on: the beginning of its id."""
+    id: str
+    """Its id, as `object` of the list takes it."""
+
+
+class AuditEntry(TypedDict):
+    id: int
+    """The entry; grows with every entry."""
+    at: str
+    """When it was done."""
+    actor: AuditActor
+    """Who did it."""
+    action: str
+    """What was done."""
+    object: AuditObject
+    """What it was done to."""
+    details: dict[str, Any]
+    """`status_before`, `status_after`, `reason` and `digest`, as far as there are any."""
+
+
+class AuditEntryList(TypedDict):
+    items: list[AuditEntry]
+    """The entries, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class ComplianceRequest(TypedDict):
+    id: str
+    """The request."""
+    topic: Literal["customers/data_request", "customers/redact", "shop/redact"]
+    """What is requested."""
+    shop_domain: str
+    """The shop."""
+    subject: str | None
+    """A pseudonym of the person; null for a shop."""
+    status: Literal["received", "done"]
+    """Whether it is done."""
+    result: Literal["reported", "nothing_held", "redacted", "unknown_shop"] | None
+    """What came of it."""
+    counts: dict[str, int]
+    """Rows by what became of them."""
+    has_report: bool
+    """Whether it holds a report for the person."""
+    attempts: int
+    """How often a worker began it."""
+    last_error: str | None
+    """Why the last attempt failed."""
+    received_at: str
+    """When it came."""
+    due_at: str
+    """When it is due by law."""
+    overdue: bool
+    """Whether it is not done although it is due."""
+    next_run_at: str | None
+    """When a worker tries it next."""
+    finished_at: str | None
+    """When it was done."""
+
+
+class ComplianceRequestList(TypedDict):
+    items: list[ComplianceRequest]
+    """The requests, newest first."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
 class Recovery(TypedDict):
     id: str
     """The recovery."""
