@@ -8,6 +8,8 @@ Severity = Literal["info", "low", "medium", "high", "critical"]
 ExportStatus = Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed", "blocked", "dismissed"]
 SourceType = Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]
 FindingState = Literal["open", "fixed", "dismissed", "snoozed"]
+Role = Literal["viewer", "triager", "manager", "owner"]
+TicketGrouping = Literal["rule", "finding"]
 DismissalReason = Literal["false_positive", "wont_fix", "duplicate", "test", "other"]
 
 

@@ -14,19 +14,8 @@ from typing import Final, Literal, Unpack
 from riskrelay_client import models
 from riskrelay_client._sync.sender import Resource
 from riskrelay_client._transport import given, path, timestamp
-from riskrelay_client.administration import (
-    Account,
-    AuditEntry,
-    ComplianceRequest,
-    Grant,
-    NewToken,
-    Role,
-    ScanRun,
-    TicketGrouping,
-    Token,
-    User,
-)
-from riskrelay_client.filters import AuditFilter
+from riskrelay_client.filters import AuditFilter, Role, TicketGrouping
+from riskrelay_client.models import Account, AuditEntry, ComplianceRequest, Grant, NewToken, ScanRun, Token, User
 
 _ACCOUNT: Final = "/api/accounts/{}"
 _PROJECT: Final = "/api/projects/{}"
