@@ -169,8 +169,9 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "audit": Summary(
-        "Export and verify the audit log, which is a hash chain.",
+        "List, export and verify the audit log, which is a hash chain.",
         {
+            "list": Summary("List entries of the audit log, newest first."),
             "export": Summary("Write the audit log as JSON Lines to FILE or standard output, and verify it."),
             "verify": Summary("Verify the audit log in the database, or an export of it in FILE; - reads standard input."),
         },

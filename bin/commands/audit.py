@@ -1,4 +1,4 @@
-"""`audit`: export the audit log as a hash chain, and verify the chain of the database or of an export.
+"""`audit`: list the audit log, export it as a hash chain, and verify the chain of the database or of an export.
 
 To verify an export takes no database and no settings: an auditor can do it elsewhere.
 """
@@ -6,19 +6,31 @@ To verify an export takes no database and no settings: an auditor can do it else
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
 
 from bin.cli.installation import Refused, opened
+from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import parse_lines
+from schemas.api.administration import AuditEntryResponse
+from schemas.api.response_fields import dump
 from schemas.audit.chain import Anchor, BrokenChain, ChainVerification
+from schemas.base.timestamps import moment_from, to_ms
+from service.operations import audit as operations
 from storage.accounts import audit_chain
+from storage.accounts.audit_log_sql import AuditFilter
 
+#: The columns of lists, and the text in place of an empty one.
+COLUMNS: Final = ("id", "at", "actor", "action", "object", "details")
+NO_ENTRIES: Final = "No entries match."
+#: A screenful.
+SHOWN: Final = 50
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
@@ -41,9 +53,46 @@ _anchor_option: Final = click.option(
 )
 
 
+def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """Read a time."""
+    moment = None if text is None else moment_from(text)
+    if text is not None and moment is None:
+        raise click.BadParameter("Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
+    return moment
+
+
 @click.group()
 def audit() -> None:
-    """Export and verify the audit log, which is a hash chain."""
+    """List, export and verify the audit log, which is a hash chain."""
+
+
+@audit.command(
+    "list",
+    epilog="Example: riskrelay audit list --object exp_… --json\n\nExit codes: 0 listed, 2 wrong usage or settings.",
+)
+@click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
+@click.option("--actor", help="Only what this actor did, such as operator or user:7.")
+@click.option("--action", help="Only entries with this action.")
+@click.option("--object", "subject_id", help="Only entries about the record with this id.")
+@click.option("--created-after", callback=_moment, help="Only entries of this time (RFC 3339) or later.")
+@click.option("--created-before", callback=_moment, help="Only entries before this time (RFC 3339).")
+@click.option("--limit", type=LIMIT, default=SHOWN, show_default=True, help="Maximum number of entries.")
+@json_option
+def list_entries(
+    account_id: int | None,
+    actor: str | None,
+    action: str | None,
+    subject_id: str | None,
+    created_after: datetime | None,
+    created_before: datetime | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List entries of the audit log, newest first."""
+    times = (None if each is None else to_ms(each) for each in (created_after, created_before))
+    with opened():
+        found = operations.list_page(AuditFilter(account_id, subject_id, actor, action, *times), limit, None)
+        print_records([dump(AuditEntryResponse, each) for each in found], as_json, COLUMNS, NO_ENTRIES)
 
 
 @audit.command(

@@ -24,6 +24,8 @@ from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
 from worker.background.compliance import ComplianceTask
 
+#: The columns of lists.
+COLUMNS: Final = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
 #: Tickets at targets that `show` names.
 MOST_RECIPIENTS: Final = 1_000
 
@@ -62,8 +64,7 @@ def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
         records = [compliance_record(each, utc_now()) for each in ledger.list_all()]
-        columns = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
-        print_records(records, as_json, columns, "There are no compliance requests.")
+        print_records(records, as_json, COLUMNS, "There are no compliance requests.")
 
 
 @compliance.command(

@@ -16,6 +16,7 @@ from bin.remote.twins import Twin
 _MODULES: Final = {
     **dict.fromkeys(("account", "user", "project", "scan-run", "grant", "token"), "accounts"),
     "target": "targets",
+    **dict.fromkeys(("audit", "compliance"), "logs"),
     "export": "exports",
     **dict.fromkeys(("rule", "session", "receipt"), "records"),
 }

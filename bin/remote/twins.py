@@ -27,13 +27,13 @@ def only(*names: str) -> Callable[[ApiRecord], Record]:
     return lambda record: {name: record[name] for name in names}
 
 
-def showing(form: str) -> Twin:
+def showing(form: str, without: tuple[str, ...] = (), why: str = TOKEN_DECIDES) -> Twin:
     """Return the twin that prints the record at a path; `form` has the names of arguments."""
 
     def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
         print_record(api.get(path_to(form, **ids)), as_json)
 
-    return Twin(run)
+    return Twin(run, without, why)
 
 
 def posting(form: str) -> Twin:

@@ -1,0 +1,47 @@
+"""`audit` and `compliance` at a remote installation; nothing that they read holds personal data."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from bin.cli.records import print_records
+from bin.commands import audit, compliance
+from bin.remote.client import ApiClient
+from bin.remote.twins import Twin, showing
+from schemas.base.timestamps import rfc3339
+
+_REQUESTS: Final = "/api/compliance-requests"
+
+
+def _list_requests(api: ApiClient, *, as_json: bool) -> None:
+    found = api.items(_REQUESTS)
+    waiting = sorted((each for each in found if each["status"] == "received"), key=lambda each: str(each["due_at"]))
+    records = [*waiting, *(each for each in found if each["status"] != "received")]
+    print_records(records, as_json, compliance.COLUMNS, "There are no compliance requests.")
+
+
+def _list_audit(
+    api: ApiClient,
+    *,
+    subject_id: str | None,
+    created_after: datetime | None,
+    created_before: datetime | None,
+    limit: int,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    found = api.items(
+        "/api/audit",
+        limit,
+        **filters,
+        object=subject_id,
+        created_after=None if created_after is None else rfc3339(created_after),
+        created_before=None if created_before is None else rfc3339(created_before),
+    )
+    print_records(found, as_json, audit.COLUMNS, audit.NO_ENTRIES)
+
+
+TWINS: Final = {
+    ("audit", "list"): Twin(_list_audit),
+    ("compliance", "list"): Twin(_list_requests),
+    ("compliance", "show"): showing(f"{_REQUESTS}/{{request_id}}", ("with_report",), "personal data stays on the server"),
+}
