@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -178,6 +179,22 @@ def test_a_certificate_that_is_not_trusted_ends_the_command(tmp_path: Path) -> N
         message = refused(tmp_path, f"https://localhost:{server.port}")
     assert "its certificate is not trusted" in message
     assert server.connections == 1
+
+
+def test_a_bundle_of_the_environment_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *more, **named: resolve("127.0.0.1", *more, **named))
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    authority = CertificateAuthority("Ours")
+    bundle = tmp_path / "authority.pem"
+    bundle.write_text(authority.pem)
+    context = authority.server("relay.example.com")
+    with LoopbackServer(always(200, json.dumps(TARGET).encode()), tls=context) as server:
+        url = f"https://relay.example.com:{server.port}"
+        assert "its certificate is not trusted" in refused(tmp_path, url)
+        shell = RemoteShell(tmp_path, url, TOKEN, REQUESTS_CA_BUNDLE=str(bundle))
+        assert shell.json("target", "show", "tgt_1") == TARGET
 
 
 def test_nothing_listens(tmp_path: Path) -> None:
