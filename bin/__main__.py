@@ -63,7 +63,6 @@ def _kind(error: BaseException) -> str:
 @click.option(
     "--url",
     metavar="URL",
-    envvar="RISKRELAY_URL",
     help="Run the command against the API of the installation at this URL; the token is read from RISKRELAY_TOKEN.",
 )
 def riskrelay(url: str | None) -> None:

@@ -40,7 +40,7 @@ def twin(path: tuple[str, ...], url: str) -> click.Command:
     def run(**given: Any) -> None:
         if found is None:
             reason = _REASONS.get(path[0], "")
-            raise click.UsageError(f"{reason}`{' '.join(path)}` runs on the server: without --url and RISKRELAY_URL.")
+            raise click.UsageError(f"{reason}`{' '.join(path)}` runs on the server: without --url.")
         for name in found.without:
             if given.pop(name):
                 raise click.UsageError(f"{by_name[name].opts[0]} is not available with --url: {found.why}.")

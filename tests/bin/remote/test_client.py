@@ -66,12 +66,10 @@ def test_the_token_is_sent_in_a_header_and_nowhere_else(tmp_path: Path) -> None:
     assert asked[0].line == "GET /api/ticket-export-targets/tgt_1 HTTP/1.1"
 
 
-def test_the_url_may_come_from_the_environment_and_may_have_a_path(tmp_path: Path) -> None:
+def test_the_url_may_have_a_path(tmp_path: Path) -> None:
     asked: list[ReceivedRequest] = []
     with LoopbackServer(respond([(200, TARGET, {})], asked)) as server:
-        shell = RemoteShell(tmp_path, "", TOKEN, RISKRELAY_URL=server.url(path="/relay/"))
-        shell.verb = ()
-        assert shell.json("target", "show", "tgt_1") == TARGET
+        assert RemoteShell(tmp_path, server.url(path="/relay/"), TOKEN).json("target", "show", "tgt_1") == TARGET
     assert asked[0].line == "GET /relay/api/ticket-export-targets/tgt_1 HTTP/1.1"
 
 

@@ -311,7 +311,7 @@ def test_a_command_of_the_server_refuses(path: tuple[str, ...], tmp_path: Path) 
     shell = RemoteShell(tmp_path, "https://relay.example.com", "a-token")
     result = shell.type(*path, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"`{' '.join(path)}` runs on the server: without --url and RISKRELAY_URL." in result.stderr
+    assert f"`{' '.join(path)}` runs on the server: without --url." in result.stderr
     assert ("Secrets are never sent over the API." in result.stderr) == (path[0] == "secret")
 
 
