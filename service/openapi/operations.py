@@ -103,9 +103,9 @@ def _path(name: str, prefix: str, description: str, example: str) -> dict[str, A
     return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
 
 
-def _row(name: str, description: str, maximum: int = MAX_ROW_ID) -> dict[str, Any]:
+def _row(name: str, description: str, maximum: int = MAX_ROW_ID, example: int = 7) -> dict[str, Any]:
     schema = {"type": "integer", "minimum": 1, "maximum": maximum}
-    return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": 1}
+    return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
 
 
 def _of(name: str, description: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404.", HANDOFF_ID),
     "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404.", FINDING_ID),
     "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
-    "ProjectId": _row("project_id", "The project. Another account's is a 404."),
+    "ProjectId": _row("project_id", "The project. Another account's is a 404.", example=1),
     "AccountId": _row("account_id", "The account."),
     "UserId": _row("user_id", "The user. Another account's is a 404."),
     "GrantId": _row("grant_id", "The grant. Another account's is a 404."),

@@ -70,6 +70,8 @@ _KINDS: Final = {
     "finding_id": "fnd",
     **{name: name for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id")},
 }
+#: Accounts with the ids 1 and 2, the least, and 7, the example.
+_DECOYS: Final = 8
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 #: What a target of its own is there for: what one of them turns off would leave nothing for the others.
 _VERBS: Final = ("pause", "ping", "disable")
@@ -79,6 +81,9 @@ class DescribedApi:
     """The application, whom it knows, and what there is; `changes` are settings."""
 
     def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
+        # The edges and the examples of numbers name others than who asks, who would lose the rights to ask.
+        for _ in range(_DECOYS):
+            make_customer()
         self.customer: Customer = make_customer()
         self._platform_token = make_platform_token(self.customer)
         # Every approval names this one: no request by a path pauses or deletes it.
@@ -123,7 +128,7 @@ class DescribedApi:
     def _manage(self) -> None:
         """Store what is managed, and remember what no request may take from the one who asks."""
         managed = [make_colleague(self.customer) for _ in range(40)]
-        for each in managed:
+        for each in managed[1:]:
             accounts.grant_project(each.email, self.customer.project_id, utc_now())
             projects.add_scan_run(self.customer.project_id, utc_now())
         own = f"SELECT id FROM tokens WHERE user_id = {self.customer.user_id}"  # noqa: S608 - a number
@@ -135,7 +140,7 @@ class DescribedApi:
         self._ids |= {
             "account_id": [str(make_customer().account_id) for _ in range(2)],
             "user_id": [str(each.user_id) for each in managed[1:]],
-            "grant_id": [str(each.id) for each in grants.list_all() if each.user != self.customer.email],
+            "grant_id": [str(each.id) for each in grants.list_all() if each.user in {one.email for one in managed}],
             "token_id": [str(each.id) for each in tokens.list_tokens() if each.id not in self._kept["token_id"]],
             "scan_run_id": [str(row[0]) for row in rows("SELECT id FROM scan_runs ORDER BY id")],
         }

@@ -21,7 +21,9 @@ from tests.support.factories import (
     capture,
     cms_diagnostics,
     issue,
+    make_colleague,
     make_exports,
+    make_project,
     make_rule,
     make_target,
     plain_email,
@@ -184,6 +186,8 @@ _NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] =
     f"DELETE {TARGETS}/{{target_id}}": ("target_id", _new_target),
     f"PATCH {RULES}/{{rule_id}}": ("rule_id", _new_rule),
     f"DELETE {RULES}/{{rule_id}}": ("rule_id", _new_rule),
+    "PATCH /api/projects/{project_id}": ("project_id", lambda world: str(make_project(world.customer))),
+    "DELETE /api/users/{user_id}": ("user_id", lambda world: str(make_colleague(world.customer).user_id)),
 }
 
 
@@ -192,7 +196,8 @@ def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
     if name not in _NEW_ROWS:
         return call
     id_name, make = _NEW_ROWS[name]
-    return replace(call, path=call.path.replace(getattr(world, id_name), make(world)))
+    known = getattr(world, id_name, str(world.customer.project_id))
+    return replace(call, path=call.path.replace(known, make(world)))
 
 
 def base_calls(app: App, world: CloudInstallation) -> Iterator[tuple[str, Call]]:
@@ -309,6 +314,8 @@ def _fresh(route: str, body: Any, number: int) -> Any:
     if route in {CMS, STOREFRONT}:
         theme = "active_theme" if route == CMS else "published_theme_name"
         return {**body, "diagnostics": {**body["diagnostics"], theme: f"Theme {number}"}}
+    if route == "/api/users":
+        return {**body, "email": f"ada{number}@shop.example"}
     return body
 
 
@@ -383,7 +390,7 @@ def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
     ids["rule_id"], ids["job_id"] = world.rule_id, world.job_id
     ids["project_id"], ids["finding_id"] = str(world.customer.project_id), world.finding_id
-    for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id"):
+    for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id", "compliance_id"):
         ids[name] = getattr(world, name)
     return route.format(**ids, session_id=world.session_id, handoff_id=world.handoff_id, file="index.css")
 

@@ -16,6 +16,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import Settings
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from storage.accounts import accounts, projects, tokens
+from storage.db import identifiers
 from storage.db.engine import rows
 from storage.exports import recoveries
 from tests.support.factories import (
@@ -74,6 +75,7 @@ class CloudInstallation:
     grant_id: str
     token_id: str
     scan_run_id: str
+    compliance_id: str
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -141,6 +143,7 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
         user_id=str(managed.user_id),
         grant_id=str(accounts.grant_project(managed.email, project.id, NOW).id),
         token_id=str(tokens.create(managed.email, TokenKind.API, utc_now())[0].id),
+        compliance_id=identifiers.new_id(identifiers.COMPLIANCE, NOW),
         scan_run_id=str(projects.add_scan_run(project.id, NOW).id),
     )
 

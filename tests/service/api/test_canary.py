@@ -214,6 +214,12 @@ _OF_UPLOADS: Final = {
     for route, places in _UPLOADED.items()
 }
 
+_OF_ACCOUNTS: Final[dict[str, tuple[str, ...]]] = {"/name": ("answer", "accounts.name")}
+_OF_PROJECTS: Final[dict[str, tuple[str, ...]]] = {
+    "/name": ("answer", "projects.name"),
+    "/shop_domain": ("answer", "projects.shop_domain"),
+}
+
 #: Where a member may come out again: in the answer to its request, and in columns.
 KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {RESULTS}": {
@@ -279,7 +285,16 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {RULES}": _OF_RULES,
     f"PATCH {RULES}/{{rule_id}}": _OF_RULES,
     **_OF_UPLOADS,
+    "POST /api/accounts": _OF_ACCOUNTS,
+    "PATCH /api/account": _OF_ACCOUNTS,
+    "PATCH /api/accounts/{account_id}": _OF_ACCOUNTS,
+    "POST /api/projects": _OF_PROJECTS,
+    "PATCH /api/projects/{project_id}": _OF_PROJECTS,
+    "POST /api/users": {"/email": ("answer", "users.email")},
+    "POST /api/tokens": {"/name": ("answer", "tokens.name")},
 }
+#: Columns that lists show.
+_LISTED: Final = ("exports.", "targets.", "accounts.", "projects.", "users.", "tokens.")
 #: Around bodies, on whatever route: the request's id is given back and logged, and a key knows its request again.
 KEPT_AROUND: Final = {"header X-Request-Id": ("answer", "log"), "header Idempotency-Key": ("idempotency_keys.key",)}
 
@@ -306,7 +321,8 @@ def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind, with every route, for all that is sent."""
     customer, wake_ups = make_customer(abilities=tuple(ABILITIES[TokenKind.API])), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
-    actual = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    own = {"DEFAULT_PROJECT_ID": str(customer.project_id), "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
+    actual = make_settings(module_database, {**CLOUD, **unlimited, **own})
     return make_world(actual, TestClient(create_app(actual, wake_ups, AnyLookup({}))), wake_ups, customer)
 
 
@@ -366,7 +382,7 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     assert [f"{route} {place}" for route, places in KEPT.items() for place in places if f"{route} {place}" not in met] == []
 
     # What is read afterwards says what belongs there.
-    shown = [numbers for name, numbers in stored.items() if name.startswith(("exports.", "targets."))]
+    shown = [numbers for name, numbers in stored.items() if name.startswith(_LISTED)]
     readable = set().union(*shown)
     assert read <= readable
     for path in (EXPORTS, TARGETS, "/metrics"):
