@@ -51,8 +51,9 @@ def fetch_json(
         timer.start()
         try:
             connection.request("GET" if form is None else "POST", path, urlencode(form) if form else None, headers)
-            response = connection.getresponse()
-            body = response.read(MAX_BODY_BYTES + 1)
+            # A response without a length holds the socket; closing the connection alone would leave it open.
+            with connection.getresponse() as response:
+                body = response.read(MAX_BODY_BYTES + 1)
         finally:
             timer.cancel()
     except (OSError, HTTPException, ValueError) as failed:

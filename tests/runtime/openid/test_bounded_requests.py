@@ -1,0 +1,60 @@
+"""Requests to the issuer over TLS: verified, and ended at the deadline."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import pytest
+
+from runtime.openid.bounded_requests import DEADLINE_S, IssuerUnavailable, fetch_json
+from runtime.tls_context import client_context
+from tests.support.authorities import CertificateAuthority
+
+AGENCY: Final = CertificateAuthority("Agency")
+ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@contextmanager
+def tls_server(name: str, answer: bytes, *, drips: bool = False) -> Iterator[str]:
+    """Answer one request over TLS with the certificate of `name`, then a byte now and then if it `drips`; yield the URL."""
+    context = AGENCY.server(name)
+
+    def serve() -> None:
+        with suppress(OSError):
+            peer, _ = listener.accept()
+            with context.wrap_socket(peer, server_side=True) as secured:
+                secured.recv(65_536)
+                secured.sendall(answer)
+                while drips:
+                    secured.sendall(b"x")
+                    time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/"
+        thread.join(10)
+
+
+def test_the_authority_of_the_operator_is_trusted() -> None:
+    with tls_server("127.0.0.1", ANSWER) as url:
+        assert fetch_json(url, client_context(AGENCY.pem)) == {}
+
+
+@pytest.mark.parametrize(("name", "authorities"), [("127.0.0.1", ""), ("another.example", AGENCY.pem)])
+def test_an_unknown_authority_or_another_name_is_refused(name: str, authorities: str) -> None:
+    with tls_server(name, ANSWER) as url, pytest.raises(IssuerUnavailable) as refused:
+        fetch_json(url, client_context(authorities))
+    assert refused.value.reason == ssl.SSLCertVerificationError.__name__
+
+
+def test_a_server_that_drips_over_tls_is_left() -> None:
+    began = time.monotonic()
+    with tls_server("127.0.0.1", b"HTTP/1.1 200 OK\r\n\r\n", drips=True) as url, pytest.raises(IssuerUnavailable) as refused:
+        fetch_json(url, client_context(AGENCY.pem))
+    assert refused.value.reason == "late"
+    assert time.monotonic() - began < DEADLINE_S + 2
