@@ -39,7 +39,8 @@ _ACCOUNTS: Final = {
     "rpt": "SELECT account_id FROM report_uploads WHERE id = r.subject_id",
     "rec": "SELECT t.account_id FROM recoveries c JOIN targets t ON t.id = c.target_id WHERE c.id = r.subject_id",
     "hof": "SELECT p.account_id FROM handoffs h JOIN projects p ON p.id = h.project_id WHERE h.id = r.subject_id",
-    "ses": "SELECT u.account_id FROM console_sessions s JOIN users u ON u.id = s.user_id WHERE s.id = r.subject_id",
+    "ses": "SELECT u.account_id FROM console_sessions s LEFT JOIN tokens k ON k.id = s.token_id "
+    "JOIN users u ON u.id = COALESCE(s.user_id, k.user_id) WHERE s.id = r.subject_id",
     "account": "SELECT id FROM accounts WHERE id = {number}",
     "user": "SELECT account_id FROM users WHERE id = {number}",
     "project": "SELECT account_id FROM projects WHERE id = {number}",
