@@ -84,7 +84,7 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     account = shell.json("account", "add", "Example Ltd")
     assert account == {"id": 1, "name": "Example Ltd", "webhooks": True}
     user = shell.json("user", "add", "ada@example.com", "--account", "1")
-    assert user == {"id": 1, "email": "ada@example.com", "account_id": 1, "state": "active"}
+    assert user == {"id": 1, "email": "ada@example.com", "account_id": 1, "role": "owner", "state": "active"}
     project = shell.json("project", "add", "Shop", "--account", "1", "--shop-domain", "shop.example")
     known = {"id": 1, "name": "Shop", "account_id": 1, "shop_domain": "shop.example", "created_at": project["created_at"]}
     assert project == {**known, "ticket_grouping": "rule"}
@@ -138,7 +138,8 @@ def test_a_user_is_disabled_enabled_and_removed(shell: Shell, customer_id: Custo
         assert shell.json("user", command, email)["state"] == state
     assert [user["state"] for user in shell.json("user", "list")] == ["active"]
     removed = shell.json("user", "remove", email)
-    expected = {"id": customer_id.user_id, "email": None, "account_id": customer_id.account_id, "state": "removed"}
+    erased = {"id": customer_id.user_id, "email": None, "account_id": customer_id.account_id}
+    expected = {**erased, "role": "owner", "state": "removed"}
     assert (removed, shell.json("user", "list"), shell.json("grant", "list")) == (expected, [expected], [])
     for command in ("disable", "enable", "remove"):
         refused = shell.refused("user", command, email)
@@ -153,8 +154,8 @@ def test_grants_are_listed_and_withdrawn(shell: Shell, customer_id: Customer) ->
     shell.json("user", "disable", email)
     [of_project, of_report] = shell.json("grant", "list", "--user", email)
     shown = {"user": email, "user_state": "disabled"}
-    assert of_project == {"id": 1, **shown, "project_id": customer_id.project_id, "report_id": None}
-    assert of_report == {"id": 2, **shown, "project_id": None, "report_id": 1}
+    assert of_project == {"id": 1, **shown, "project_id": customer_id.project_id, "report_id": None, "role": None}
+    assert of_report == {"id": 2, **shown, "project_id": None, "report_id": 1, "role": None}
     assert shell.json("grant", "remove", "--user", email, "--report", "1") == of_report
     assert "no such grant" in shell.refused("grant", "remove", "--user", email, "--report", "1")
     assert shell.json("grant", "remove", "1") == of_project
