@@ -178,6 +178,14 @@ def _config(api: DescribedApi, url: str, phases: tuple[str, ...], without: tuple
     )
 
 
+@schemathesis.hook
+def before_call(_context: Any, case: Any, _options: Any) -> None:
+    """Write an id that is a number as text where a sequence puts it into a header."""
+    for name, value in (case.headers or {}).items():
+        if isinstance(value, int):
+            case.headers[name] = str(value)
+
+
 def _use_what_there_is(schema: Any, api: DescribedApi) -> None:
     """Let made-up ids, projects and addresses mostly be those that there are: what names nothing gets no further."""
 
