@@ -4,6 +4,7 @@ Refuses, before it changes anything, a database of a newer version, one that hol
 that is no database.
 """
 
+import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,6 +33,9 @@ RENAMED: Final = {
     "0005_what_the_console_needs": "0005_console_sessions_and_charts",
 }
 
+#: The end of the name of a migration that keeps older code working: all that knows the migration of this number.
+_SINCE: Final = re.compile(r"_since_(\d{4})$")
+
 #: Running processes lock the tables that a migration changes in another order; PostgreSQL ends one of two transactions that
 #: deadlock. A migration that was ended has changed nothing, and is run again.
 _TRIES: Final = 10
@@ -59,8 +63,8 @@ class UnfitDatabase(Exception):
 class SchemaState:
     """The state of a database, compared with this version.
 
-    `pending` migrations have not run yet; `unknown` ones have, and are of a newer version; `foreign` tables are another
-    application's; `damage` is why SQLite cannot read the file.
+    `pending` migrations have not run yet; `unknown` ones have, and are of a newer version that this one cannot run beside;
+    `foreign` tables are another application's; `damage` is why SQLite cannot read the file.
     """
 
     pending: tuple[str, ...] = ()
@@ -104,7 +108,7 @@ def inspect() -> SchemaState:
     ours = known()
     if tables and not applied & {*ours}:
         return SchemaState(foreign=tuple(sorted(tables)))
-    return SchemaState(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(applied - {*ours})))
+    return SchemaState(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(_unknown(applied))))
 
 
 def pending() -> list[str]:
@@ -113,9 +117,13 @@ def pending() -> list[str]:
 
 
 def is_current() -> bool:
-    """Return, by the history alone, whether exactly this version's migrations have run; the database must be reachable."""
+    """Return, by the history alone, whether this version's migrations have run, and no newer ones that break it.
+
+    The database must be reachable.
+    """
     try:
-        return _applied() == {*known()}
+        applied = _applied()
+        return applied.issuperset(known()) and not _unknown(applied)
     except DatabaseError:
         # There is no history.
         return False
@@ -145,6 +153,13 @@ def migrate() -> list[str]:
 def current_names(applied: Iterable[str]) -> set[str]:
     """Return the names that a history's migrations have in this version."""
     return {RENAMED.get(name, name) for name in applied}
+
+
+def _unknown(applied: set[str]) -> set[str]:
+    """Return the migrations of newer versions that do not say that they keep this one working."""
+    newest = max(known())
+    found = {name: _SINCE.search(name) for name in applied.difference(known())}
+    return {name for name, since in found.items() if since is None or since[1] > newest[: len(since[1])]}
 
 
 def _applied() -> set[str]:

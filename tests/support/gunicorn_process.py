@@ -43,7 +43,7 @@ class Service:
 
     def __init__(self, environment: Mapping[str, str], *options: str) -> None:
         self._command = (sys.executable, *GUNICORN, *options)
-        self.port = _free_port()
+        self.port = free_port()
         self.log = Path(environment["DATA_DIR"]) / "service.log"
         self._environment = {"PYTHONPATH": str(ROOT), **environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
         self._process: subprocess.Popen[bytes] | None = None
@@ -142,7 +142,7 @@ def _kill(pid: int) -> None:
         return
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

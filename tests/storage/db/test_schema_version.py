@@ -272,6 +272,41 @@ def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str)
         schema_version.migrate()
 
 
+def run_of_a_newer_version(name: str) -> None:
+    with connection():
+        execute("INSERT INTO schema_migrations (name, applied) VALUES (?, '2030-01-01')", (name,))
+
+
+def test_migrations_that_keep_this_version_working_are_accepted(empty: str) -> None:
+    schema_version.migrate()
+    newest = schema_version.known()[-1][:4]
+    run_of_a_newer_version(f"0998_more_columns_since_{newest}")
+    run_of_a_newer_version("0999_more_indexes_since_0001")
+    assert schema_version.inspect() == SchemaState()
+    assert schema_version.migrate() == []
+    with connection():
+        assert schema_version.is_current()
+
+
+@pytest.mark.parametrize("name", ["0999_less_since_0998", "0999_since_0001_less", "0999_less"])
+def test_a_migration_that_breaks_this_version_is_not(empty: str, name: str) -> None:
+    schema_version.migrate()
+    run_of_a_newer_version("0998_more_since_0001")
+    run_of_a_newer_version(name)
+    assert schema_version.inspect() == SchemaState(unknown=(name,))
+    with connection():
+        assert not schema_version.is_current()
+
+
+def test_a_migration_names_an_earlier_one_as_the_oldest_that_it_keeps_working() -> None:
+    """Migrations whose names end in `_since_NNNN`; docs/architecture.md has the rule."""
+    numbers = [name[:4] for name in schema_version.known()]
+    assert numbers == sorted(set(numbers))
+    for name in schema_version.known():
+        _, is_marked, since = name.rpartition("_since_")
+        assert not is_marked or (since in numbers and since < name[:4])
+
+
 #: Another application's tables: of other names, of ours, and with a history that is called as ours is.
 FOREIGN: Final = {
     "other names": ["CREATE TABLE posts (id INTEGER, text TEXT)"],
