@@ -83,8 +83,10 @@ ROLE_ABILITIES: Final[Mapping[Role, frozenset[Ability]]] = {
     role: frozenset().union(*(_ADDED[each] for each in _ROLES[: place + 1]), ABILITIES[TokenKind.PLATFORM])
     for place, role in enumerate(_ROLES)
 }
-#: No role in a project gives these: targets are shared by all projects, and tickets prepared by hand may belong to none.
-_OF_ACCOUNTS: Final = frozenset({Ability.MANAGE_TARGETS, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT, Ability.ADMIN})
+#: No role in a project gives these: targets and rules are the account's, and so may be tickets prepared by hand.
+_OF_ACCOUNTS: Final = frozenset(
+    {Ability.MANAGE_TARGETS, Ability.MANAGE_RULES, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT, Ability.ADMIN}
+)
 
 
 #: Tokens share their lists of abilities; to intersect one anew costs a microsecond of each request.

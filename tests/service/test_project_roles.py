@@ -9,11 +9,13 @@ from falcon.testing import TestClient
 from runtime.clock import utc_now
 from schemas.base.principal import PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.approval_rules import RuleAction, RuleActionType, StoppedReason
 from storage.accounts import accounts, grants, tokens, users
 from storage.db.engine import execute, rows
+from storage.exports.rules import approval_rules
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import NOW, Customer, issue, make_project, make_target, postback, record_postback
+from tests.support.factories import NOW, Customer, issue, make_project, make_rule, make_target, postback, record_postback
 from tests.support.raw_http import EXPORTS, RECOVERIES, RULES, TARGETS
 
 FINDINGS: Final = "/api/findings"
@@ -214,6 +216,16 @@ def test_a_role_that_is_taken_away_ends_with_the_next_request(scene: MakeScene) 
     assert person.get("/inbox").status_code == 303
     users.set_role(at.email, Role.VIEWER, utc_now(), "operator")
     assert len(at.api("GET", EXPORTS).json["items"]) == 2
+
+
+def test_a_rule_stops_whose_author_has_only_roles_in_projects_now(scene: MakeScene) -> None:
+    at = scene(Role.MANAGER)
+    rule = make_rule(at.customer, RuleAction(RuleActionType.APPROVE, target_id=at.target_id))
+    assert approval_rules.get(rule.id, at.customer.account_id, utc_now()).stopped_reason is None
+    users.set_role(at.customer.email, None, utc_now(), "operator")
+    execute("UPDATE grants SET role = 'manager' WHERE user_id = ?", (at.customer.user_id,))
+    stopped = approval_rules.get(rule.id, at.customer.account_id, utc_now())
+    assert stopped.stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
 
 
 @on_sqlite
