@@ -365,7 +365,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
 
     def _open_writer(self) -> sqlite3.Connection:
         with _in_our_words:
-            driver = sqlite3.connect(self.database, self._timeout, isolation_level=None, check_same_thread=False)
+            driver = sqlite3.connect(self.database, timeout=self._timeout, isolation_level=None, check_same_thread=False)
             self._add_conn_hooks(driver)
         # `GroupCommit` waits by itself.
         driver.execute("PRAGMA busy_timeout = 0")
