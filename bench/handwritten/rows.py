@@ -46,8 +46,10 @@ VALUES """
 _PREPARED: Final = "(?, ?, ?, ?, ?, ?, 'prepared', ?, ?, '[]', 0, 0, 1, ?, ?, ?, ?, ?)"
 _TERMS: Final = "INSERT INTO export_terms (account_id, kind, value, export_id) VALUES "
 _WORDS: Final = "INSERT INTO export_search (export_id, words) VALUES "
-_AUDIT: Final = "INSERT INTO audit_entries (at, actor, action, subject_id, status_before, status_after, digest) VALUES "
-_ENTRY: Final = "(?, ?, ?, ?, ?, ?, ?)"
+_AUDIT: Final = (
+    "INSERT INTO audit_entries (at, actor, action, subject_id, status_before, status_after, digest, account_id) VALUES "
+)
+_ENTRY: Final = "(?, ?, ?, ?, ?, ?, ?, ?)"
 
 #: By their place in this order exports are sorted.
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
@@ -136,7 +138,7 @@ def prepare(
     insert(execute, _PREPARE, _PREPARED, exports)
     insert(execute, _TERMS, "(?, ?, ?, ?)", terms)
     insert(execute, _WORDS, "(?, ?)", [(draft.id, f"@{account_id} {_words(draft.ticket)}") for draft in drafts])
-    audit(execute, [(at_ms, actor, "prepare", draft.id, None, "prepared", None) for draft in drafts])
+    audit(execute, [(at_ms, actor, "prepare", draft.id, None, "prepared", None, account_id) for draft in drafts])
 
 
 def insert(execute: Execute, statement: str, row: str, rows: Sequence[Row]) -> None:
@@ -145,7 +147,7 @@ def insert(execute: Execute, statement: str, row: str, rows: Sequence[Row]) -> N
 
 
 def audit(execute: Execute, entries: Sequence[Row]) -> None:
-    """Write entries: when, who, what, of which row, its status before and after, the digest of what was decided."""
+    """Write entries: when, who, what, of which row, its status before and after, the digest of what was decided, its account."""
     insert(execute, _AUDIT, _ENTRY, entries)
 
 

@@ -89,7 +89,7 @@ class Targets:
         target_id, mode = new_id("tgt", at_ms), asked.get("deployment_mode") or self._deployment_mode
         values = (asked["provider_key"], asked["base_url"], mode, asked["name"])
         execute(_TARGET, (target_id, holder.account_id, *values, at_ms, at_ms + _VALID_FOR_MS, at_ms, at_ms))
-        audit(execute, [(at_ms, holder.key, "create_target", target_id, None, None, None)])
+        audit(execute, [(at_ms, holder.key, "create_target", target_id, None, None, None, holder.account_id)])
         return self._record(target_id, asked, mode, at_ms), {"Location": f"{self._url}/{target_id}"}
 
     def _record(self, target_id: str, asked: dict[str, Any], mode: str, at_ms: int) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ApprovalRoute:
         if not execute(_APPROVE, changed).rowcount:
             raise falcon.HTTPConflict
         decided = bytes.fromhex(record["ticket_digest"].removeprefix("sha256:"))
-        audit(execute, [(at_ms, holder.key, "approve", export_id, "prepared", "approved", decided)])
+        audit(execute, [(at_ms, holder.key, "approve", export_id, "prepared", "approved", decided, holder.account_id)])
         record |= {"status": "approved", "target_id": target_id, "next_attempt_at": at, "approved_at": at}
         record["approved_by"] = {"kind": "user", "id": holder.user_id, "name": holder.email}
 
@@ -189,7 +189,7 @@ def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -
     draft = DraftExport(export_id, "evidence_capture", capture_id, None, _capture_ticket(facts))
     prepare(execute, holder.account_id, project_id, [draft], at_ms, holder.key)
     execute(_HANDOFF, (handoff_id, capture_id, project_id, holder.user_id, export_id, at_ms))
-    audit(execute, [(at_ms, holder.key, "hand_off", handoff_id, None, "received", None)])
+    audit(execute, [(at_ms, holder.key, "hand_off", handoff_id, None, "received", None, holder.account_id)])
     belongs = {"project_id": project_id, "report_id": None}
     handoff = {"id": handoff_id, "source": {"type": "evidence_capture", "id": capture_id}, **belongs}
     handoff |= {"ticket_export_id": export_id, "status": "received", "created_at": time_text(at_ms)}

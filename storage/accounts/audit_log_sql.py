@@ -3,6 +3,7 @@
 A worker chains the entries afterwards, so that no writer waits for the entry before its own.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,6 +61,8 @@ def _append_text(kind: str, is_by_user: bool) -> str:
 
 #: By the kind of the subjects, "" for all others, and whether a user is the actor.
 _APPENDS: Final = {(kind, by): _append_text(kind, by) for kind in ("", *_ACCOUNTS) for by in (False, True)}
+#: A larger number does not fit into the column.
+_ROW_ID: Final = re.compile(r"[0-9]{1,18}")
 _OWN: Final = column_types(AuditEntryRow, ("subject_id", "digest"))
 
 #: A ChainEntry.
@@ -92,7 +95,7 @@ def append_alike(own: Sequence[tuple[str, bytes | None]], columns: Sequence[int 
     `columns` are at_ms, actor, action, status_before, status_after and reason.
     """
     actor, _, user_id = str(columns[1]).partition(":")
-    of_user = (int(user_id),) if actor == "user" and user_id.isdecimal() else ()
+    of_user = (int(user_id),) if actor == "user" and _ROW_ID.fullmatch(user_id) else ()
     kind = kind_of(own[0][0])
     execute_over(_APPENDS[kind if kind in _ACCOUNTS else "", bool(of_user)], _OWN, own, (*columns, *of_user))
 

@@ -47,6 +47,12 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
         "session_id": "ses_1",
         "handoff_id": "hof_1",
         "finding_id": "fnd_1",
+        "account_id": "1",
+        "user_id": "1",
+        "grant_id": "1",
+        "token_id": "1",
+        "scan_run_id": "1",
+        "compliance_id": "cmp_1",
         "file": "page.js",
     }
     paths = [route.path.format(**ids) for route in inspect_routes(app) if not is_of_the_console(route.path)]

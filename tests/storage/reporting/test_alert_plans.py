@@ -13,6 +13,8 @@ from tests.support.query_plans import GROWING, read_whole, statements
 
 #: Fewer rows than these, and PostgreSQL rightly reads a table as it is.
 EXPORTS: Final = 3_000
+#: The audit log has few rows here, which PostgreSQL rightly reads whole.
+EXPORTS_TABLES: Final = GROWING - {"audit_entries"}
 KINDS: Final = frozenset(AlertKind)
 
 
@@ -26,7 +28,7 @@ def test_a_comparison_reads_exports_by_index_alone(database: str, customer: Cust
         alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
         alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
     assert rows("SELECT count FROM alerts WHERE kind = 'exports'") == [(1,)]
-    assert [each.sql for each in found if read_whole(each, GROWING)] == []
+    assert [each.sql for each in found if read_whole(each, EXPORTS_TABLES)] == []
     assert [each.sql for each in found if "exports" in each.sql]
 
 

@@ -368,8 +368,11 @@ def test_a_token_of_an_author_counts_no_more_than_the_role(customer: Customer, t
     rule = make_rule(customer, approving(target))
     users.set_role(customer.email, None, in_s(1), "operator")
     assert approval_rules.get(rule.id, None, in_s(2)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
+    # Rules are the account's.
     accounts.grant_project(customer.email, make_project(customer, is_granted=False), in_s(3), Role.MANAGER)
-    assert approval_rules.get(rule.id, None, in_s(4)).stopped_reason is None
+    assert approval_rules.get(rule.id, None, in_s(4)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
+    users.set_role(customer.email, Role.MANAGER, in_s(5), "operator")
+    assert approval_rules.get(rule.id, None, in_s(6)).stopped_reason is None
 
 
 def test_a_rule_stops_when_its_target_is_removed(customer: Customer, target: Target) -> None:
