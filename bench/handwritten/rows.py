@@ -147,7 +147,7 @@ def insert(execute: Execute, statement: str, row: str, rows: Sequence[Row]) -> N
 
 
 def audit(execute: Execute, entries: Sequence[Row]) -> None:
-    """Write entries: when, who, what, of which row, its status before and after, the digest of what was decided, its account."""
+    """Write entries: when, who, what, of which row, the status before and after, the digest of the decision, the account."""
     insert(execute, _AUDIT, _ENTRY, entries)
 
 

@@ -653,7 +653,8 @@ def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScen
     users.set_role(scene.customer.email, role, utc_now(), "operator")
     caller = with_token(f"a {role}'s", scene.customer, TokenKind.API, frozenset(ABILITIES[TokenKind.API]))
     of_tokens = [row for row in ROWS if row.door.ability in ABILITIES[TokenKind.API]]
-    for row in of_tokens:
+    # What is deleted is missing afterwards, to requests for its grants first.
+    for row in sorted(of_tokens, key=lambda row: (row.method == "DELETE", row.path)):
         answer = row.call(scene, caller.offer).send(TestClient(scene.app))
         is_allowed = row.door.ability in ROLE_ABILITIES[role]
         assert (answer.status_code == 403) is not is_allowed, (row, answer.text)
