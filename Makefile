@@ -20,7 +20,7 @@ demo: setup ## run the whole workflow on a temporary installation: scan, approve
 	@exec bin/riskrelay demo
 
 test: setup-test ## run all tests; ARGS="-k name" is passed to pytest
-	@exec $(PYTHON_HERE) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types imports test ## run lint, types, imports and test
 
