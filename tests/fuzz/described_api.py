@@ -81,7 +81,7 @@ class DescribedApi:
     """The application, whom it knows, and what there is; `changes` are settings."""
 
     def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
-        # The edges and the examples of numbers name others than who asks, who would lose the rights to ask.
+        # Numbers at the limits and in examples name other users: the caller must keep the right to send requests.
         for _ in range(_DECOYS):
             make_customer()
         self.customer: Customer = make_customer()
@@ -126,7 +126,7 @@ class DescribedApi:
         self._app = _Signing(app)
 
     def _manage(self) -> None:
-        """Store what is managed, and remember what no request may take from the one who asks."""
+        """Store records to manage, and remember those that the caller needs."""
         managed = [make_colleague(self.customer) for _ in range(40)]
         for each in managed[1:]:
             accounts.grant_project(each.email, self.customer.project_id, utc_now())

@@ -77,7 +77,7 @@ def test_lists_have_the_records_of_the_project_alone(scene: MakeScene) -> None:
     exports = at.api("GET", f"{EXPORTS}?facets=true").json
     assert [each["id"] for each in exports["items"]] == [at.own[1]]
     assert exports["total"] == 1
-    # Nor do the counts beside the filter of projects tell of others.
+    # The counts of the project filter include no other project.
     assert exports["facets"]["project_id"] == {str(at.own_project): 1}
     assert at.api("GET", f"{EXPORTS}?project_id={at.foreign_project}").json["items"] == []
     assert at.api("GET", f"{EXPORTS}?q=foreign").json["items"] == []
