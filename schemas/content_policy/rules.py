@@ -49,7 +49,8 @@ _PARTS: Final = 8
 Entry = TypeVar("Entry")
 
 
-@dataclass(frozen=True, slots=True)
+# By identity: rules are members of sets, and a hash of all their values takes as long as a search.
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """One kind of forbidden content in text; a text without any of the `marks` cannot violate it."""
 

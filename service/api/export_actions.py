@@ -1,5 +1,7 @@
 """`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore or snooze an export."""
 
+from collections.abc import Sequence
+
 import falcon
 
 from runtime.clock import utc_now
@@ -18,6 +20,7 @@ from schemas.triage.decision_forms import (
 from service.api.exports import EXPORTS, decided, export_url
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotent_batches import IdempotentBatches
 from service.http.request_pipeline import Body, Operation
 from service.operations.exports import ExportOperations
 
@@ -33,14 +36,25 @@ class TicketExportApprovalResource:
             "POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), ApprovalForm())
         }
         self._executor = executor
+        self._batches = IdempotentBatches(executor, self._approve_all)
         self._exports = exports
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Freeze the ticket, make the export due, and wake the workers after the commit."""
-        with self._exports.blocking_refused_target(req.context.principal):
-            self._executor.respond(req, resp, lambda: self._approve(req, export_id))
+        principal, approval = req.context.principal, req.context.payload
+        with self._exports.blocking_refused_target(principal):
+            if isinstance(approval, ApprovalForAll):
+                self._executor.respond(req, resp, lambda: self._approve(req, export_id))
+            else:
+                group = (principal.key, approval.target_id, approval.events)
+                self._batches.respond(req, resp, group, export_id, lambda: self._approve(req, export_id))
         self._exports.wake_workers()
+
+    def _approve_all(self, requests: Sequence[falcon.Request]) -> list[ApiResponse]:
+        approvals = [(req.context.params["export_id"], req.context.payload) for req in requests]
+        exports = self._exports.approve_all(approvals, requests[0].context.principal)
+        return [_due(export, self._public_base_url) for export in exports]
 
     def _approve(self, req: falcon.Request, export_id: str) -> ApiResponse:
         principal, approval = req.context.principal, req.context.payload

@@ -55,7 +55,8 @@ class IdempotentExecutor:
     """Runs the work of POST requests, once per key, and sends the response."""
 
     def __init__(self, ttl: timedelta) -> None:
-        self._ttl = ttl
+        #: How long a key holds.
+        self.ttl = ttl
 
     def respond(
         self,
@@ -71,17 +72,17 @@ class IdempotentExecutor:
         `NATURAL_KEY_TTL` if it has the same `natural_key`. A dry run rolls everything back and responds with 200.
         Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
-        request = _keyed_request(req)
+        request = keyed_request(req)
         if req.context.is_dry_run:
             if before_transaction is not None:
                 engine.release()
                 before_transaction()
-            _send(resp, 200, {}, _encode(run_and_roll_back(work).body))
+            send(resp, 200, {}, _encode(run_and_roll_back(work).body))
             return
         if before_transaction is not None and not self._is_stored(request):
             engine.release()
             before_transaction()
-        ttl = self._ttl
+        ttl = self.ttl
         if request is None and natural_key is not None:
             request = idempotency.naturally_keyed(req.context.principal.key, req.method, str(req.uri_template), natural_key)
             ttl = idempotency.NATURAL_KEY_TTL
@@ -89,29 +90,29 @@ class IdempotentExecutor:
             with engine.transaction():
                 response = work()
             logs.add_context(**response.log_fields)
-            _send(resp, response.status, response.headers, response.shown)
+            send(resp, response.status, response.headers, response.shown)
         else:
             self._run_once(resp, request, ttl, work)
 
     def _is_stored(self, request: idempotency.KeyedRequest | None) -> bool:
-        return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
+        return request is not None and idempotency.recall(request, utc_now(), self.ttl) is not None
 
     @staticmethod
     def _run_once(
         resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
     ) -> None:
         with engine.transaction():
-            stored = idempotency.begin(request, utc_now(), ttl)
-            if stored is None:
+            before = idempotency.begin(request, utc_now(), ttl)
+            if before is None:
                 response = work()
-                new = idempotency.StoredResponse(response.status, dict(response.headers), _encode(response.body))
-                idempotency.finish(request, new)
-        if stored is not None:
+                new = stored(response)
+                idempotency.finish_all([(request, new)])
+        if before is not None:
             resp.set_header(REPLAYED, "true")
-            _send(resp, stored.status, stored.headers, stored.body)
+            send(resp, before.status, before.headers, before.body)
         else:
             logs.add_context(**response.log_fields)
-            _send(resp, new.status, new.headers, response.shown if response.secrets else new.body)
+            send(resp, new.status, new.headers, response.shown if response.secrets else new.body)
 
 
 class _RollBack(Exception):
@@ -131,11 +132,16 @@ def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
 
 def request_digest(req: falcon.Request) -> str | None:
     """Return 64 hex digits that every repeat of a keyed request shares; None without a key."""
-    request = _keyed_request(req)
+    request = keyed_request(req)
     return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
 
 
-def _keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
+def stored(response: ApiResponse) -> idempotency.StoredResponse:
+    """Return the form in which a response is stored and repeated, without its secrets."""
+    return idempotency.StoredResponse(response.status, dict(response.headers), _encode(response.body))
+
+
+def keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
     """Fingerprint the canonical JSON of the parsed body and the path, which holds the ids; None without a key."""
     key = req.get_header("Idempotency-Key")
     if key is None:
@@ -147,7 +153,8 @@ def _keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
     return idempotency.KeyedRequest(req.context.principal.key, req.method, str(req.uri_template), key, digest)
 
 
-def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:
+def send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:
+    """Send a JSON body."""
     resp.status = status
     resp.content_type = falcon.MEDIA_JSON
     resp.set_headers(dict(headers))

@@ -3,7 +3,7 @@
 `schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -67,6 +67,10 @@ class ExportOperations:
         if account_id is None:
             account_id = queries.get(export_id).account_id
         return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self._policy)
+
+    def approve_all(self, approvals: Sequence[tuple[str, Approval]], actor: TokenPrincipal) -> list[Export]:
+        """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
+        return transitions.approve_all(approvals, actor.account_id, utc_now(), actor.key, self._policy)
 
     def approve_for_all(self, export_id: str, actor: Actor, approval: ApprovalForAll) -> list[Export]:
         """Approve an export for several targets, one export for each, all or none; otherwise as `approve`.

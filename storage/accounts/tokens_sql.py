@@ -11,7 +11,7 @@ from typing import Any, Final
 from schemas.base.principal import Role, TokenKind, TokenPrincipal, effective_abilities
 from schemas.base.timestamps import to_ms
 from storage.db.columns import JsonField, select_list
-from storage.db.engine import rows
+from storage.db.engine import first_row, rows
 from storage.db.models import AccountRow, TokenRow, UserRow
 
 _json: Final = JsonField()
@@ -37,8 +37,8 @@ _MOST_LISTS: Final = 256
 
 def find_principal(token_sha256: str, now: datetime) -> TokenPrincipal | None:
     """Return the holder of the token with this digest; None if it is unknown, revoked or expired at `now`."""
-    found = rows(_FIND, (token_sha256, to_ms(now)))
-    return principal_from(found[0]) if found else None
+    found = first_row(_FIND, (token_sha256, to_ms(now)))
+    return None if found is None else principal_from(found)
 
 
 def principal_from(row: Sequence[Any]) -> TokenPrincipal:

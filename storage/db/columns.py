@@ -34,6 +34,7 @@ _SQL_TYPES: Final = {
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Record = TypeVar("Record")
+Row = tuple[Any, ...]
 
 
 class MomentField(BigIntegerField):
@@ -72,6 +73,10 @@ class EnumField(TextField):
         return None if value is None else self._members(value)
 
 
+#: The fields whose values are not what the drivers return.
+_CONVERTED: Final = (MomentField, JsonField, EnumField)
+
+
 def field_names(shape: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass or named tuple, in order."""
     return tuple(field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields
@@ -95,6 +100,20 @@ def read_first(shape: Callable[..., Record], query: Any) -> Record | None:
 def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
     """Return a record of `shape` whose fields are the attributes of a row with these names, and `others`."""
     return shape(**{name: getattr(row, name) for name in field_names(shape) if name not in others}, **others)
+
+
+def reader(shape: Callable[..., Record], model: type[Model]) -> Callable[[Row], Record]:
+    """Return what makes a record of `shape` out of a row of `select_list`: JSON, instants and enumerations become values."""
+    fields_of_model = [_column(model, name) for name in field_names(shape)]
+    converted = [(at, field) for at, field in enumerate(fields_of_model) if isinstance(field, _CONVERTED)]
+
+    def read_row(row: Row) -> Record:
+        values = list(row)
+        for at, field in converted:
+            values[at] = field.python_value(values[at])
+        return shape(*values)
+
+    return read_row
 
 
 def values_of(model: type[Model], record: Any, **others: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Idempotency keys: the key, the work and the response commit together, so that a repeat finds all three or none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,7 +11,7 @@ from schemas.base.errors import IdempotencyConflict, IdempotencyInProgress
 from schemas.base.timestamps import to_ms
 from storage.db.columns import JsonField
 from storage.db.models import IdempotencyKeyRow
-from storage.exports.idempotency_sql import claim, store
+from storage.exports import idempotency_sql
 
 #: How long a natural key stands for a key that the client did not send.
 NATURAL_KEY_TTL: Final = timedelta(days=1)
@@ -53,7 +54,24 @@ def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespons
 
     Raises IdempotencyConflict for another payload, IdempotencyInProgress when the first request takes too long.
     """
-    return None if _claim(request, now, ttl) else recall(request, now, ttl)
+    return None if claim_all([request], now, ttl) else recall(request, now, ttl)
+
+
+def claim_all(requests: Sequence[KeyedRequest], now: datetime, ttl: timedelta) -> set[KeyedRequest]:
+    """Claim the keys of one principal, method and route in the caller's transaction; return those that were not claimed.
+
+    Raises IdempotencyInProgress when the first request of one takes too long.
+    """
+    if not requests:
+        return set()
+    keys = sorted((each.key, each.payload_sha256) for each in requests)
+    try:
+        claimed = idempotency_sql.claim(_of(requests[0]), keys, to_ms(now), to_ms(now - ttl))
+    except OperationalError as failed:
+        if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+            raise IdempotencyInProgress from None
+        raise
+    return {each for each in requests if each.key in claimed}
 
 
 def recall(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
@@ -68,19 +86,12 @@ def recall(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespon
     return StoredResponse(row.response_status, row.response_headers, row.response_body)
 
 
-def finish(request: KeyedRequest, response: StoredResponse) -> None:
-    """Store the response beside the key, in the same transaction as the work."""
-    store(_identity(request), response.status, _json.db_value(response.headers), response.body)
+def finish_all(responses: Sequence[tuple[KeyedRequest, StoredResponse]]) -> None:
+    """Store responses beside their keys, of one principal, method and route, in the same transaction as the work."""
+    if responses:
+        values = [(each.key, new.status, _json.db_value(new.headers), new.body) for each, new in responses]
+        idempotency_sql.store(_of(responses[0][0]), values)
 
 
-def _claim(request: KeyedRequest, now: datetime, ttl: timedelta) -> bool:
-    try:
-        return claim(_identity(request), request.payload_sha256, to_ms(now), to_ms(now - ttl))
-    except OperationalError as failed:
-        if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
-            raise IdempotencyInProgress from None
-        raise
-
-
-def _identity(request: KeyedRequest) -> tuple[str, str, str, str]:
-    return request.principal, request.method, request.route, request.key
+def _of(request: KeyedRequest) -> tuple[str, str, str]:
+    return request.principal, request.method, request.route

@@ -18,7 +18,7 @@ from storage.db.columns import LAST_ULID
 from storage.db.engine import database
 from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import tuples
-from storage.exports.poll_sql import read_export
+from storage.exports.poll_sql import read_exports
 from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
@@ -36,10 +36,15 @@ class FrozenBody:
 
 def get(export_id: str, account_id: int | None = None) -> Export:
     """Return an export, of one account where `account_id` is given. Raises ExportNotFound."""
-    found = read_export(export_id)
-    if found is None or account_id not in {None, found.account_id}:
+    return get_all([export_id], account_id)[0]
+
+
+def get_all(export_ids: Sequence[str], account_id: int | None = None) -> list[Export]:
+    """Return exports in this order, as `get` does one."""
+    found = {each.id: each for each in read_exports(export_ids) if account_id in {None, each.account_id}}
+    if len(found) < len({*export_ids}):
         raise ExportNotFound
-    return export_from(found)
+    return [export_from(found[each]) for each in export_ids]
 
 
 def projects_of(export_ids: Sequence[str]) -> dict[str, int | None]:

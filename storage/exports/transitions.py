@@ -33,19 +33,18 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
-from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, tuples
 from storage.exports import groups_sql
 from storage.exports.events import deliveries
 from storage.exports.events.redaction import redact_events
-from storage.exports.queries import get, recoverable
+from storage.exports.queries import get, get_all, recoverable
 from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.search import export_search
 from storage.exports.search.export_search import SearchEntry
-from storage.exports.transitions_sql import LockedExport, approve_locked, lock_targets
+from storage.exports.transitions_sql import LockedExport, approve_locked, lock_exports, lock_targets
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -131,12 +130,21 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
     for the target. Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the
     target or the preview, TargetUrlRefused if `policy` refuses the target's URL.
     """
+    return approve_all([(export_id, approval)], account_id, now, actor, policy)[0]
+
+
+def approve_all(
+    approvals: Sequence[tuple[str, Approval]], account_id: int, now: datetime, actor: str, policy: TargetPolicy
+) -> list[Export]:
+    """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
+    of_all = approvals[0][1]
+    wanted = [ExportReference(export_id, approval.ticket_digest) for export_id, approval in approvals]
     with transaction():
-        wanted = ExportReference(export_id, approval.ticket_digest)
-        [result] = approve_many([wanted], account_id, approval.target_id, now, actor, policy, covers_events=approval.events)
-        if result.error is not None:
-            raise result.error
-        return get(export_id, account_id)
+        results = approve_many(wanted, account_id, of_all.target_id, now, actor, policy, covers_events=of_all.events)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+        return get_all([each.id for each in wanted], account_id)
 
 
 def approve_many(
@@ -407,9 +415,7 @@ def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict
     Others cannot change them until the transaction ends, so that a repeat sees the change.
     """
     ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
-    known = ExportRow.id.in_(ids) if account_id is None else ExportRow.id.in_(ids) & (ExportRow.account == account_id)
-    found = ExportRow.select(*columns(LockedExport, ExportRow)).where(known).order_by(ExportRow.id)
-    return {each.id: each for each in (read(LockedExport, for_update(found)) if ids else [])}
+    return {each.id: each for each in lock_exports(ids, account_id)}
 
 
 def open_groups(exports: Sequence[LockedExport]) -> None:

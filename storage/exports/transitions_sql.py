@@ -12,12 +12,13 @@ from schemas.targets.approval import ApprovalState
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.bulk_sql import execute_over, rows_over
-from storage.db.columns import column_types, select_list
+from storage.db.columns import column_types, reader, select_list
 from storage.db.engine import is_sqlite, rows
 from storage.db.models import ExportRow, TargetRow
 
 # Until the transaction ends the targets are not removed; nothing else waits for this lock.
 _STAYS: Final = " FOR KEY SHARE OF t"
+_LOCKED: Final = " FOR UPDATE OF e"
 _APPROVE: Final = """
 WITH r (id, target_id, body) AS ({{rows}})
 UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = version + 1,
@@ -77,6 +78,26 @@ class LockedTarget(NamedTuple):
 _TARGETS: Final = f"""
 WITH r (id) AS ({{rows}})
 SELECT t.id, {select_list(LockedTarget, {"t": TargetRow})} FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
+
+
+_LOCK: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT {select_list(LockedExport, {"e": ExportRow})} FROM r JOIN exports e ON e.id = r.id{{of_account}} ORDER BY e.id"""  # noqa: S608 - our own names
+_LOCK_ALL: Final = _LOCK.replace("{of_account}", "")
+_LOCK_OWN: Final = _LOCK.replace("{of_account}", " WHERE e.account_id = ?")
+_locked_export: Final = reader(LockedExport, ExportRow)
+
+
+def lock_exports(export_ids: Collection[str], account_id: int | None) -> list[LockedExport]:
+    """Return those of the exports that exist, of one account where `account_id` is given, by their ids.
+
+    Nobody else changes them before the transaction ends.
+    """
+    sql, own = (_LOCK_ALL, ()) if account_id is None else (_LOCK_OWN, (account_id,))
+    found = rows_over(
+        sql if is_sqlite() else sql + _LOCKED, column_types(ExportRow, ("id",)), [(each,) for each in export_ids], own
+    )
+    return [_locked_export(row) for row in found]
 
 
 def approve_locked(

@@ -26,7 +26,7 @@ def begin(request: KeyedRequest = REQUEST, now: datetime = NOW) -> StoredRespons
     with transaction():
         before = idempotency.begin(request, now, TTL)
         if before is None:
-            idempotency.finish(request, ANSWER)
+            idempotency.finish_all([(request, ANSWER)])
         return before
 
 
@@ -101,7 +101,7 @@ def test_a_repeat_during_the_work_waits_for_it_or_is_asked_to_retry(database: st
             idempotency.begin(REQUEST, NOW, TTL)
             begun.set()
             finish.wait(10)
-            idempotency.finish(REQUEST, ANSWER)
+            idempotency.finish_all([(REQUEST, ANSWER)])
 
     if not is_sqlite():
         db.execute_sql("SET lock_timeout = 100")

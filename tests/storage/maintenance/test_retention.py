@@ -272,7 +272,7 @@ def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) ->
         request = idempotency.KeyedRequest("user:1", "POST", "/api/ticket-exports", f"key-{number}", "a" * 64)
         with transaction():
             assert idempotency.begin(request, at, TTL) is None
-            idempotency.finish(request, answer)
+            idempotency.finish_all([(request, answer)])
     assert planned() == prune() == {"idempotency_keys": 1}
     assert rows("SELECT key FROM idempotency_keys") == [("key-1",)]
 

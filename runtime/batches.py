@@ -1,0 +1,94 @@
+"""Work of concurrent callers done together: what arrives while one batch is at work is the next batch.
+
+A batch waits for nothing, so a caller without others beside it is never slower; the more callers wait, the less each costs.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: The most items of one batch: a few milliseconds in a transaction, in which others wait.
+_MOST: Final = 32
+
+
+class Batches(Generic[Item, Result]):
+    """Calls `together` with the items of one group that wait at the same moment, in the order of their arrival.
+
+    It returns a result for each item, or None for one that its caller must handle alone. If it raises, all of them are.
+    """
+
+    def __init__(self, together: Callable[[Sequence[Item]], Sequence[Result | None]]) -> None:
+        self._together = together
+        self._lock = threading.Lock()
+        #: Who waits, by group; a group is known while one of its callers is at work.
+        self._waiting: dict[Hashable, deque[_Caller[Item, Result]]] = {}
+
+    def run(self, group: Hashable, item: Item, alone: Callable[[], Result | None]) -> Result | None:
+        """Return the result of `item`, from a batch or from `alone`. Raises what `alone` raises."""
+        me = _Caller[Item, Result](item)
+        with self._lock:
+            waiting = self._waiting.get(group)
+            if waiting is None:
+                self._waiting[group] = deque()
+                me.is_leader = True
+            else:
+                waiting.append(me)
+        try:
+            if not me.is_leader:
+                me.is_ready.wait()
+            if me.is_leader:
+                batch = self._next_batch(group, me)
+                if len(batch) == 1:
+                    return alone()
+                self._run_together(batch)
+        finally:
+            self._leave(group, me)
+        return alone() if me.result is None else me.result
+
+    def _next_batch(self, group: Hashable, me: "_Caller[Item, Result]") -> "list[_Caller[Item, Result]]":
+        with self._lock:
+            waiting = self._waiting[group]
+            return [me, *(waiting.popleft() for _ in range(min(len(waiting), _MOST - 1)))]
+
+    def _run_together(self, batch: "Sequence[_Caller[Item, Result]]") -> None:
+        try:
+            results = self._together([caller.item for caller in batch])
+            for caller, result in zip(batch, results, strict=True):
+                caller.result = result
+        except Exception:  # noqa: BLE001 - each caller meets its own error alone
+            for caller in batch:
+                caller.result = None
+        finally:
+            for caller in batch:
+                caller.is_ready.set()
+
+    def _leave(self, group: Hashable, me: "_Caller[Item, Result]") -> None:
+        """Let the next caller lead; one that was interrupted while it waited is nobody's any more."""
+        with self._lock:
+            waiting = self._waiting.get(group)
+            if waiting is None or not me.is_leader:
+                if waiting is not None and me in waiting:
+                    waiting.remove(me)
+                return
+            if waiting:
+                following = waiting.popleft()
+                following.is_leader = True
+                following.is_ready.set()
+            else:
+                del self._waiting[group]
+
+
+class _Caller(Generic[Item, Result]):
+    """One who waits for a result, or to lead the next batch."""
+
+    __slots__ = ("is_leader", "is_ready", "item", "result")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.result: Result | None = None
+        self.is_leader = False
+        self.is_ready = threading.Event()

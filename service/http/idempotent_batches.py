@@ -1,0 +1,73 @@
+"""Does the work of requests that arrive at the same moment in one transaction, together with their keys and responses.
+
+A request alone, a repeated one, and every request of a batch in which one fails are answered one by one.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import falcon
+
+from runtime import logs
+from runtime.batches import Batches
+from runtime.clock import utc_now
+from service.http.idempotency import ApiResponse, IdempotentExecutor, keyed_request, send, stored
+from storage.db import engine
+from storage.exports import idempotency
+
+
+class _Wanted(NamedTuple):
+    """A request, its key, and what it is about."""
+
+    req: falcon.Request
+    key: idempotency.KeyedRequest | None
+    subject: str
+
+
+class _Done(NamedTuple):
+    """A response of a batch, and its form in the database."""
+
+    response: ApiResponse
+    stored: idempotency.StoredResponse
+
+
+class IdempotentBatches:
+    """Answers the POST requests of one route, whose responses have no secrets.
+
+    `together` does the work of several requests of a group in the caller's transaction, and returns a response for each, or
+    raises. The requests of a group have the same principal.
+    """
+
+    def __init__(
+        self, executor: IdempotentExecutor, together: Callable[[Sequence[falcon.Request]], Sequence[ApiResponse]]
+    ) -> None:
+        self._executor = executor
+        self._together = together
+        self._batches = Batches[_Wanted, _Done](self._run)
+
+    def respond(
+        self, req: falcon.Request, resp: falcon.Response, group: Hashable, subject: str, alone: Callable[[], ApiResponse]
+    ) -> None:
+        """Respond as `IdempotentExecutor.respond` does with `alone`; no two requests of a batch have the same `subject`."""
+        wanted = _Wanted(req, keyed_request(req), subject)
+        done = self._batches.run(group, wanted, lambda: self._executor.respond(req, resp, alone))
+        if done is not None:
+            logs.add_context(**done.response.log_fields)
+            send(resp, done.stored.status, done.stored.headers, done.stored.body)
+
+    def _run(self, wanted: Sequence[_Wanted]) -> list[_Done | None]:
+        """Do what can be done together: the first request of each subject and key, unless it is a repeated one."""
+        done: dict[int, _Done] = {}
+        with engine.transaction():
+            by_subject = {each.subject: number for number, each in reversed([*enumerate(wanted)])}
+            by_key = {each.key or number: number for number, each in reversed([*enumerate(wanted)])}
+            first = sorted({*by_subject.values()} & {*by_key.values()})
+            claimed = idempotency.claim_all(
+                [key for number in first if (key := wanted[number].key)], utc_now(), self._executor.ttl
+            )
+            own = [number for number in first if wanted[number].key is None or wanted[number].key in claimed]
+            if own:
+                responses = self._together([wanted[number].req for number in own])
+                done = {number: _Done(each, stored(each)) for number, each in zip(own, responses, strict=True)}
+                idempotency.finish_all([(key, each.stored) for number, each in done.items() if (key := wanted[number].key)])
+        return [done.get(number) for number in range(len(wanted))]
