@@ -5,6 +5,7 @@ mark before it queries the table, so the run that is about to start sees whateve
 """
 
 import logging
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,3 +99,28 @@ class WakeUpQueue:
                 return Queued(*pipeline.execute())
         except RedisError:
             return None
+
+
+class BackgroundWakeUps(WakeUpQueue):
+    """Notifies from a thread of its own: no request waits for Redis, and notifications of the same moment are one."""
+
+    def __init__(self, client: Redis) -> None:
+        super().__init__(client)
+        self._is_asked = threading.Event()
+        self._start = threading.Lock()
+
+    def notify(self) -> bool:
+        """Let the thread notify the workers; it logs an outage."""
+        self._is_asked.set()
+        # Not before the first notification: a process that forks keeps no thread.
+        if self._start.acquire(blocking=False):
+            threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
+        return True
+
+    def _run(self) -> None:
+        while self._is_asked.wait():
+            self._is_asked.clear()
+            try:
+                super().notify()
+            except Exception:  # noqa: BLE001 - whatever it is, the next one is sent
+                _log.exception("notifying the workers failed, the sweep will find what is due")

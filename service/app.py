@@ -5,7 +5,7 @@ from typing import Any
 import falcon
 
 from runtime.dns_resolver import DnsResolver
-from runtime.wake_up_queue import WakeUpQueue, connect
+from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.accounts.accounts import AccountResource, AccountsResource, OwnAccountResource
 from service.api.accounts.audit import AuditResource
@@ -86,7 +86,7 @@ def create_app(
     `wake_ups` and `resolver` stand in for Redis and DNS; `rejections` are written once the caller has started them.
     """
     rate_limits = rate_limits or RateLimits(settings)
-    wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
+    wake_ups = wake_ups or BackgroundWakeUps(connect(settings.redis_url))
     operations = build_operations(settings, wake_ups, resolver)
     pipeline = RequestPipeline(settings.max_body_bytes, rate_limits, body_budgets)
     app: App = falcon.App(middleware=[RequestContext(RequestMetrics()), pipeline])

@@ -15,8 +15,9 @@ from redis import Redis
 from rq.job import Job
 
 from runtime import wake_up_queue
-from runtime.wake_up_queue import JOB, QUEUE, Queued, WakeUpQueue
+from runtime.wake_up_queue import JOB, QUEUE, BackgroundWakeUps, Queued, WakeUpQueue
 from tests.support.servers import RedisServer
+from tests.support.workers import wait_until
 
 
 @pytest.fixture
@@ -137,3 +138,36 @@ def test_what_rq_knows_of_the_queue_is_one_exchange(client: Redis) -> None:
 def test_nothing_is_known_of_a_queue_that_is_away(tmp_path: Path) -> None:
     with wake_up_queue.connect(f"unix://{tmp_path}/nobody.sock") as nobody:
         assert WakeUpQueue(nobody).queued() is None
+
+
+def test_in_the_background_every_notification_is_followed_by_one_to_the_workers(client: Redis) -> None:
+    wake_ups = BackgroundWakeUps(client)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: wake_ups.notify(), range(40))) == [True] * 40
+    wait_until(lambda: waiting(client) == 1, 10)
+    wake_ups.acknowledge()
+    wake_ups.notify()
+    wait_until(lambda: waiting(client) == 2, 10)
+
+
+def test_in_the_background_nobody_waits_for_redis_and_a_failure_ends_nothing(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        fails.set()
+        raise ValueError("nothing that Redis raises")
+
+    wake_ups, fails = BackgroundWakeUps(client), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(WakeUpQueue, "notify", fail)
+        assert wake_ups.notify()
+        assert fails.wait(10)
+    wake_ups.notify()
+    wait_until(lambda: waiting(client) == 1, 10)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = BackgroundWakeUps(wake_up_queue.connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
+        began = time.monotonic()
+        assert slow.notify()
+        assert slow.notify()
+        assert time.monotonic() - began < 0.5
