@@ -18,7 +18,18 @@ from typing import Final
 
 import click
 
-from bench import backlog, delivery_figures, growth, hostile_bodies, peers, postbacks, requests, slow_clients, starting
+from bench import (
+    backlog,
+    delivery_figures,
+    growth,
+    hostile_bodies,
+    peers,
+    postbacks,
+    requests,
+    slow_clients,
+    starting,
+    submissions,
+)
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
 Measure = Callable[[Extent], list[Figure]]
@@ -47,7 +58,8 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "deliveries": (
         _part(delivery_figures.beside_loops, delivery_figures.PROMISED_BESIDE_LOOPS, 90, 500),
         _part(delivery_figures.to_slow_and_tls, delivery_figures.PROMISED_TO_SLOW, 60, 600),
-        _part(delivery_figures.approvals, (), 60, 240),
+        _part(delivery_figures.approvals, delivery_figures.PROMISED_APPROVALS, 60, 240),
+        _part(submissions.measure, submissions.PROMISED, 60, 120),
     ),
     "peers": (_part(peers.measure, peers.PROMISED, 90, 600),),
     "requests": (_part(requests.measure, requests.PROMISED, 120, 900),),

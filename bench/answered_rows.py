@@ -26,10 +26,10 @@ LEFT: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
             ("audit_entries WHERE action = 'prepare' AND actor = 'scanner'", issues),
             _KEYS,
         )
-        for kind, issues in (("postback", 1), ("postback100", 100))
+        for kind, issues in (("postback", 1), ("postback_100", 100))
     },
     "target_create": (("targets", 1), ("audit_entries WHERE action = 'create_target'", 1), _KEYS),
-    "approve": (("exports WHERE status = 'approved'", 1), ("audit_entries WHERE action = 'approve'", 1), _KEYS),
+    "approval": (("exports WHERE status = 'approved'", 1), ("audit_entries WHERE action = 'approve'", 1), _KEYS),
     "upload": (
         ("evidence_captures", 1),
         ("handoffs", 1),

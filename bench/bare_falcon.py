@@ -47,7 +47,7 @@ class Postback:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         size = len(req.bounded_stream.read())
         resp.status = falcon.HTTP_202
-        resp.data = _ANSWERS["postback" if size < _ONE_ISSUE_BYTES else "postback100"]
+        resp.data = _ANSWERS["postback" if size < _ONE_ISSUE_BYTES else "postback_100"]
 
 
 app: "falcon.App[falcon.Request, falcon.Response]" = falcon.App()

@@ -72,9 +72,9 @@ class SeededDatabase:
             "status": status(self.export_id, bearer),
             "not_modified": not_modified(self.export_id, bearer, '"v2"'),
             "postback": postback(1),
-            "postback100": postback(100),
+            "postback_100": postback(100),
             "target_create": target_create(bearer),
-            "approve": approve(bearer, self.target_id),
+            "approval": approve(bearer, self.target_id),
             "upload": upload(self.platform_bearer, self.customer.project_id),
         }
 

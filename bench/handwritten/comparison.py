@@ -47,7 +47,7 @@ _TIMES_FROM: Final = 10**12
 
 def sent_once(kind: str, question: Question, number: int) -> bytes:
     """Return the bytes of a question of this kind with one number in it; no two questions may have the same number."""
-    numbers = Numbers(APPROVABLE, APPROVABLE_DIGITS) if kind == "approve" else Numbers("one-")
+    numbers = Numbers(APPROVABLE, APPROVABLE_DIGITS) if kind == "approval" else Numbers("one-")
     return question.sent.replace(NUMBER.encode(), f"{numbers.prefix}{number:0{numbers.digits}d}".encode())
 
 
