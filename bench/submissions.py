@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from bench.deliveries import wait_until, workers
+from bench.deliveries import PROCESSES, listening, wait_until, workers
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, tell
 from bench.load import CONNECTIONS, Numbers, load, tool_here
@@ -68,6 +68,7 @@ def _submitted(database: str, seconds: int) -> tuple[float, float]:
         env = service_environment(folder, REDIS_URL=redis.url, DATABASE_URL=seeded.url, PYTHONPATH=str(ROOT))
         served = stack.enter_context(serving("service.wsgi:app", env))
         stack.enter_context(workers(env))
+        wait_until(lambda: listening(redis.url) == PROCESSES, "the workers to listen")
         began_s = _cpu_s(there)
         numbers = Numbers(APPROVABLE, APPROVABLE_DIGITS, 1)
         loaded = load(tool_here(), served.port, question, seconds, CONNECTIONS, numbers)
