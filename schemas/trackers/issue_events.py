@@ -19,7 +19,7 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED
 from schemas.trackers.text import markdown
-from schemas.trackers.text.event_text import erased_title
+from schemas.trackers.text.outline import erased_title
 
 #: Comments of a page: so many of the longest fit into MAX_LIST_BYTES.
 COMMENTS_PER_PAGE: Final = 50

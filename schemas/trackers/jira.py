@@ -43,7 +43,7 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited
 from schemas.trackers.text import adf, titles, wiki
-from schemas.trackers.text.event_text import erased_title
+from schemas.trackers.text.outline import erased_title
 
 MAX_SUMMARY: Final = 255
 MAX_DESCRIPTION: Final = 32_767
@@ -242,9 +242,7 @@ def _fields(access: TrackerAccess, ticket: TrackerTicket) -> dict[str, Any]:
         "project": {"key": settings["project"]},
         "issuetype": {"name": _issue_type(settings)},
         "summary": titles.title_of(ticket, MAX_SUMMARY),
-        "description": (
-            wiki.body_of(ticket, MAX_DESCRIPTION) if is_data_center else adf.document_of(ticket, MAX_DESCRIPTION)
-        ),
+        "description": (wiki.body_of(ticket, MAX_DESCRIPTION) if is_data_center else adf.body_of(ticket, MAX_DESCRIPTION)),
         "labels": _labels(access, ticket),
     }
     priority = settings.get("priority_by_severity", {}).get(ticket.severity)

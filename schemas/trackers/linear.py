@@ -46,7 +46,7 @@ from schemas.trackers.failures import (
     reset_of,
 )
 from schemas.trackers.text import markdown, titles
-from schemas.trackers.text.event_text import erased_title
+from schemas.trackers.text.outline import erased_title
 
 MAX_TITLE: Final = 255
 MAX_DESCRIPTION: Final = 65_536

@@ -39,7 +39,7 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, REJECTED, failure_of
 from schemas.trackers.text import textile, titles
-from schemas.trackers.text.event_text import erased_title
+from schemas.trackers.text.outline import erased_title
 
 MAX_SUBJECT: Final = 255
 #: Redmine has no limit; this keeps an issue readable.

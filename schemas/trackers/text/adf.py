@@ -7,11 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text import event_text
 from schemas.trackers.text.neutral import length
-from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
+from schemas.trackers.text.outline import EVIDENCE, Flavor
 
 _Node: TypeAlias = dict[str, Any]
 
@@ -22,22 +19,14 @@ _STRONG: Final[_Node] = {"type": "strong"}
 _CODE: Final[_Node] = {"type": "code"}
 
 
-def document_of(ticket: TrackerTicket, max_chars: int) -> dict[str, Any]:
-    """Return the document; as JSON it has at most `max_chars` UTF-16 code units."""
-    return fitted(ticket, max_chars, _Document(), _document, _size)
+class _Document(Flavor[_Node, _Node]):
+    def write(self, blocks: Iterable[_Node]) -> _Node:
+        return {"type": "doc", "version": 1, "content": list(blocks)}
 
+    def size(self, text: _Node) -> int:
+        """Return the UTF-16 code units of the document as JSON."""
+        return length(json.dumps(text, ensure_ascii=False, separators=(",", ":")))
 
-def comment_of(event: TrackerEvent, max_chars: int) -> dict[str, Any]:
-    """Return the comment of an event; as JSON it has at most `max_chars` UTF-16 code units."""
-    return event_text.comment(event, max_chars, _Document(), _document, _size)
-
-
-def erased_of(event: TrackerEvent) -> dict[str, Any]:
-    """Return the text of an erased ticket."""
-    return _document(event_text.erased(event, _Document()))
-
-
-class _Document(Flavor[_Node]):
     def facts(self, severity: str, page: str) -> Iterator[_Node]:
         lines = [[_text("Severity: ", _STRONG), _text(severity)]]
         if page:
@@ -75,14 +64,6 @@ class _Document(Flavor[_Node]):
         return _paragraph([_text(text)])
 
 
-def _document(blocks: Iterable[_Node]) -> _Node:
-    return {"type": "doc", "version": 1, "content": list(blocks)}
-
-
-def _size(document: _Node) -> int:
-    return length(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
-
-
 def _text(text: str, *marks: _Node) -> _Node:
     return {"type": "text", "text": text, **({"marks": list(marks)} if marks else {})}
 
@@ -97,3 +78,8 @@ def _joined(groups: Iterable[list[_Node]], joint: _Node) -> list[_Node]:
     for group in groups:
         nodes += [joint, *group] if nodes else group
     return nodes
+
+
+body_of: Final = _Document().body_of
+comment_of: Final = _Document().comment_of
+erased_of: Final = _Document().erased_of

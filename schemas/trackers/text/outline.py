@@ -1,4 +1,4 @@
-"""What the text of a ticket consists of, in which order, and what is shortened where the tracker has a limit.
+"""What the text of a ticket and the comment of an event consist of, and what is shortened where the tracker has a limit.
 
 A flavor writes the parts in the syntax of its tracker. First the evidence is shortened, then the places, then the
 description; severity, page, link and marker are always whole, and the console has everything.
@@ -6,22 +6,35 @@ description; severity, page, link and marker are always whole, and the console h
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from schemas.base.ticket_event_types import TicketEventType
+from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
-from schemas.trackers.text.neutral import cut, encoded, harmless, one_line
+from schemas.trackers.text.neutral import cut, encoded, harmless, length, one_line
 
 #: Enough for the parts that are never shortened, the longest URL included.
 MIN_CHARS: Final = 10_000
 _MAX_PAGE: Final = 2048
+#: Of a comment.
+MAX_PLACES: Final = 50
+_MAX_LOCATION: Final = 500
 
-FOUND: Final = "What was found"
+_FOUND: Final = "What was found"
 EVIDENCE: Final = "Evidence"
 _SHORTENED: Final = "This text is shortened; RiskRelay has the whole ticket."
 #: The text of the link to the console.
-OPEN: Final = "Open this ticket in RiskRelay"
+_OPEN: Final = "Open this ticket in RiskRelay"
+_NEWS: Final = {
+    TicketEventType.FIXED: "This is fixed: the latest scans no longer found it.",
+    TicketEventType.REOPENED: "This is back: the latest scan found it again.",
+    TicketEventType.UPDATED: "The latest scan changed this ticket.",
+}
+_ERASED: Final = (
+    "The content of this ticket was erased on request. Earlier versions and comments may still have parts of it."
+)
 
 Block = TypeVar("Block")
 Text = TypeVar("Text")
@@ -48,18 +61,46 @@ class Outline:
     @property
     def more_places(self) -> str:
         """Return how many places are not listed; "" if all are."""
-        more = self.places_total - len(self.places)
-        return f"… and {more} more" if more > 0 else ""
+        return _more(self.places_total - len(self.places))
 
 
-class Flavor(ABC, Generic[Block]):
+class Flavor(ABC, Generic[Block, Text]):
     """The syntax of a tracker's text, which consists of blocks."""
 
-    def blocks(self, parts: Outline) -> Iterator[Block]:
-        """Yield every part of a text in its order."""
+    def body_of(self, ticket: TrackerTicket, max_chars: int) -> Text:
+        """Return the text of a ticket, of at most `max_chars` (at least MIN_CHARS) by `size`."""
+        outline = _outline(ticket, max_chars, self)
+        text = self.write(self._blocks(outline))
+        for shorten in (_with_evidence, _with_places, _with_description):
+            if self.size(text) <= max_chars:
+                break
+            # The largest part that fits is between these; a text becomes longer with each part.
+            fits, too_large = 0, max_chars
+            while too_large - fits > 1:
+                middle = (fits + too_large) // 2
+                is_fit = self.size(self.write(self._blocks(shorten(outline, middle)))) <= max_chars
+                fits, too_large = (middle, too_large) if is_fit else (fits, middle)
+            outline = shorten(outline, fits)
+            text = self.write(self._blocks(outline))
+        return text
+
+    def comment_of(self, event: TrackerEvent, max_chars: int) -> Text:
+        """Return the comment of an event, with as many places as fit into `max_chars` by `size`."""
+        places = event.places[:MAX_PLACES]
+        text = self.write(self._news(event, places))
+        while places and self.size(text) > max_chars:
+            places = places[:-1]
+            text = self.write(self._news(event, places))
+        return text
+
+    def erased_of(self, event: TrackerEvent) -> Text:
+        """Return the text of an erased ticket: the marker of its issue is kept."""
+        return self.write(map(self.line, (_ERASED, f"RiskRelay export {event.export_id}")))
+
+    def _blocks(self, parts: Outline) -> Iterator[Block]:
         yield from self.facts(parts.severity, parts.page)
         if parts.description:
-            yield self.heading(FOUND)
+            yield self.heading(_FOUND)
             yield from self.description(parts.description)
         if parts.places_total:
             yield self.heading(f"Places ({parts.places_total})")
@@ -69,8 +110,31 @@ class Flavor(ABC, Generic[Block]):
         if parts.is_shortened:
             yield self.line(_SHORTENED)
         if parts.console_url:
-            yield self.link(OPEN, parts.console_url)
+            yield self.link(_OPEN, parts.console_url)
         yield self.line(parts.marker)
+
+    def _news(self, event: TrackerEvent, places: Sequence[TrackerEventPlace]) -> Iterator[Block]:
+        yield self.line(_NEWS[event.type])
+        counts = _counts(event)
+        if counts:
+            yield self.line(counts)
+        found = "Found again:" if event.type is TicketEventType.REOPENED else "Added:"
+        for title, is_fixed, total in (("Fixed:", True, event.places_fixed), (found, False, event.places_added)):
+            listed = [_changed_place(each, self) for each in places if each.is_fixed is is_fixed]
+            if listed:
+                yield self.line(title)
+                yield self.places(listed, _more(total - len(listed)))
+        if event.console_url:
+            yield self.link(_OPEN, event.console_url)
+        yield self.line(f"RiskRelay event {event.event_id}")
+
+    @abstractmethod
+    def write(self, blocks: Iterable[Block]) -> Text:
+        """Return the text that consists of these blocks."""
+
+    @abstractmethod
+    def size(self, text: Text) -> int:
+        """Return how much of the tracker's limit a text takes."""
 
     def neutral(self, text: str) -> str:
         """Return strangers' text without effect in this syntax."""
@@ -109,28 +173,29 @@ class Flavor(ABC, Generic[Block]):
         """Return a line of ours."""
 
 
-def fitted(
-    ticket: TrackerTicket,
-    max_chars: int,
-    flavor: Flavor[Block],
-    write: Callable[[Iterable[Block]], Text],
-    size: Callable[[Text], int],
-) -> Text:
-    """Return what `write` makes of a ticket's blocks, of at most `max_chars` (at least MIN_CHARS) by `size`."""
-    outline = _outline(ticket, max_chars, flavor)
-    text = write(flavor.blocks(outline))
-    for shorten in (_with_evidence, _with_places, _with_description):
-        if size(text) <= max_chars:
-            break
-        # The largest part that fits is between these; a text becomes longer with each part.
-        fits, too_large = 0, max_chars
-        while too_large - fits > 1:
-            middle = (fits + too_large) // 2
-            is_fit = size(write(flavor.blocks(shorten(outline, middle)))) <= max_chars
-            fits, too_large = (middle, too_large) if is_fit else (fits, middle)
-        outline = shorten(outline, fits)
-        text = write(flavor.blocks(outline))
-    return text
+class TextFlavor(Flavor[str, str]):
+    """A flavor whose blocks are paragraphs of one text, limited in UTF-16 code units."""
+
+    def write(self, blocks: Iterable[str]) -> str:
+        """Join the blocks by empty lines."""
+        return "\n\n".join(blocks)
+
+    def size(self, text: str) -> int:
+        """Return the number of UTF-16 code units."""
+        return length(text)
+
+    def line(self, text: str) -> str:
+        """Return it."""
+        return text
+
+
+def erased_title(event: TrackerEvent) -> str:
+    """Return the title of an erased ticket."""
+    return f"Erased ticket {event.export_id}"
+
+
+def _more(count: int) -> str:
+    return f"… and {count} more" if count > 0 else ""
 
 
 def _with_evidence(outline: Outline, max_chars: int) -> Outline:
@@ -145,7 +210,7 @@ def _with_description(outline: Outline, max_chars: int) -> Outline:
     return replace(outline, description=cut(outline.description, max_chars), is_shortened=True)
 
 
-def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block]) -> Outline:
+def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block, Text]) -> Outline:
     evidence = json.dumps(ticket.evidence, ensure_ascii=False, indent=2) if ticket.evidence else ""
     # The facts in the description name the only place.
     listed = ticket.places if ticket.places_total > 1 else ()
@@ -163,5 +228,21 @@ def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block]) -> Ou
     )
 
 
-def _place(place: TrackerPlace, flavor: Flavor[Block]) -> tuple[str, ...]:
+def _place(place: TrackerPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
     return tuple(filter(None, (flavor.neutral_url(place.url), flavor.neutral(one_line(place.location)))))
+
+
+def _counts(event: TrackerEvent) -> str:
+    """Return `3 places added, 17 fixed, 25 still open.` without what is none; "" if all are."""
+    counted = ((event.places_added, "added"), (event.places_fixed, "fixed"), (event.places_open, "still open"))
+    (count, what), *others = [each for each in counted if each[0]] or [(0, "")]
+    if not count:
+        return ""
+    first = f"{count} {'place' if count == 1 else 'places'} {what}"
+    return f"{', '.join([first, *(f'{number} {state}' for number, state in others)])}."
+
+
+def _changed_place(place: TrackerEventPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
+    url = flavor.neutral_url(cut(place.url, _MAX_PAGE))
+    location = flavor.neutral(one_line(cut(place.location, _MAX_LOCATION)))
+    return tuple(filter(None, (url, location))) or ("unknown",)

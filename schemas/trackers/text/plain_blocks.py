@@ -3,31 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
-from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text import event_text
-from schemas.trackers.text.neutral import length
-from schemas.trackers.text.outline import EVIDENCE, Flavor, fitted
+from schemas.trackers.text.outline import EVIDENCE, TextFlavor
 
 
-class PlainBlocks(Flavor[str]):
+class PlainBlocks(TextFlavor):
     """A flavor whose text is `*strong*` in common with others."""
-
-    def body_of(self, ticket: TrackerTicket, max_chars: int) -> str:
-        """Return the text of at most `max_chars` by `size`."""
-        return fitted(ticket, max_chars, self, "\n\n".join, self.size)
-
-    def comment_of(self, event: TrackerEvent, max_chars: int) -> str:
-        """Return the comment of an event, of at most `max_chars` by `size`."""
-        return event_text.comment(event, max_chars, self, "\n\n".join, self.size)
-
-    def erased_of(self, event: TrackerEvent) -> str:
-        """Return the text of an erased ticket."""
-        return "\n\n".join(event_text.erased(event, self))
-
-    def size(self, text: str) -> int:
-        """Return how much of the tracker's limit a text takes: UTF-16 code units."""
-        return length(text)
 
     @abstractmethod
     def block(self, text: str) -> str:
@@ -52,7 +32,3 @@ class PlainBlocks(Flavor[str]):
         """Return a block under a heading: a fold has no plain text."""
         yield self.heading(EVIDENCE)
         yield self.block(text)
-
-    def line(self, text: str) -> str:
-        """Return it."""
-        return text

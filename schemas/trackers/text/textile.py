@@ -7,8 +7,6 @@ by its indent. Redmine finds mentions in code too, so what it reads as a mention
 from textwrap import indent
 from typing import Final
 
-from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.neutral import encoded, harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
 
@@ -31,21 +29,6 @@ _harmless: Final = harmless_by(*_TOKENS, _COLON)
 _harmless_url: Final = harmless_by(*_TOKENS)
 
 
-def body_of(ticket: TrackerTicket, max_chars: int) -> str:
-    """Return the text of at most `max_chars` bytes of UTF-8."""
-    return _Redmine().body_of(ticket, max_chars)
-
-
-def comment_of(event: TrackerEvent, max_chars: int) -> str:
-    """Return the comment of an event, of at most `max_chars` bytes of UTF-8."""
-    return _Redmine().comment_of(event, max_chars)
-
-
-def erased_of(event: TrackerEvent) -> str:
-    """Return the text of an erased ticket."""
-    return _Redmine().erased_of(event)
-
-
 class _Redmine(PlainBlocks):
     def size(self, text: str) -> int:
         # MySQL limits Redmine's column in bytes.
@@ -66,3 +49,8 @@ class _Redmine(PlainBlocks):
 
     def link(self, text: str, url: str) -> str:
         return f"{text}: {url}"
+
+
+body_of: Final = _Redmine().body_of
+comment_of: Final = _Redmine().comment_of
+erased_of: Final = _Redmine().erased_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from schemas.trackers.exchange import TrackerTicket
-from schemas.trackers.text.adf import document_of
+from schemas.trackers.text.adf import body_of
 from schemas.trackers.text.neutral import ZWSP
 from tests.support.tracker_texts import PLAIN, effects_in_text, everywhere, recorded_bodies, tickets
 
@@ -67,7 +67,7 @@ def kinds(document: dict[str, Any]) -> list[str]:
 
 
 def test_a_ticket_reads_well() -> None:
-    document = document_of(PLAIN, LIMIT)
+    document = body_of(PLAIN, LIMIT)
     assert VALIDATOR.is_valid(document)
     assert kinds(document) == [
         "paragraph",
@@ -88,7 +88,7 @@ def test_a_ticket_reads_well() -> None:
 
 
 def test_the_lines_of_a_description_are_paragraphs_with_breaks() -> None:
-    document = document_of(replace(PLAIN, description="\n\na\nb\n\n\n\n  c\n"), LIMIT)
+    document = body_of(replace(PLAIN, description="\n\na\nb\n\n\n\n  c\n"), LIMIT)
     plain, hard_break = {"type": "text", "text": "a"}, {"type": "hardBreak"}
     assert document["content"][2:4] == [
         {"type": "paragraph", "content": [plain, hard_break, {"type": "text", "text": "b"}]},
@@ -97,14 +97,14 @@ def test_the_lines_of_a_description_are_paragraphs_with_breaks() -> None:
 
 
 def test_a_description_of_many_lines_is_a_block_of_code() -> None:
-    document = document_of(replace(PLAIN, description="a\n\n" * 8000), LIMIT)
+    document = body_of(replace(PLAIN, description="a\n\n" * 8000), LIMIT)
     assert VALIDATOR.is_valid(document)
     assert kinds(document)[2] == "codeBlock"
 
 
 @given(tickets())
 def test_any_ticket_has_the_shape_and_no_effect(ticket: TrackerTicket) -> None:
-    document = document_of(ticket, LIMIT)
+    document = body_of(ticket, LIMIT)
     assert [error.message for error in VALIDATOR.iter_errors(document)] == []
     assert not effects_in_text("\n".join(texts(document))) - {"link"}
 
@@ -112,13 +112,13 @@ def test_any_ticket_has_the_shape_and_no_effect(ticket: TrackerTicket) -> None:
 @pytest.mark.parametrize("text", ["", " ", "\n", ZWSP, "\x00"])
 def test_a_ticket_that_shows_nothing_has_the_shape(text: str) -> None:
     empty = replace(everywhere(text), page_url=text, severity=text)
-    assert VALIDATOR.is_valid(document_of(empty, LIMIT))
-    assert VALIDATOR.is_valid(document_of(TrackerTicket("exp_01JD", text, text, text), LIMIT))
+    assert VALIDATOR.is_valid(body_of(empty, LIMIT))
+    assert VALIDATOR.is_valid(body_of(TrackerTicket("exp_01JD", text, text, text), LIMIT))
 
 
 def test_the_recorded_bodies_are_texts() -> None:
     for body in recorded_bodies():
-        document = document_of(everywhere(body["markdown"]), LIMIT)
+        document = body_of(everywhere(body["markdown"]), LIMIT)
         assert VALIDATOR.is_valid(document), body["name"]
         assert not effects_in_text("\n".join(texts(document))) - {"link"}, body["name"]
         assert json.loads(json.dumps(document)) == document

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.text import adf, markdown, textile, wiki
-from schemas.trackers.text.event_text import erased_title
 from schemas.trackers.text.neutral import ZWSP
+from schemas.trackers.text.outline import erased_title
 from tests.support.tracker_events import CONSOLE, EVENT_ID, EXPORT_ID, event
 from tests.support.tracker_texts import (
     HOSTILE,

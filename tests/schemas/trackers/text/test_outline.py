@@ -18,7 +18,7 @@ from tests.support.tracker_texts import HOSTILE, MARKER, PLAIN, tickets
 
 
 def document_text(ticket: TrackerTicket, max_chars: int) -> str:
-    return json.dumps(adf.document_of(ticket, max_chars), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(adf.body_of(ticket, max_chars), ensure_ascii=False, separators=(",", ":"))
 
 
 Flavor = Callable[[TrackerTicket, int], str]
