@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
@@ -12,11 +12,14 @@ from marshmallow import ValidationError, validates
 from schemas.base.fields import Form, Several, Text, WebUrl
 from schemas.base.timestamps import from_ms
 from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
     FailureKind,
+    Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
     TrackerRequest,
+    TrackerResponse,
     TrackerTicket,
 )
 from schemas.trackers.failures import UNAVAILABLE
@@ -36,6 +39,8 @@ _ULID_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ULID: Final = re.compile("[a-z]+_([0-7][0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
 #: The clocks of a tracker and ours differ by less.
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
+
+Value = TypeVar("Value")
 
 
 class TrackerSettingsForm(Form):
@@ -87,18 +92,39 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
     return str(settings.get("api_base") or usual).rstrip("/")
 
 
-def post_json(url: str, headers: Mapping[str, str], content: Any, *, creates: bool = False) -> TrackerRequest:
-    """Return a POST request with JSON."""
-    return json_request("POST", url, headers, content, creates=creates)
+class Api(NamedTuple):
+    """Where requests go, and the headers that all of them have, the authentication among them."""
+
+    url: str
+    headers: Mapping[str, str]
+
+    def get(self, path: str = "") -> TrackerRequest:
+        """Return a GET request, whose response may be a list of issues."""
+        return TrackerRequest("GET", self.url + path, self.headers, max_response_bytes=MAX_LIST_BYTES)
+
+    def post(self, path: str, content: Any, *, creates: bool = False) -> TrackerRequest:
+        """Return a POST request with JSON."""
+        return self.send("POST", path, content, creates=creates)
+
+    def send(self, method: str, path: str, content: Any, *, creates: bool = False) -> TrackerRequest:
+        """Return a request with JSON."""
+        headers = {**self.headers, "Content-Type": "application/json"}
+        return TrackerRequest(method, self.url + path, headers, json.dumps(content).encode(), creates)
 
 
-def json_request(
-    method: str, url: str, headers: Mapping[str, str], content: Any, *, creates: bool = False
-) -> TrackerRequest:
-    """Return a request with JSON."""
-    return TrackerRequest(
-        method, url, {**headers, "Content-Type": "application/json"}, json.dumps(content).encode(), creates
-    )
+def asked(
+    request: TrackerRequest,
+    refusal_of: Callable[[TrackerResponse], TrackerFailure | None],
+    kind: type[Value],
+    *path: str | int,
+) -> Steps[Value | TrackerFailure]:
+    """Send a request; returns the value of this kind at `path` of its response, or why there is none."""
+    response = yield request
+    failure = refusal_of(response)
+    if failure is not None:
+        return failure
+    found = value_at(response.json(), *path)
+    return found if isinstance(found, kind) else unreadable()
 
 
 def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:

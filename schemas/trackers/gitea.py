@@ -12,27 +12,24 @@ from urllib.parse import urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
 from schemas.trackers.common import (
+    Api,
     TrackerSettingsForm,
     api_base_of,
     earliest_creation,
     is_number,
-    json_request,
     labels_of,
     oldest_with_marker,
-    post_json,
     text_at,
     unreadable,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
-    MAX_LIST_BYTES,
     FailureKind,
     Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
@@ -113,7 +110,7 @@ class GiteaTracker(IssueEvents):
             wanted["assignees"] = access.settings["assignees"]
         if ids:
             wanted["labels"] = ids
-        response = yield _post(access, wanted, creates=True)
+        response = yield _api(access).post("/issues", wanted, creates=True)
         failure = yield from _explained(access, response)
         return failure or _issue(access, response.json())
 
@@ -122,7 +119,7 @@ class GiteaTracker(IssueEvents):
         query: dict[str, Any] = {"state": "all", "type": "issues", "limit": PAGE_ENTRIES}
         pages = [query | {"page": page} for page in range(1, MAX_PAGES + 1)]
         for asked in (*pages, query | {"q": ticket.export_id}):
-            response = yield _get(access, f"/issues?{urlencode(asked)}")
+            response = yield _api(access).get(f"/issues?{urlencode(asked)}")
             failure = failure_of(response)
             if failure is not None:
                 return failure
@@ -141,7 +138,7 @@ class GiteaTracker(IssueEvents):
         Gitea shows neither scopes nor rights to a token for issues alone. It refuses an issue without a title, after it has
         checked everything else.
         """
-        response = yield _post(access, {"title": ""})
+        response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
             failure = yield from _explained(access, response)
             return failure or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
@@ -156,18 +153,8 @@ class GiteaTracker(IssueEvents):
         since = earliest_creation(event.event_id)
         return [{} if since is None else {"since": since}]
 
-    def _request(
-        self,
-        access: TrackerAccess,
-        method: str,
-        path: str,
-        content: Mapping[str, Any] | None = None,
-        *,
-        creates: bool = False,
-    ) -> TrackerRequest:
-        if content is None:
-            return _get(access, path)
-        return json_request(method, _api(access) + path, _headers(access), content, creates=creates)
+    def _api(self, access: TrackerAccess) -> Api:
+        return _api(access)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         return failure_of(response)
@@ -177,7 +164,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
     """Return the ids of those labels that the repository has; Gitea compares names by case."""
     ids: dict[str, int] = {}
     for page in range(1, MAX_PAGES + 1):
-        response = yield _get(access, f"/labels?limit={PAGE_ENTRIES}&page={page}")
+        response = yield _api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}")
         failure = failure_of(response)
         if failure is not None:
             return failure
@@ -214,7 +201,7 @@ def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[Tracke
 
 def _repository_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     """Return why the repository takes no issues; None if it does, or if the token may not read it."""
-    response = yield _get(access, "")
+    response = yield _api(access).get()
     repository = response.json() if response.status == 200 else None
     if value_at(repository, "archived") is True:
         return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
@@ -228,7 +215,7 @@ def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     wanted = access.settings.get("assignees") or []
     if not wanted:
         return None
-    response = yield _get(access, "/assignees")
+    response = yield _api(access).get("/assignees")
     users = response.json() if response.status == 200 else None
     if not isinstance(users, list):
         return None
@@ -242,19 +229,9 @@ def _has_next(response: TrackerResponse) -> bool:
     return _NEXT.search(response.headers.get("link") or "") is not None
 
 
-def _get(access: TrackerAccess, path: str) -> TrackerRequest:
-    return TrackerRequest("GET", _api(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
-
-
-def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
-    return post_json(f"{_api(access)}/issues", _headers(access), issue, creates=creates)
-
-
-def _api(access: TrackerAccess) -> str:
-    """Return the repository's URL in the API."""
+def _api(access: TrackerAccess) -> Api:
+    """Return the API at the repository."""
     prefix, owner, repository = access.base_url.rsplit("/", 2)
-    return f"{api_base_of(access.settings, f'{prefix}/api/v1')}/repos/{owner}/{repository}"
-
-
-def _headers(access: TrackerAccess) -> dict[str, str]:
-    return {"Authorization": f"token {access.token}", "Accept": "application/json"}
+    base = api_base_of(access.settings, f"{prefix}/api/v1")
+    headers = {"Authorization": f"token {access.token}", "Accept": "application/json"}
+    return Api(f"{base}/repos/{owner}/{repository}", headers)

@@ -13,14 +13,13 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
 from schemas.trackers.common import (
+    Api,
     TrackerSettingsForm,
     api_base_of,
     earliest_creation,
     issue_of,
-    json_request,
     labels_of,
     oldest_with_marker,
-    post_json,
     text_at,
     tidy_labels,
     unreadable,
@@ -28,13 +27,11 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
-    MAX_LIST_BYTES,
     FailureKind,
     Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
@@ -133,10 +130,11 @@ class GitHubTracker(IssueEvents):
             "labels": tidy_labels(labels_of(access, ticket), MAX_GITHUB_LABEL),
             "assignees": list(access.settings.get("assignees", ())),
         }
-        response = yield _create(access, wanted | {name: value for name, value in options.items() if value})
+        given = {name: value for name, value in options.items() if value}
+        response = yield _repository(access).post("/issues", wanted | given, creates=True)
         failure = _failure_of(response)
         if failure is not None and failure.field in _OPTIONAL:
-            response = yield _create(access, wanted)
+            response = yield _repository(access).post("/issues", wanted, creates=True)
             failure = _failure_of(response)
         return failure or _issue(access, response.json())
 
@@ -152,7 +150,7 @@ class GitHubTracker(IssueEvents):
         if since is not None:
             query["since"] = since
         for page in range(1, MAX_PAGES + 1):
-            response = yield _get(access, f"{_repository(access)}/issues?{urlencode(query | {'page': page})}")
+            response = yield _repository(access).get(f"/issues?{urlencode(query | {'page': page})}")
             failure = _failure_of(response)
             if failure is not None:
                 return failure
@@ -173,15 +171,15 @@ class GitHubTracker(IssueEvents):
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
         may write issues; the check reads them.
         """
-        response = yield _get(access, _repository(access))
+        response = yield _repository(access).get()
         failure = _failure_of(response) or _repository_failure(access, response)
         if failure is not None:
             return failure
-        failure = _failure_of((yield _get(access, f"{_repository(access)}/issues?per_page=1")))
+        failure = _failure_of((yield _repository(access).get("/issues?per_page=1")))
         if failure is not None:
             return failure
         for login in access.settings.get("assignees", ()):
-            failure = _failure_of((yield _get(access, f"{_repository(access)}/assignees/{quote(login, safe='')}")))
+            failure = _failure_of((yield _repository(access).get(f"/assignees/{quote(login, safe='')}")))
             if failure is not None:
                 return replace(failure, field="assignees") if failure.code == NOT_FOUND else failure
         return None
@@ -195,19 +193,8 @@ class GitHubTracker(IssueEvents):
         query = {"per_page": COMMENTS_PER_PAGE} | ({} if since is None else {"since": since})
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
-    def _request(
-        self,
-        access: TrackerAccess,
-        method: str,
-        path: str,
-        content: Mapping[str, Any] | None = None,
-        *,
-        creates: bool = False,
-    ) -> TrackerRequest:
-        path = _repository(access) + path
-        if content is None:
-            return _get(access, path)
-        return json_request(method, _api_base(access) + path, _headers(access), content, creates=creates)
+    def _api(self, access: TrackerAccess) -> Api:
+        return _repository(access)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         return _failure_of(response)
@@ -215,7 +202,7 @@ class GitHubTracker(IssueEvents):
 
 def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
     """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
-    response = yield _get(access, "/user")
+    response = yield _api(access).get("/user")
     failure = _failure_of(response)
     if failure is not None:
         is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
@@ -286,19 +273,13 @@ def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> Tra
     return None
 
 
-def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
-    return post_json(f"{_api_base(access)}{_repository(access)}/issues", _headers(access), issue, creates=True)
+def _repository(access: TrackerAccess) -> Api:
+    """Return the API at the repository."""
+    url, headers = _api(access)
+    return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
 
 
-def _get(access: TrackerAccess, path: str) -> TrackerRequest:
-    return TrackerRequest("GET", _api_base(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
-
-
-def _repository(access: TrackerAccess) -> str:
-    return f"/repos/{urlsplit(access.base_url).path.strip('/')}"
-
-
-def _api_base(access: TrackerAccess) -> str:
+def _api(access: TrackerAccess) -> Api:
     url = urlsplit(access.base_url)
     if url.netloc.lower() in {"github.com", "www.github.com"}:
         usual = "https://api.github.com"
@@ -306,13 +287,10 @@ def _api_base(access: TrackerAccess) -> str:
         usual = f"https://api.{url.netloc}"
     else:
         usual = f"{url.scheme}://{url.netloc}/api/v3"
-    return api_base_of(access.settings, usual)
-
-
-def _headers(access: TrackerAccess) -> dict[str, str]:
-    return {
+    headers = {
         "Authorization": f"Bearer {access.token}",
         "Accept": "application/vnd.github+json",
         "X-GitHub-Api-Version": API_VERSION,
         "User-Agent": USER_AGENT,
     }
+    return Api(api_base_of(access.settings, usual), headers)

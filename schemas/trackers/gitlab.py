@@ -13,28 +13,25 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form, Several, Text
 from schemas.trackers.common import (
+    Api,
     TrackerSettingsForm,
     api_base_of,
+    asked,
     is_number,
     issue_of,
-    json_request,
     labels_of,
     oldest_with_marker,
-    post_json,
     text_at,
     tidy_labels,
-    unreadable,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
-    MAX_LIST_BYTES,
     FailureKind,
     Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
@@ -135,7 +132,7 @@ class GitLabTracker(IssueEvents):
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
-        response = yield _create(access, wanted)
+        response = yield _project_api(access).post("/issues", wanted, creates=True)
         return _failure_of(response) or _issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
@@ -144,13 +141,9 @@ class GitLabTracker(IssueEvents):
         newest = {"scope": "created_by_me", "sort": "desc"}
         for query in (searched, newest):
             query |= {"state": "all", "order_by": "created_at", "per_page": str(PAGE_ENTRIES)}
-            response = yield _get(access, f"{_path(access)}/issues?{urlencode(query)}")
-            failure = _failure_of(response)
-            if failure is not None:
-                return failure
-            issues = response.json()
-            if not isinstance(issues, list):
-                return unreadable()
+            issues = yield from asked(_project_api(access).get(f"/issues?{urlencode(query)}"), _failure_of, list)
+            if isinstance(issues, TrackerFailure):
+                return issues
             found = oldest_with_marker(issues, "description", ticket.export_id, lambda each: _issue(access, each))
             if found is not None:
                 return found
@@ -158,13 +151,13 @@ class GitLabTracker(IssueEvents):
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token's scope, the project, whether it has issues, the role in it, and the assignees."""
-        response = yield _get(access, "/personal_access_tokens/self")
+        response = yield _api(access).get("/personal_access_tokens/self")
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
             failure = _failure_of(response) or _scope_failure(response)
             if failure is not None:
                 return failure
-        response = yield _get(access, _path(access))
+        response = yield _project_api(access).get()
         failure = _failure_of(response) or _project_failure(response)
         if failure is not None:
             return failure
@@ -184,20 +177,8 @@ class GitLabTracker(IssueEvents):
         query = {"order_by": "created_at", "sort": "desc", "per_page": COMMENTS_PER_PAGE}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
-    def _request(
-        self,
-        access: TrackerAccess,
-        method: str,
-        path: str,
-        content: Mapping[str, Any] | None = None,
-        *,
-        creates: bool = False,
-    ) -> TrackerRequest:
-        path = _path(access) + path
-        if content is None:
-            return _get(access, path)
-        url = _api_base(access.base_url, access.settings) + path
-        return json_request(method, url, _headers(access), content, creates=creates)
+    def _api(self, access: TrackerAccess) -> Api:
+        return _project_api(access)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         return _failure_of(response)
@@ -205,7 +186,7 @@ class GitLabTracker(IssueEvents):
 
 def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:
     """Return the id of a user; None if the token finds no user of this name."""
-    response = yield _get(access, f"/users?{urlencode({'username': name})}")
+    response = yield _api(access).get(f"/users?{urlencode({'username': name})}")
     failure = _failure_of(response)
     if failure is not None:
         is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
@@ -267,18 +248,14 @@ def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
     return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN) if known and max(known) < PLANNER else None
 
 
-def _create(access: TrackerAccess, issue: Mapping[str, Any]) -> TrackerRequest:
-    url = f"{_api_base(access.base_url, access.settings)}{_path(access)}/issues"
-    return post_json(url, _headers(access), issue, creates=True)
+def _project_api(access: TrackerAccess) -> Api:
+    url, headers = _api(access)
+    return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
 
 
-def _get(access: TrackerAccess, path: str) -> TrackerRequest:
-    url = _api_base(access.base_url, access.settings) + path
-    return TrackerRequest("GET", url, _headers(access), max_response_bytes=MAX_LIST_BYTES)
-
-
-def _path(access: TrackerAccess) -> str:
-    return f"/projects/{quote(_project(access.base_url, access.settings), safe='')}"
+def _api(access: TrackerAccess) -> Api:
+    headers = {"PRIVATE-TOKEN": access.token, "Accept": "application/json", "User-Agent": USER_AGENT}
+    return Api(_api_base(access.base_url, access.settings), headers)
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
@@ -291,7 +268,3 @@ def _project(base_url: str, settings: Mapping[str, Any]) -> str:
 def _api_base(base_url: str, settings: Mapping[str, Any]) -> str:
     url = urlsplit(base_url)
     return api_base_of(settings, f"{url.scheme}://{url.netloc}{_API}")
-
-
-def _headers(access: TrackerAccess) -> dict[str, str]:
-    return {"PRIVATE-TOKEN": access.token, "Accept": "application/json", "User-Agent": USER_AGENT}

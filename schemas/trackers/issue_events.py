@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from schemas.trackers.common import is_number, text_at, unreadable, value_at
+from schemas.trackers.common import Api, asked, is_number, text_at, unreadable, value_at
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
@@ -44,7 +44,7 @@ class IssueEvents(ABC):
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Comment an event; a locked issue is a failure of its own."""
         text = {"body": markdown.comment_of(event, self._max_comment)}
-        response = yield self._request(access, "POST", f"/issues/{event.issue_id}/{self._comments}", text, creates=True)
+        response = yield self._api(access).post(f"/issues/{event.issue_id}/{self._comments}", text, creates=True)
         failure = self._refusal_of(response)
         if failure is not None:
             is_locked = failure.code == FORBIDDEN and _LOCKED.search(text_at(response.json(), "message") or "")
@@ -55,13 +55,9 @@ class IssueEvents(ABC):
         """Look for the event's id in the comments that may be its own."""
         for query in self._comment_queries(event):
             path = f"/issues/{event.issue_id}/{self._comments}?{urlencode(query)}".rstrip("?")
-            response = yield self._request(access, "GET", path)
-            failure = self._refusal_of(response)
-            if failure is not None:
-                return failure
-            comments = response.json()
-            if not isinstance(comments, list):
-                return unreadable()
+            comments = yield from asked(self._api(access).get(path), self._refusal_of, list)
+            if isinstance(comments, TrackerFailure):
+                return comments
             if any(event.event_id in (text_at(each, "body") or "") for each in comments):
                 return True
             if len(comments) < COMMENTS_PER_PAGE:
@@ -70,7 +66,7 @@ class IssueEvents(ABC):
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the issue's state."""
-        response = yield self._request(access, "GET", f"/issues/{event.issue_id}")
+        response = yield self._api(access).get(f"/issues/{event.issue_id}")
         return self._refusal_of(response) or _is_open(response)
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
@@ -82,33 +78,22 @@ class IssueEvents(ABC):
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Overwrite the issue; the response shows the title that it has now."""
         title = erased_title(event)
-        response = yield self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
-        failure = self._refusal_of(response)
-        if failure is not None:
-            return failure
-        shown = text_at(response.json(), "title")
-        if shown is None:
-            return unreadable()
+        update = self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
+        shown = yield from asked(update, self._refusal_of, str, "title")
+        if isinstance(shown, TrackerFailure):
+            return shown
         return None if shown == title else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
 
     def _update(self, access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, str]) -> TrackerRequest:
-        return self._request(access, self._update_method, f"/issues/{event.issue_id}", changes)
+        return self._api(access).send(self._update_method, f"/issues/{event.issue_id}", changes)
 
     @abstractmethod
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         """Return the queries of the pages of comments that may have an event's, in the order in which to read them."""
 
     @abstractmethod
-    def _request(
-        self,
-        access: TrackerAccess,
-        method: str,
-        path: str,
-        content: Mapping[str, Any] | None = None,
-        *,
-        creates: bool = False,
-    ) -> TrackerRequest:
-        """Return a request to a path below the repository's or project's."""
+    def _api(self, access: TrackerAccess) -> Api:
+        """Return the API at the repository or project."""
 
     @abstractmethod
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:

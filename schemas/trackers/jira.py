@@ -18,12 +18,12 @@ from marshmallow import fields, validates
 from schemas.base.fields import Form, Text, WholeNumber, required
 from schemas.trackers.common import (
     MAX_KEY,
+    Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
     api_base_of,
-    json_request,
+    asked,
     labels_of,
-    post_json,
     require_key,
     text_at,
     unreadable,
@@ -31,13 +31,11 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
-    MAX_LIST_BYTES,
     FailureKind,
     Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
@@ -138,7 +136,7 @@ class JiraTracker:
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Create an issue; returns None where a success names no issue."""
-        response = yield _post(access, "/issue", {"fields": _fields(access, ticket)}, creates=True)
+        response = yield _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
         return _refusal_of(response) or _issue(access, text_at(response.json(), "key"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
@@ -146,8 +144,8 @@ class JiraTracker:
         label = marker_label(ticket.export_id)
         search = "/search" if _is_data_center(access.settings) else "/search/jql"
         jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
-        response = yield _post(access, search, {"jql": jql, "fields": ["labels"], "maxResults": _MOST_FOUND})
-        refusal = _login_failure(response) or _refusal_of(response)
+        response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MOST_FOUND})
+        refusal = _read_refusal_of(response)
         if refusal is not None:
             # The query is ours but for the project: it does not exist, or the token cannot see it.
             return _not_found("project") if refusal.kind is FailureKind.PAYLOAD else refusal
@@ -159,8 +157,8 @@ class JiraTracker:
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token, the project, the permissions in it, its issue type and the fields of that."""
-        response = yield _get(access, "/myself")
-        refusal = _login_failure(response) or _refusal_of(response)
+        response = yield _api(access).get("/myself")
+        refusal = _read_refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
             # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
             return _not_found("base_url")
@@ -177,44 +175,34 @@ class JiraTracker:
         """Comment an event."""
         text = wiki if _is_data_center(access.settings) else adf
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
-        response = yield _post(access, f"/issue/{event.issue_id}/comment", body, creates=True)
+        response = yield _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
         return _refusal_of(response) or (None if text_at(response.json(), "id") else unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Look for the event's id in the newest comments."""
         query = f"orderBy=-created&maxResults={_MOST_COMMENTS}"
-        response = yield _get(access, f"/issue/{event.issue_id}/comment?{query}")
-        failure = _login_failure(response) or _refusal_of(response)
-        if failure is not None:
-            return failure
-        comments = value_at(response.json(), "comments")
-        if not isinstance(comments, list):
-            return unreadable()
+        request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
+        comments = yield from asked(request, _read_refusal_of, list, "comments")
+        if isinstance(comments, TrackerFailure):
+            return comments
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the category of the issue's status."""
-        response = yield _get(access, f"/issue/{event.issue_id}?fields=status")
-        failure = _login_failure(response) or _refusal_of(response)
-        if failure is not None:
-            return failure
-        category = text_at(response.json(), "fields", "status", "statusCategory", "key")
-        return unreadable() if category is None else category != _DONE
+        request = _api(access).get(f"/issue/{event.issue_id}?fields=status")
+        category = yield from asked(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")
+        return category if isinstance(category, TrackerFailure) else category != _DONE
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
         """Make the first transition of the workflow that leads to a status which is done, or is not; False without one."""
         path = f"/issue/{event.issue_id}/transitions"
-        response = yield _get(access, path)
-        failure = _login_failure(response) or _refusal_of(response)
-        if failure is not None:
-            return failure
-        transitions = value_at(response.json(), "transitions")
-        if not isinstance(transitions, list):
-            return unreadable()
+        transitions = yield from asked(_api(access).get(path), _read_refusal_of, list, "transitions")
+        if isinstance(transitions, TrackerFailure):
+            return transitions
         for each in transitions:
             transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
             if transition_id and category is not None and (category != _DONE) is is_open:
-                response = yield _post(access, path, {"transition": {"id": transition_id}})
+                response = yield _api(access).post(path, {"transition": {"id": transition_id}})
                 return _changed(response) or True
         return False
 
@@ -222,7 +210,7 @@ class JiraTracker:
         """Overwrite summary and description."""
         text = wiki if _is_data_center(access.settings) else adf
         made = {"fields": {"summary": erased_title(event), "description": text.erased_of(event)}}
-        response = yield json_request("PUT", f"{_api(access)}/issue/{event.issue_id}", _headers(access), made)
+        response = yield _api(access).send("PUT", f"/issue/{event.issue_id}", made)
         return _changed(response)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
@@ -275,7 +263,7 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     wanted = {"projectKey": access.settings["project"]}
     if not _is_data_center(access.settings):  # Data Center always answers with every permission
         wanted["permissions"] = ",".join(_PERMISSIONS)
-    response = yield _get(access, f"/mypermissions?{urlencode(wanted)}")
+    response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
         return _not_found("project")
     refusal = _refusal_of(response)
@@ -332,7 +320,7 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailur
     """Return all entries of a list that Jira gives in pages; Cloud and Data Center name it differently."""
     entries: list[Any] = []
     for _ in range(_MOST_PAGES):
-        response = yield _get(access, f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
+        response = yield _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
         refusal = _refusal_of(response)
         if refusal is not None:
             return refusal
@@ -361,7 +349,12 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
 
 def _changed(response: TrackerResponse) -> TrackerFailure | None:
     """Return why an issue was not changed; Jira answers a change with 204, and a page to sign in has another status."""
-    return _login_failure(response) or _refusal_of(response) or (None if response.status == 204 else unreadable())
+    return _read_refusal_of(response) or (None if response.status == 204 else unreadable())
+
+
+def _read_refusal_of(response: TrackerResponse) -> TrackerFailure | None:
+    """Return what a response refuses, also one that shows a stranger's view with 200."""
+    return _login_failure(response) or _refusal_of(response)
 
 
 def _login_failure(response: TrackerResponse) -> TrackerFailure | None:
@@ -408,21 +401,10 @@ def _issue_type(settings: Mapping[str, Any]) -> str:
     return str(settings.get("issue_type") or DEFAULT_ISSUE_TYPE)
 
 
-def _get(access: TrackerAccess, path: str) -> TrackerRequest:
-    return TrackerRequest("GET", _api(access) + path, _headers(access), max_response_bytes=MAX_LIST_BYTES)
-
-
-def _post(access: TrackerAccess, path: str, body: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
-    return post_json(_api(access) + path, _headers(access), body, creates=creates)
-
-
-def _api(access: TrackerAccess) -> str:
+def _api(access: TrackerAccess) -> Api:
+    """Return the API; the token `name:secret` is Basic, anything else a personal access token."""
     version = 2 if _is_data_center(access.settings) else 3
-    return api_base_of(access.settings, f"{access.base_url}/rest/api/{version}")
-
-
-def _headers(access: TrackerAccess) -> dict[str, str]:
-    """Return the headers of every request: `name:secret` is Basic, anything else a personal access token."""
     token = access.token
     scheme = f"Basic {b64encode(token.encode()).decode()}" if ":" in token else f"Bearer {token}"
-    return {"Authorization": scheme, "Accept": "application/json"}
+    headers = {"Authorization": scheme, "Accept": "application/json"}
+    return Api(api_base_of(access.settings, f"{access.base_url}/rest/api/{version}"), headers)

@@ -15,11 +15,12 @@ from marshmallow import validates
 from schemas.base.fields import Form, Text, required
 from schemas.trackers.common import (
     MAX_KEY,
+    Api,
     TrackerSettingsForm,
     api_base_of,
+    asked,
     issue_url,
     labels_of,
-    post_json,
     require_key,
     text_at,
     unreadable,
@@ -179,13 +180,9 @@ class LinearTracker:
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue by the id that we gave it."""
         wanted = own_id(ticket.export_id)
-        response = yield _request(access, _FIND, {"id": wanted})
-        failure = _refusal_of(response)
-        if failure is not None:
-            return failure
-        nodes = value_at(response.json(), "data", "issues", "nodes")
-        if not isinstance(nodes, list):
-            return unreadable()
+        nodes = yield from asked(_request(access, _FIND, {"id": wanted}), _refusal_of, list, "data", "issues", "nodes")
+        if isinstance(nodes, TrackerFailure):
+            return nodes
         return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
@@ -231,13 +228,10 @@ class LinearTracker:
         if isinstance(issue, TrackerFailure):
             return issue
         wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
-        response = yield _request(access, _STATES, wanted)
-        failure = _refusal_of(response)
-        if failure is not None:
-            return failure
-        nodes = value_at(response.json(), "data", "workflowStates", "nodes")
-        if not isinstance(nodes, list):
-            return unreadable()
+        request = _request(access, _STATES, wanted)
+        nodes = yield from asked(request, _refusal_of, list, "data", "workflowStates", "nodes")
+        if isinstance(nodes, TrackerFailure):
+            return nodes
         states = [each for each in nodes if text_at(each, "id") is not None]
         if not states:
             return False
@@ -273,13 +267,10 @@ def own_id(our_id: str) -> str:
 def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any] | TrackerFailure]:
     """Return what events need of their issue; a deleted one is not found."""
     wanted = own_id(event.export_id)
-    response = yield _request(access, _ISSUE, {"id": wanted, "comments": _MOST_COMMENTS})
-    failure = _refusal_of(response)
-    if failure is not None:
-        return failure
-    nodes = value_at(response.json(), "data", "issues", "nodes")
-    if not isinstance(nodes, list):
-        return unreadable()
+    request = _request(access, _ISSUE, {"id": wanted, "comments": _MOST_COMMENTS})
+    nodes = yield from asked(request, _refusal_of, list, "data", "issues", "nodes")
+    if isinstance(nodes, TrackerFailure):
+        return nodes
     found = next((each for each in nodes if text_at(each, "id") == wanted), None)
     return found or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND)
 
@@ -288,9 +279,8 @@ def _updated(
     access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]
 ) -> Steps[dict[str, Any] | TrackerFailure]:
     """Change the issue of an event; returns what it is now."""
-    response = yield _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
-    issue = value_at(response.json(), "data", "issueUpdate", "issue")
-    return _refusal_of(response) or (issue if isinstance(issue, dict) else unreadable())
+    request = _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
+    return (yield from asked(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
 
 
 def _is_open(issue: Any) -> bool | TrackerFailure:
@@ -357,4 +347,5 @@ def _request(access: TrackerAccess, query: str, variables: Mapping[str, Any], cr
     """Return a request with the API key, which has no scheme before it."""
     usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{access.base_url}/graphql"
     headers = {"Authorization": access.token, "Accept": "application/json"}
-    return post_json(api_base_of(access.settings, usual), headers, {"query": query, "variables": variables}, creates=creates)
+    api = Api(api_base_of(access.settings, usual), headers)
+    return api.post("", {"query": query, "variables": variables}, creates=creates)

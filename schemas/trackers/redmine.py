@@ -14,26 +14,24 @@ from marshmallow import fields
 
 from schemas.base.fields import Form, Text
 from schemas.trackers.common import (
+    Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
     api_base_of,
+    asked,
     is_number,
-    json_request,
     oldest_with_marker,
-    post_json,
     text_at,
     unreadable,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
-    MAX_LIST_BYTES,
     FailureKind,
     Steps,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
@@ -105,7 +103,8 @@ class RedmineTracker:
         if isinstance(ids, TrackerFailure):
             return ids
         subject, description = titles.title_of(ticket, MAX_SUBJECT), textile.body_of(ticket, MAX_DESCRIPTION)
-        response = yield _post(access, {**ids, "subject": subject, "description": description}, creates=True)
+        made = {"issue": {**ids, "subject": subject, "description": description}}
+        response = yield _api(access).post("/issues.json", made, creates=True)
         failure = failure_of(response)
         if failure is not None and failure.kind is FailureKind.PAYLOAD:
             return (yield from _project_failure(access)) or failure
@@ -121,13 +120,9 @@ class RedmineTracker:
             "sort": "id:desc",
             "limit": MAX_FOUND,
         }
-        response = yield _get(access, f"/issues.json?{urlencode(query)}")
-        failure = failure_of(response)
-        if failure is not None:
-            return failure
-        issues = value_at(response.json(), "issues")
-        if not isinstance(issues, list):
-            return unreadable()
+        issues = yield from asked(_api(access).get(f"/issues.json?{urlencode(query)}"), failure_of, list, "issues")
+        if isinstance(issues, TrackerFailure):
+            return issues
         return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
@@ -141,7 +136,7 @@ class RedmineTracker:
         ids = yield from _ids(access, tuple(_priorities(access).values()))
         if isinstance(ids, TrackerFailure):
             return ids
-        response = yield _post(access, {**ids, "subject": ""})
+        response = yield _api(access).post("/issues.json", {"issue": {**ids, "subject": ""}})
         errors = value_at(response.json(), "errors")
         if response.status != 422 or not isinstance(errors, list):
             return failure_of(response) or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
@@ -209,20 +204,15 @@ class RedmineTracker:
 
 def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any] | TrackerFailure]:
     """Return the issue of an event."""
-    response = yield _get(access, f"/issues/{event.issue_id}.json{query}")
-    failure = failure_of(response)
-    if failure is not None:
-        return failure
-    issue = value_at(response.json(), "issue")
-    return issue if isinstance(issue, dict) else unreadable()
+    request = _api(access).get(f"/issues/{event.issue_id}.json{query}")
+    return (yield from asked(request, failure_of, dict, "issue"))
 
 
 def _change(
     access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False
 ) -> Steps[TrackerFailure | None]:
-    url = f"{api_base_of(access.settings, _redmine(access))}/issues/{event.issue_id}.json"
-    response = yield json_request("PUT", url, _headers(access), {"issue": changes}, creates=creates)
-    return failure_of(response)
+    path = f"/issues/{event.issue_id}.json"
+    return failure_of((yield _api(access).send("PUT", path, {"issue": changes}, creates=creates)))
 
 
 def _is_open(access: TrackerAccess, issue: Mapping[str, Any]) -> Steps[bool | TrackerFailure]:
@@ -238,9 +228,7 @@ def _is_open(access: TrackerAccess, issue: Mapping[str, Any]) -> Steps[bool | Tr
 
 
 def _statuses(access: TrackerAccess) -> Steps[list[Any] | TrackerFailure]:
-    response = yield _get(access, "/issue_statuses.json")
-    statuses = value_at(response.json(), "issue_statuses")
-    return failure_of(response) or (statuses if isinstance(statuses, list) else unreadable())
+    return (yield from asked(_api(access).get("/issue_statuses.json"), failure_of, list, "issue_statuses"))
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any] | TrackerFailure]:
@@ -276,7 +264,7 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     ids: dict[str, int] = {}
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
-        response = yield _get(access, f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
+        response = yield _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
         failure = failure_of(response)
         if failure is not None:
             return failure
@@ -309,7 +297,7 @@ def _priorities(access: TrackerAccess) -> Mapping[str, str]:
 
 def _project_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     """Return why the project takes no issues; None if it does, as far as it shows."""
-    response = yield _get(access, f"/projects/{_project(access)}.json?include=enabled_modules")
+    response = yield _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
     failure = failure_of(response)
     if failure is not None:
         return failure
@@ -336,15 +324,6 @@ def _redmine(access: TrackerAccess) -> str:
     return access.base_url.rsplit("/", 2)[0]
 
 
-def _get(access: TrackerAccess, path: str) -> TrackerRequest:
-    url = api_base_of(access.settings, _redmine(access)) + path
-    return TrackerRequest("GET", url, _headers(access), max_response_bytes=MAX_LIST_BYTES)
-
-
-def _post(access: TrackerAccess, issue: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
-    url = f"{api_base_of(access.settings, _redmine(access))}/issues.json"
-    return post_json(url, _headers(access), {"issue": issue}, creates=creates)
-
-
-def _headers(access: TrackerAccess) -> dict[str, str]:
-    return {"X-Redmine-API-Key": access.token, "Accept": "application/json"}
+def _api(access: TrackerAccess) -> Api:
+    headers = {"X-Redmine-API-Key": access.token, "Accept": "application/json"}
+    return Api(api_base_of(access.settings, _redmine(access)), headers)
