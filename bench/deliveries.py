@@ -22,7 +22,7 @@ from redis import Redis
 
 from bench.process_cost import cpu_s, resident_mb
 from bench.receiver_process import ROOT, BenchReceiver, child, pipe, rate
-from bin.commands.work import WORK_ALONE
+from bin.commands.installation.work import WORK_ALONE
 from bin.processes import child_process
 from runtime.clock import utc_now
 from schemas.exports.record import Approval

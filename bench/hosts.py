@@ -36,7 +36,7 @@ from bench.deliveries import (
 from bench.durable_postgres import DurablePostgres
 from bench.process_cost import cpu_s
 from bench.receiver_process import LOOPBACK, BenchReceiver, rate, receiver
-from bin.commands.work import WORK_ALONE
+from bin.commands.installation.work import WORK_ALONE
 from storage.db.engine import execute, rows, transaction
 from tests.journeys.hosts_in_namespaces import HERE, SUBNET, Namespace, Network
 from tests.support.factories import make_customer, make_target

@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.process_cost import cpu_s
 from bench.receiver_process import ROOT
-from bin.commands.serve import GUNICORN
+from bin.commands.installation.serve import GUNICORN
 from bin.processes import child_process
 from tests.support.servers import free_port
 

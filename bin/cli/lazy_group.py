@@ -11,10 +11,20 @@ from bin.command_table import Summary
 #: The module of commands against a remote installation. Imported by its name: it is above this one, and other commands are
 #: quick without it.
 REMOTE: Final = "bin.remote.dispatch"
+#: Where commands are that have no module of their name in `bin.commands`: in one of a noun, or in a package.
+_MODULES: Final = {
+    **dict.fromkeys(("account", "user", "grant"), "accounts"),
+    **dict.fromkeys(("project", "scan-run", "report"), "projects"),
+    **dict.fromkeys(("token", "session"), "tokens"),
+    **{name: f"exports.{name}" for name in ("export", "rule", "receipt")},
+    **{name: f"installation.{name}" for name in ("init", "doctor", "migrate", "run", "serve", "work", "sweep")},
+    **{name: f"upkeep.{name}" for name in ("backup", "restore", "prune", "rotate-keys")},
+    **{name: f"tools.{name}" for name in ("listen", "trigger", "import-scan", "demo", "completion")},
+}
 
 
 class LazyGroup(click.Group):
-    """Lists `table`; the command NAME is imported from `bin.commands.NAME`, or from the module of the group `within`."""
+    """Lists `table`; the commands of a group are imported from the module of the group, whose names are `within`."""
 
     def __init__(
         self,
@@ -63,8 +73,8 @@ class LazyGroup(click.Group):
 
 def load(path: tuple[str, ...]) -> click.Command:
     """Import and return the command at `path`, such as `("secret", "set", "target")`."""
-    module = path[0].replace("-", "_")
-    command: click.Command = getattr(importlib.import_module(f"bin.commands.{module}"), module)
+    module = importlib.import_module(f"bin.commands.{_MODULES.get(path[0], path[0])}".replace("-", "_"))
+    command: click.Command = getattr(module, path[0].replace("-", "_"))
     for name in path[1:]:
         command = cast(click.Group, command).commands[name]
     return command

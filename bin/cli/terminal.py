@@ -1,7 +1,8 @@
-"""Terminal helpers: secret input and color."""
+"""Terminal helpers: secret input, progress and color."""
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -17,3 +18,8 @@ def secret_line() -> bytes:
 def may_colour() -> bool | None:
     """Return False if NO_COLOR is set, else None: click then decides by the terminal."""
     return False if os.environ.get("NO_COLOR") else None
+
+
+def progress_bar(length: int, label: str) -> Any:
+    """Return a progress bar on standard error, which only a terminal shows."""
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=not sys.stderr.isatty())

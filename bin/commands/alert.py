@@ -22,9 +22,7 @@ _COLUMNS: Final = ("id", "state", "alert", "first_at", "last_at", "count", "ackn
 _MAX_RECOVERED: Final = 100
 
 
-@click.group()
-def alert() -> None:
-    """Test the channels of alerts, and list alerts."""
+alert: Final = click.Group("alert")
 
 
 @alert.command(

@@ -61,9 +61,7 @@ def _moment(_context: click.Context, _option: click.Parameter, text: str | None)
     return moment
 
 
-@click.group()
-def audit() -> None:
-    """List, export and verify the audit log, which is a hash chain."""
+audit: Final = click.Group("audit")
 
 
 @audit.command(

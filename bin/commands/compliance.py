@@ -4,7 +4,6 @@
 its lease expires within seconds and the next run continues.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import LIMIT
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.compliance.requests import compliance_record
@@ -30,9 +30,7 @@ COLUMNS: Final = ("id", "topic", "shop_domain", "status", "result", "due_at", "o
 MOST_RECIPIENTS: Final = 1_000
 
 
-@click.group()
-def compliance() -> None:
-    """Process compliance requests: data requests, customer erasures and shop erasures."""
+compliance: Final = click.Group("compliance")
 
 
 @compliance.command(
@@ -130,7 +128,7 @@ def export(file: Path | None) -> None:
 
 def _carry_out(task: ComplianceTask, limit: int) -> None:
     """Process up to `limit` requests; a terminal shows a progress bar."""
-    with click.progressbar(length=limit, label="Requests", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+    with progress_bar(limit, "Requests") as bar:
         for _ in range(limit):
             if not task.run_once():
                 break

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
+from typing import Final
 
 import click
 
@@ -26,18 +27,14 @@ from storage.secrets.integrations import SOURCES, Integration, SecretState, Shar
 from storage.secrets.vault import Vault
 from storage.targets import certificates, targets, webhook_secrets
 
-
-@click.group()
-def secret() -> None:
-    """Set secrets from standard input and list their fingerprints."""
+secret: Final = click.Group("secret")
 
 
-@secret.group("set")
-def set_secret() -> None:
-    """Set a secret from one line on standard input; the old one stops working at once."""
+_set: Final = click.Group("set")
+secret.add_command(_set)
 
 
-@set_secret.command(
+@_set.command(
     epilog='Examples: printf %s "$SECRET" | riskrelay secret set target tgt_…; '
     'printf %s "Bearer $TOKEN" | riskrelay secret set target tgt_… --header Authorization\n\n'
     "Exit codes: 0 set, 1 refused, 2 wrong usage."
@@ -119,7 +116,7 @@ def _integration_command(integration: Integration) -> None:
 
     summary = summary_of("secret", "set", integration.value)
 
-    @set_secret.command(integration.value, help=summary, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
+    @_set.command(integration.value, help=summary, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
     @json_option
     def set_integration(as_json: bool) -> None:
         with opened() as settings:

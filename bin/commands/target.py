@@ -49,9 +49,7 @@ def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
     )
 
 
-@click.group()
-def target() -> None:
-    """Manage targets, the webhooks and trackers that tickets are delivered to."""
+target: Final = click.Group("target")
 
 
 @target.command("list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 2 wrong settings.")

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.lazy_group import load
-from bin.commands.import_scan import checked_url
+from bin.commands.tools.import_scan import checked_url
 from bin.remote.client import ApiClient
 from bin.remote.credentials import token_for
 from bin.remote.twins import Twin

@@ -12,7 +12,7 @@ from bin.cli.installation import Refused
 from bin.cli.output import echo
 from bin.cli.records import print_record, print_records
 from bin.cli.request_bodies import parse_strictly, read_limited
-from bin.commands.export import (
+from bin.commands.exports.export import (
     ATTEMPT_COLUMNS,
     RECOVERY_COLUMNS,
     SHOWN,
@@ -24,9 +24,9 @@ from bin.commands.export import (
     require_one,
     require_ticket,
 )
-from bin.commands.export_bulk import COLUMNS, confirm, decides_on_many, filters_of, require_few
-from bin.commands.export_bulk import require_one as require_one_of_bulk
-from bin.commands.export_decisions import snoozed_until, text_of
+from bin.commands.exports.export_bulk import COLUMNS, confirm, decides_on_many, filters_of, require_few
+from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
+from bin.commands.exports.export_decisions import snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.twins import Twin, posting
 from schemas.base.timestamps import rfc3339

@@ -9,8 +9,8 @@ import click
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
 from bin.cli.records import print_record, print_records
-from bin.commands import session
-from bin.commands.rule import COLUMNS, match_and_action
+from bin.commands.exports.rule import COLUMNS, match_and_action
+from bin.commands.tokens import SESSION_COLUMNS
 from bin.remote.client import ApiClient, ApiRecord, path_to
 from bin.remote.twins import Twin, listing, posting, removing, showing
 
@@ -43,7 +43,7 @@ def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
 
 
 def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
-    print_records(_sessions(api, email), as_json, session.COLUMNS, "There are no sessions.")
+    print_records(_sessions(api, email), as_json, SESSION_COLUMNS, "There are no sessions.")
 
 
 def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
         print_record(_ended(api, session_id), as_json)
         return
     ended = [_ended(api, each["id"]) for each in _sessions(api, email)]
-    print_records(ended, as_json, session.COLUMNS, "This user has no sessions.")
+    print_records(ended, as_json, SESSION_COLUMNS, "This user has no sessions.")
 
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from bin.commands.serve import GUNICORN
+from bin.commands.installation.serve import GUNICORN
 from tests.support.factories import environment
 from tests.support.workers import RISKRELAY
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from bin.commands.serve import GUNICORN
+from bin.commands.installation.serve import GUNICORN
 from tests.support.factories import LOOPBACK, environment
 from tests.support.fakes import LoopbackServer
 from tests.support.receivers import always, make_certificate

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from bin.commands.trigger import trigger
+from bin.commands.tools.trigger import trigger
 from runtime.clock import utc_now
 from schemas.exports.record import Export
 from storage.db.engine import close_database, connection, open_database, rows

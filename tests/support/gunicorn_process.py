@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bin.commands.serve import GUNICORN
+from bin.commands.installation.serve import GUNICORN
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from bin.command_table import COMMAND_TABLE
-from bin.commands.completion import PROGRAM, script
+from bin.commands.tools.completion import PROGRAM, script
 from schemas.base.principal import TokenKind
 
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -20,7 +20,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 
-from bin.commands.listen import listen
+from bin.commands.tools.listen import listen
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
 from schemas.base.ticket_event_types import TicketEventType
@@ -460,7 +460,7 @@ class Listening:
         if secret is not None:
             environment["WEBHOOK_SECRET"] = secret.decode()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from bin.commands.listen import listen; listen()", *arguments],
+            [sys.executable, "-c", "from bin.commands.tools.listen import listen; listen()", *arguments],
             cwd=folder,
             env=environment | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bin.cli.installation import Refused, database_at
-from bin.commands.serve import require_startable
+from bin.commands.installation.serve import require_startable
 from storage.db.engine import connection
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets

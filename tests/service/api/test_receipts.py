@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from falcon.testing import Result, TestClient
 
-from bin.commands.receipt import _forms as forms
+from bin.commands.exports.receipt import _forms as forms
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.receipt import verify_receipt
 from storage.accounts import audit_chain, tokens

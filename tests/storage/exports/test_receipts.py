@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from bin.commands.receipt import _forms as forms
-from bin.commands.receipt import _signature_check as signature_check
+from bin.commands.exports.receipt import _forms as forms
+from bin.commands.exports.receipt import _signature_check as signature_check
 from schemas.audit.chain import ChainVerification
 from schemas.base.errors import Conflict, ExportNotFound
 from schemas.exports.receipt import ReceiptReport, attempt_digest, verify_receipt

@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from bin.cli.output import echo
 
-PROGRAM: Final = Path(__file__).resolve().parents[1] / "riskrelay"
+PROGRAM: Final = Path(__file__).resolve().parents[2] / "riskrelay"
 NAME: Final = "riskrelay"
 
 #: The call of the program in each shell's script; the last word is replaced by the path.

@@ -6,7 +6,7 @@ import sys
 import click
 
 from bin.cli.installation import Refused, daemon_settings, warn_of_unknown_names
-from bin.commands.serve import require_startable, warn_of_redis_away
+from bin.commands.installation.serve import require_startable, warn_of_redis_away
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
 

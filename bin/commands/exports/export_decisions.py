@@ -11,7 +11,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import checked, read_limited
 from bin.cli.value_lists import ValueList
-from bin.commands.export_bulk import decide_on_matching, decides_on_many, filter_options
+from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason

@@ -15,7 +15,7 @@ import click
 from bin.checks import machine, stores
 from bin.checks.egress import egress
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
-from bin.cli.output import echo
+from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
@@ -145,8 +145,4 @@ def _conclusion(found: list[CheckResult]) -> str:
     failures, warnings = (sum(each.level is level for each in found) for level in (Level.FAILURE, Level.WARNING))
     if not (failures or warnings):
         return "No problems found."
-    return f"{_count(failures, 'failure')}, {_count(warnings, 'warning')}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{counted(failures, 'failure')}, {counted(warnings, 'warning')}."

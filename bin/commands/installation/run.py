@@ -11,9 +11,9 @@ import click
 
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
 from bin.cli.output import echo
-from bin.commands.init import FIRST_TOKEN, FIRST_USER, create_missing_records
-from bin.commands.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
-from bin.commands.work import WORK_ALONE
+from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
+from bin.commands.installation.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
+from bin.commands.installation.work import WORK_ALONE
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.processes.local_service import DIRECTLY, local_url
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor

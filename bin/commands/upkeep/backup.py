@@ -6,7 +6,6 @@ removes what a killed one left. Refuses to overwrite a file, and to run beside a
 
 import fcntl
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +17,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from runtime.fsync import sync
 from schemas.base.errors import RiskRelayError
@@ -169,7 +169,7 @@ def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on a terminal; PostgreSQL reports no progress."""
-    with click.progressbar(length=1, label="Copying", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+    with progress_bar(1, "Copying") as bar:
 
         def report(left: int, of: int) -> None:
             bar.length = max(of, 1)

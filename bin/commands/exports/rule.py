@@ -56,9 +56,7 @@ def _rule_options(command: Command) -> Command:
     return command
 
 
-@click.group()
-def rule() -> None:
-    """Manage approval rules, which decide on exports when they are prepared."""
+rule: Final = click.Group("rule")
 
 
 @rule.command(

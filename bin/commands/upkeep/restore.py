@@ -18,7 +18,7 @@ from urllib.error import HTTPError, URLError
 import click
 
 from bin.cli.installation import Refused, alone, checked_settings, database_at, make_data_dir
-from bin.cli.output import echo
+from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now
@@ -178,7 +178,7 @@ def _needs_consent(before: CurrentDatabase, replace: bool) -> bool:
 
 
 def _what_is_replaced(before: CurrentDatabase) -> str:
-    return "A database that cannot be read" if before.contents is None else _count(before.contents.accounts, "account")
+    return "A database that cannot be read" if before.contents is None else counted(before.contents.accounts, "account")
 
 
 def _plan(
@@ -213,22 +213,18 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
     else:
         migrations = ", ".join(plan["would_run"])
         accounts, exports = plan["replaces_accounts"], plan["replaces_exports"]
-        replaced = f"{_count(accounts, 'account')} and {_count(exports, 'export')}"
+        replaced = f"{counted(accounts, 'account')} and {counted(exports, 'export')}"
         echo(f"{plan['file']} is a complete backup, and ENCRYPTION_KEYS has its key.")
         echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
         if migrations:
             echo(f"It would migrate the backup: {migrations}.")
-        echo(f"It would pause {_count(plan['would_pause'], 'active target')}.")
-        echo(f"It would repeat {_count(plan['would_redact'], 'redaction')} made after the backup.")
+        echo(f"It would pause {counted(plan['would_pause'], 'active target')}.")
+        echo(f"It would repeat {counted(plan['would_redact'], 'redaction')} made after the backup.")
         echo("Nothing was changed.")
         for obstacle in obstacles:
             echo(f"riskrelay: A restore would be refused: {obstacle}", err=True)
     if obstacles:
         raise SystemExit(1)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _restored(

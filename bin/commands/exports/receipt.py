@@ -4,7 +4,7 @@ import hmac
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -22,10 +22,7 @@ from storage.accounts import audit_chain
 from worker.http.body_formats import formatted
 from worker.http.signing import sign, sign_standard
 
-
-@click.group()
-def receipt() -> None:
-    """Show and verify delivery receipts: proof of what was approved, sent and accepted."""
+receipt: Final = click.Group("receipt")
 
 
 @receipt.command(

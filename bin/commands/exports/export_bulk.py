@@ -4,9 +4,9 @@ When interrupted, the command finishes the current batch and leaves the rest to 
 once the lease expires.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -17,6 +17,7 @@ from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, print_records
 from bin.cli.request_bodies import checked
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.bulk import BulkJobResponse
@@ -37,6 +38,7 @@ from storage.exports.search import export_list
 from storage.targets import targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import MAX_MATCHES
+from worker.background.batches import BatchTask
 from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
@@ -175,19 +177,23 @@ def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
     """Process a job to its end; raises Refused unless it is done."""
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     task = BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), utc_now)
-    total = bulk_jobs.get(held.id).total
-    # Each batch takes a connection of its own: none is held while workers are notified.
-    engine.release()
-    with (
-        Interruption() as interruption,
-        click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar,
-    ):
-        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
-            bar.update(step.processed)
-    if step.progress is BatchProgress.MOVED:
-        bulk_jobs.release(held, utc_now())
-        raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export bulk --cancel {held.id}`.")
+    process(held, bulk_jobs.get(held.id).total, task, bulk_jobs.release, "bulk")
     job = bulk_jobs.get(held.id)
     print_record(dump(BulkJobResponse, job), as_json)
     if job.status is not BulkJobStatus.DONE:
         raise Refused(f"Bulk job {held.id} is {job.status}; see `export bulk --show {held.id}`.")
+
+
+def process(
+    held: JobLease, total: int, task: BatchTask, release: Callable[[JobLease, datetime], None], command: str
+) -> BatchProgress:
+    """Process batch after batch of a job until none is left; returns how it ended. Raises Refused when interrupted."""
+    # Each batch takes a connection of its own: none is held while workers are notified.
+    engine.release()
+    with Interruption() as interruption, progress_bar(total, held.id) as bar:
+        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
+            bar.update(step.processed)
+    if step.progress is BatchProgress.MOVED:
+        release(held, utc_now())
+        raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export {command} --cancel {held.id}`.")
+    return step.progress

@@ -1,26 +1,24 @@
-"""`export`: list, show, prepare and recover ticket exports; `bin.commands.export_decisions` has the decisions on one.
+"""`export`: list, show, prepare and recover ticket exports; `export_decisions` has the decisions on one.
 
 `recover` processes the recovery that it starts. When interrupted, it finishes the current batch and leaves the rest to a
 worker; when killed, a worker takes over once the lease expires.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.interruption import Interruption
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import Record, json_option, print_record, print_records
 from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
-from bin.commands.export_bulk import bulk
-from bin.commands.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
+from bin.commands.exports.export_bulk import bulk, process
+from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.deliveries import RecoveryResponse, dump_trace
@@ -37,8 +35,7 @@ from schemas.triage.export_filter import ExportFilterForm, ExportQuery, ExportSo
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
-from storage.db import engine
-from storage.db.leases import BatchProgress, JobLease
+from storage.db.leases import BatchProgress
 from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
@@ -61,9 +58,7 @@ def _either(words: Iterable[str]) -> str:
 _READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
 
 
-@click.group()
-def export() -> None:
-    """Manage ticket exports."""
+export: Final = click.Group("export")
 
 
 @export.command(
@@ -328,25 +323,11 @@ def _list_recoveries(as_json: bool) -> None:
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
     """Start a recovery and process it; raises Refused unless it is done."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
-    with Interruption() as interruption:
-        progress = _put_back(held, RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
-    if progress is BatchProgress.MOVED:
-        recoveries.release(held, utc_now())
-        raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export recover --cancel {held.id}`.")
+    task = RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now)
+    progress = process(held, recoveries.get(held.id).total, task, recoveries.release, "recover")
     recovery = recoveries.get(held.id)
     print_record(dump(RecoveryResponse, recovery), as_json)
     if progress is BatchProgress.HALTED:
         raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")
-
-
-def _put_back(held: JobLease, task: RecoveryTask, interruption: Interruption) -> BatchProgress:
-    """Reschedule batch after batch until none is left or a signal arrives; a terminal shows a progress bar."""
-    total = recoveries.get(held.id).total
-    # Each batch takes a connection of its own: none is held while workers are notified.
-    engine.release()
-    with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
-            bar.update(step.processed)
-    return step.progress

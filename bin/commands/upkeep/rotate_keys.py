@@ -6,10 +6,9 @@ the older keys. It can be killed at any point and run again. Refuses while a wor
 """
 
 import os
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,6 +17,7 @@ from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import LIMIT
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings, find_env_file
 from schemas.settings.parsers import KEY_BYTES
@@ -95,7 +95,7 @@ def _require_restarted() -> None:
 def _rotate(vault: Vault, limit: int) -> int:
     """Encrypt up to `limit` values with the first key, and the key check once none is left; return how many."""
     resealed = 0
-    with alone(Lock.ROTATE_KEYS), _bar(key_rotation.count()) as bar:
+    with alone(Lock.ROTATE_KEYS), progress_bar(key_rotation.count(), "Secrets") as bar:
         for progress in key_rotation.rotate(vault, limit):
             resealed += progress.rotated
             bar.update(progress.read)
@@ -105,10 +105,6 @@ def _rotate(vault: Vault, limit: int) -> int:
             with transaction():
                 append(utc_now(), "operator", "rotate_keys", "installation", f"resealed={resealed}")
     return resealed
-
-
-def _bar(length: int) -> Any:
-    return click.progressbar(length=length, label="Secrets", file=sys.stderr, hidden=not sys.stderr.isatty())
 
 
 def _print(resealed: int, found: Survey, settings: Settings, vault: Vault, as_json: bool) -> None:

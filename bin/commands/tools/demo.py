@@ -24,7 +24,7 @@ import requests
 from dotenv import dotenv_values
 
 from bin.cli.output import echo
-from bin.commands.init import FIRST_TOKEN
+from bin.commands.installation.init import FIRST_TOKEN
 from bin.demo_page import ISSUES, DemoSite
 from bin.demo_tracker import DemoGitHub
 from bin.processes import child_process
@@ -33,7 +33,7 @@ from runtime.clock import utc_now
 from schemas.settings.definitions import ENV_FILE_VARIABLE
 from worker.http.signing import SignatureVerdict
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 RISKRELAY: Final = ROOT / "bin" / "riskrelay"
 SCANNER: Final = ROOT / "examples" / "scanner.py"
 

@@ -5,7 +5,6 @@ read and checked before anything is sent; running the same command again sends t
 twice.
 """
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,9 +13,9 @@ import click
 
 from bin.checks.machine import is_loopback
 from bin.cli.installation import Refused, checked_settings
-from bin.cli.output import echo
+from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import secret_line
+from bin.cli.terminal import progress_bar, secret_line
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from schemas.base.fields import MAX_ID
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
@@ -66,9 +65,7 @@ def import_scan(
         raise Refused("No scanner secret; set SCANNER_SHARED_SECRET, or pass it on standard input with --secret-stdin.")
     content = _read(file)
     prepared = _prepared(content, format_, file, scan_run_id or run_number(content))
-    with click.progressbar(
-        length=len(prepared.postbacks), label="Pages", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
+    with progress_bar(len(prepared.postbacks), "Pages") as bar:
         summary = send_all(prepared.postbacks, PostbackSender(to, secret, is_dry_run=dry_run), lambda _: bar.update(1))
     if as_json:
         print_record(_record(format_, prepared, summary, dry_run), as_json=True)
@@ -133,13 +130,13 @@ def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary,
     if not prepared.postbacks:
         echo(f"The {title} report contains no issues to import; nothing was sent.")
         return
-    issues, pages = _count(prepared.issues, "issue"), _count(prepared.pages, "page")
+    issues, pages = counted(prepared.issues, "issue"), counted(prepared.pages, "page")
     echo(f"{title} report: {issues} on {pages}, scan run {prepared.scan_run_id}.")
     if is_dry_run:
-        echo(f"{_count(summary.new, 'ticket')} would be prepared, {summary.seen} already exist. Nothing was stored.")
+        echo(f"{counted(summary.new, 'ticket')} would be prepared, {summary.seen} already exist. Nothing was stored.")
         return
-    before = f" ({_count(summary.sent_before, 'postback')} sent by an earlier import)" if summary.sent_before else ""
-    echo(f"{_count(summary.new, 'ticket')} prepared, {summary.seen} already existed{before}.")
+    before = f" ({counted(summary.sent_before, 'postback')} sent by an earlier import)" if summary.sent_before else ""
+    echo(f"{counted(summary.new, 'ticket')} prepared, {summary.seen} already existed{before}.")
     for export_id in summary.ticket_exports:
         echo(export_id)
 
@@ -155,7 +152,3 @@ def _report_failures(prepared: PreparedImport, summary: ImportSummary) -> None:
         raise Refused(f"{summary.stopped} {done}; run the same command again to resume.")
     if summary.rejected:
         raise SystemExit(1)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,6 +18,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import DAYS, LIMIT
 from bin.cli.records import json_option, print_record
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
 from storage.db.locks import Lock
@@ -98,7 +99,7 @@ def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str
     is_watched, counts = sys.stderr.isatty(), Counter[str]()
     # Counting everything first costs time that only a progress bar is worth.
     length = retention.count_expired(until, limit).total() if is_watched else 0
-    with click.progressbar(length=length, label="Rows", file=sys.stderr, hidden=not is_watched) as bar:
+    with progress_bar(length, "Rows") as bar:
         for gone in retention.purge(until, limit, archive):
             counts += gone
             bar.update(gone.total())

@@ -1,0 +1,273 @@
+"""`account`, `user` and `grant`: the owners of projects, targets and exports, their users, and what these may manage."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.records import Command, json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.base.email_address import is_email_address
+from schemas.base.errors import NotFound
+from schemas.base.principal import OPERATOR, PROJECT_ROLES, Role
+from service.operations import accounts as operations
+from storage.accounts import accounts, grants
+from storage.accounts.account_limits import STORED, Usage, account_limits
+from storage.accounts.accounts import Account, User
+from storage.accounts.grants import UserGrant
+
+#: The value of `--role` for users without a role in the account.
+_NONE: Final = "none"
+
+account: Final = click.Group("account")
+user: Final = click.Group("user")
+grant: Final = click.Group("grant")
+
+
+@account.command(
+    "add", epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
+)
+@click.argument("name")
+@click.option("--no-webhooks", is_flag=True, help="Do not allow generic_webhook targets.")
+@json_option
+def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
+    """Create an account."""
+    with opened():
+        print_record(_account_record(operations.add_account(name, OPERATOR, may_use_webhooks=not no_webhooks)), as_json)
+
+
+@account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_accounts(as_json: bool) -> None:
+    """List accounts.
+
+    Shows how much each has stored, and the limits of MAX_FINDINGS_PER_ACCOUNT, MAX_WAITING_EXPORTS_PER_ACCOUNT,
+    MAX_TARGETS_PER_ACCOUNT and MAX_UPLOADS_PER_DAY.
+    """
+    with opened() as settings:
+        found = accounts.list_accounts()
+        usage = account_limits(settings).usage([each.id for each in found], utc_now())
+        records = [{**_account_record(each), **_stored(usage[each.id], as_json)} for each in found]
+        columns = ("id", "name", "webhooks", *STORED.values())
+        print_records(records, as_json, columns, "There are no accounts; create one with `account add`.")
+
+
+def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
+    """Return what an account uses of each limit: numbers in JSON, `3 of 1000` in a table."""
+    return {
+        STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
+        for each in usage
+    }
+
+
+@account.command(
+    "set",
+    epilog="Example: riskrelay account set 2 --webhooks off\n\nExit codes: 0 changed, 1 no such account, 2 wrong usage.",
+)
+@click.argument("account_id", type=ROW_ID)
+@click.option(
+    "--webhooks",
+    type=click.Choice(["on", "off"]),
+    required=True,
+    help="off blocks the account's targets and what waits for them; after on, resume each target.",
+)
+@json_option
+def set_account(account_id: int, webhooks: str, as_json: bool) -> None:
+    """Allow or forbid an account's generic_webhook targets, from the next request on."""
+    with opened():
+        print_record(_account_record(operations.set_webhooks(account_id, webhooks == "on", OPERATOR)), as_json)
+
+
+def _account_record(row: Account) -> dict[str, object]:
+    return {"id": row.id, "name": row.name, "webhooks": row.may_use_webhooks}
+
+
+def _role_option(**options: Any) -> Callable[[Command], Command]:
+    return click.option(
+        "--role",
+        type=click.Choice([*(role.value for role in Role), _NONE]),
+        help="The user's role in the account; none: only the roles of grants count.",
+        **options,
+    )
+
+
+def _email(_context: click.Context, _argument: click.Parameter, text: str) -> str:
+    if not is_email_address(text):
+        raise click.BadParameter("not an email address; use the form ada@example.com.")
+    return text
+
+
+@user.command(
+    "add",
+    epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
+)
+@click.argument("email", callback=_email)
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@_role_option(default=Role.OWNER.value, show_default=True)
+@json_option
+def add_user(email: str, account_id: int, role: str, as_json: bool) -> None:
+    """Create a user in an account."""
+    with opened():
+        print_record(_user_record(operations.add_user(email, account_id, _role(role), OPERATOR)), as_json)
+
+
+@user.command(
+    "set",
+    epilog="Example: riskrelay user set ada@example.com --role triager\n\nExit codes: 0 set, 1 no such user, 2 wrong usage.",
+)
+@click.argument("email")
+@_role_option(required=True)
+@json_option
+def set_user(email: str, role: str, as_json: bool) -> None:
+    """Set a user's role in the account, from the next request on."""
+    with opened():
+        print_record(_user_record(operations.set_role(email, _role(role), OPERATOR)), as_json)
+
+
+@user.command("list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_users(as_json: bool) -> None:
+    """List users."""
+    with opened():
+        records = [_user_record(each) for each in reversed(accounts.list_users())]
+        columns = ("id", "email", "account_id", "role", "state")
+        print_records(records, as_json, columns, "There are no users; create one with `user add`.")
+
+
+@user.command(
+    "disable",
+    epilog="Example: riskrelay user disable ada@example.com\n\nExit codes: 0 disabled, 1 no such user, 2 wrong usage.",
+)
+@click.argument("email")
+@json_option
+def disable_user(email: str, as_json: bool) -> None:
+    """Refuse a user's tokens and end the user's console sessions, from the next request on."""
+    with opened():
+        print_record(_user_record(operations.disable_user(email, OPERATOR)), as_json)
+
+
+@user.command(
+    "enable",
+    epilog="Example: riskrelay user enable ada@example.com\n\nExit codes: 0 enabled, 1 no such user, 2 wrong usage.",
+)
+@click.argument("email")
+@json_option
+def enable_user(email: str, as_json: bool) -> None:
+    """Accept a disabled user's tokens again; the user must sign in to the console again."""
+    with opened():
+        print_record(_user_record(operations.enable_user(email, OPERATOR)), as_json)
+
+
+@user.command(
+    "remove",
+    epilog="Example: riskrelay user remove ada@example.com\n\nExit codes: 0 removed, 1 no such user, 2 wrong usage.",
+)
+@click.argument("email")
+@json_option
+def remove_user(email: str, as_json: bool) -> None:
+    """Remove a user for good: erase the address, revoke tokens, end sessions, delete grants.
+
+    Uploads and the audit log keep the user's id.
+    """
+    with opened():
+        print_record(_user_record(operations.remove_user(email, OPERATOR)), as_json)
+
+
+def _user_record(row: User) -> dict[str, object]:
+    email = None if row.removed_at else row.email
+    return {"id": row.id, "email": email, "account_id": row.account_id, "role": row.role, "state": row.state}
+
+
+def _role(name: str) -> Role | None:
+    return None if name == _NONE else Role(name)
+
+
+@grant.command(
+    "add",
+    epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\n"
+    "Exit codes: 0 created, 1 refused, 2 wrong usage.",
+)
+@click.option("--user", "email", required=True, help="The user's email.")
+@click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
+@click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in PROJECT_ROLES]),
+    help="What a user without a role in the account may do in the project.",
+)
+@json_option
+def add_grant(email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool) -> None:
+    """Allow a user to manage a project, or one report of it."""
+    if role is not None and project_id is None:
+        raise click.UsageError("--role needs --project.")
+    with opened():
+        if (project_id is None) == (report_id is None):
+            raise click.UsageError("Use either --project or --report.")
+        row = operations.add_grant(email, project_id, report_id, None if role is None else Role(role), OPERATOR)
+        record = {"id": row.id, "user": email, "project_id": project_id, "report_id": report_id, "role": row.role}
+        print_record(record, as_json)
+
+
+@grant.command(
+    "list",
+    epilog="Example: riskrelay grant list --user ada@example.com --json\n\n"
+    "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
+)
+@click.option("--user", "email", help="Only grants of this user.")
+@json_option
+def list_grants(email: str | None, as_json: bool) -> None:
+    """List grants."""
+    with opened():
+        if email is not None:
+            accounts.user_by_email(email)
+        records = [_grant_record(each) for each in grants.list_all(email)]
+        columns = ("id", "user", "user_state", "project_id", "report_id", "role")
+        print_records(records, as_json, columns, "There are no grants; create one with `grant add`.")
+
+
+@grant.command(
+    "remove",
+    epilog="""\b
+Examples:
+  riskrelay grant remove 3
+  riskrelay grant remove --user ada@example.com --project 1
+
+\b
+Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage.""",
+)
+@click.argument("grant_id", type=ROW_ID, required=False)
+@click.option("--user", "email", help="The user's email, with --project or --report, instead of an id.")
+@click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
+@click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
+@json_option
+def remove_grant(
+    grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None, as_json: bool
+) -> None:
+    """Withdraw a grant, from the next upload on."""
+    scope = (project_id, report_id)
+    if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):
+        raise click.UsageError("Use either a grant id, or --user with --project or --report.")
+    with opened():
+        print_record(_grant_record(operations.remove_grant(grant_id or _find(str(email), scope), OPERATOR)), as_json)
+
+
+def _find(email: str, scope: tuple[int | None, int | None]) -> int:
+    accounts.user_by_email(email)
+    for each in grants.list_all(email):
+        if (each.project_id, each.report_id) == scope:
+            return each.id
+    raise NotFound("This user has no such grant; see `bin/riskrelay grant list`.")
+
+
+def _grant_record(row: UserGrant) -> dict[str, object]:
+    state = "disabled" if row.is_disabled else "active"
+    return {
+        "id": row.id,
+        "user": row.user,
+        "user_state": state,
+        "project_id": row.project_id,
+        "report_id": row.report_id,
+        "role": row.role,
+    }

@@ -1,0 +1,1 @@
+"""`export` with its decisions and bulk jobs, approval rules, and delivery receipts."""

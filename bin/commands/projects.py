@@ -1,0 +1,152 @@
+"""`project`, `scan-run` and `report`: the websites of an account, what scanned them, and reports of their findings."""
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.output import echo
+from bin.cli.private_files import write_private
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.base.principal import OPERATOR
+from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.timestamps import rfc3339
+from schemas.intake.grouping import TicketGrouping
+from service.operations import finding_reports
+from service.operations import projects as operations
+from service.operations.finding_reports import ReportFormat
+from storage.accounts import projects
+from storage.accounts.projects import Project
+
+project: Final = click.Group("project")
+scan_run: Final = click.Group("scan-run")
+report: Final = click.Group("report")
+
+
+def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Normalise the domain; exit with code 2 if it is invalid."""
+    domain = None if text is None else normalised_shop_domain(text)
+    if domain is None and text is not None:
+        raise click.BadParameter("not a valid shop domain; use the form shop.example, without scheme, port or path.")
+    return domain
+
+
+@project.command(
+    "add", epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
+)
+@click.argument("name")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, if the project is a storefront.")
+@click.option(
+    "--ticket-grouping",
+    type=click.Choice([each.value for each in TicketGrouping]),
+    default=TicketGrouping.RULE.value,
+    show_default=True,
+    help="One ticket for each rule, or one for each finding.",
+)
+@json_option
+def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
+    """Create a project."""
+    with opened():
+        grouping = TicketGrouping(ticket_grouping)
+        print_record(_project_record(operations.add(name, account_id, shop_domain, grouping, OPERATOR)), as_json)
+
+
+@project.command(
+    "set",
+    epilog="Example: riskrelay project set 1 --ticket-grouping rule\n\nExit codes: 0 set, 1 refused, 2 wrong usage.",
+)
+@click.argument("project_id", type=ROW_ID)
+@click.option(
+    "--ticket-grouping",
+    type=click.Choice([each.value for each in TicketGrouping]),
+    required=True,
+    help="One ticket for each rule, or one for each finding; existing tickets stay as they are.",
+)
+@json_option
+def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
+    """Set how new findings of a project become tickets."""
+    with opened():
+        project_ = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
+        print_record(_project_record(project_), as_json)
+
+
+@project.command("list", epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_projects(as_json: bool) -> None:
+    """List projects."""
+    with opened():
+        records = [_project_record(each) for each in projects.list_projects()]
+        columns = ("id", "name", "account_id", "shop_domain", "ticket_grouping")
+        print_records(records, as_json, columns, "There are no projects; create one with `project add`.")
+
+
+def _project_record(row: Project) -> dict[str, object]:
+    return {**asdict(row), "created_at": rfc3339(row.created_at)}
+
+
+@scan_run.command(
+    "add", epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
+)
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
+@click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
+@json_option
+def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
+    """Register a scan run."""
+    with opened():
+        row = operations.add_scan_run(project_id, scan_run_id, OPERATOR)
+        print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)
+
+
+@report.command(
+    epilog="Example: riskrelay report --project 1 --format html --output report.html\n\n"
+    "Exit codes: 0 written, 1 no such project or write failed, 2 wrong usage."
+)
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice([each.value for each in ReportFormat]),
+    required=True,
+    help="The form of the report.",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: standard output.")
+def write(project_id: int, wanted: str, output: Path | None) -> None:
+    """Write all findings of a project to one file; `write` may be left out.
+
+    HTML is one page to read or print, with the 5,000 most severe findings. CSV and JSON have all findings. SARIF has those
+    that are open, for GitHub code scanning. FILE is replaced atomically, with mode 0600.
+    """
+    with opened():
+        parts = finding_reports.report(projects.get_project(project_id), ReportFormat(wanted), utc_now())
+        if output is not None:
+            write_private(output, parts)
+            return
+        # Escapes would change a file, but third-party text must not control a terminal.
+        write_out = partial(echo, nl=False) if sys.stdout.isatty() else _write_bytes
+        for part in parts:
+            write_out(part)
+
+
+@report.command(
+    "add",
+    epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
+)
+@click.argument("title")
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
+@json_option
+def add_report(title: str, project_id: int, as_json: bool) -> None:
+    """Create a report."""
+    with opened():
+        row = projects.add_report(title, project_id, utc_now())
+        print_record({"id": row.id, "title": row.title, "project_id": project_id}, as_json)
+
+
+def _write_bytes(text: str) -> None:
+    sys.stdout.buffer.write(text.encode())

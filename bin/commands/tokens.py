@@ -1,0 +1,150 @@
+"""`token` and `session`: API and platform tokens, each printed only when it is created, and console sessions."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Final
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import DAYS, ROW_ID
+from bin.cli.output import echo
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.api.accounts import ConsoleSessionResponse
+from schemas.api.response_fields import dump
+from schemas.base.principal import OPERATOR, Ability, TokenKind
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from service.operations import sessions as session_operations
+from service.operations import tokens as token_operations
+from storage.accounts import sessions, tokens
+from storage.accounts.accounts import user_by_email
+from storage.accounts.tokens import Token
+
+#: The columns of lists.
+TOKEN_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
+SESSION_COLUMNS: Final = ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at")
+#: --user lists the sessions of one user, if there are more.
+_MAX_SHOWN: Final = 1000
+
+token: Final = click.Group("token")
+session: Final = click.Group("session")
+
+
+@token.command(
+    epilog="""\b
+Example:
+  TOKEN=$(riskrelay token create --user ada@example.com)
+
+\b
+Exit codes: 0 created, 1 refused, 2 wrong usage."""
+)
+@click.option("--user", "email", required=True, help="The user's email.")
+@click.option("--kind", type=click.Choice([kind.value for kind in TokenKind]), default="api", show_default=True)
+@click.option(
+    "--ability",
+    "abilities",
+    multiple=True,
+    type=click.Choice([ability.value for ability in Ability]),
+    help="May be repeated; default: all abilities of the kind except console, account:manage and admin.",
+)
+@click.option("--name", default="", help="The token's purpose.")
+@click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
+@json_option
+def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
+    """Create a token and print it, once, alone on standard output."""
+    with opened():
+        expires = timedelta(days=expires_days) if expires_days else None
+        named = [Ability(ability) for ability in abilities]
+        row, text = token_operations.create(user_by_email(email), TokenKind(kind), named, name, expires, OPERATOR)
+        if as_json:
+            print_record({**_record(row), "token": text}, as_json)
+            return
+        echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
+        echo(text)
+
+
+@token.command("list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_tokens(as_json: bool) -> None:
+    """List tokens, without their values."""
+    with opened():
+        records = [_record(each) for each in tokens.list_tokens()]
+        print_records(records, as_json, TOKEN_COLUMNS, "There are no tokens; create one with `token create`.")
+
+
+@token.command(
+    "revoke",
+    epilog="""\b
+Examples:
+  riskrelay token revoke 3
+  riskrelay token revoke --user ada@example.com
+
+\b
+Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage.""",
+)
+@click.argument("token_id", type=ROW_ID, required=False)
+@click.option("--user", "email", help="Revoke every token of this user instead.")
+@json_option
+def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None:
+    """Revoke one token, or all tokens of a user; the next request with one gets 401."""
+    if (token_id is None) == (email is None):
+        raise click.UsageError("Use either a token id or --user.")
+    with opened():
+        if token_id is not None:
+            print_record(_record(token_operations.revoke(token_id, OPERATOR)), as_json)
+        elif email is not None:
+            revoked = [_record(each) for each in token_operations.revoke_all(email, OPERATOR)]
+            print_records(revoked, as_json, TOKEN_COLUMNS, "This user has no valid token.")
+
+
+def _record(token: Token) -> dict[str, object]:
+    return {
+        **asdict(token),
+        "created_at": rfc3339(token.created_at),
+        "expires_at": rfc3339_or_none(token.expires_at),
+        "revoked_at": rfc3339_or_none(token.revoked_at),
+    }
+
+
+@session.command(
+    "list",
+    epilog="Example: riskrelay session list --user ada@example.com --json\n\n"
+    "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
+)
+@click.option("--user", "email", help="Only sessions of this user.")
+@json_option
+def list_sessions(email: str | None, as_json: bool) -> None:
+    """List open console sessions, newest first, up to 1,000."""
+    with opened():
+        if email is not None:
+            user_by_email(email)
+        found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
+        print_records(
+            [dump(ConsoleSessionResponse, each) for each in found], as_json, SESSION_COLUMNS, "There are no sessions."
+        )
+
+
+@session.command(
+    "revoke",
+    epilog="""\b
+Examples:
+  riskrelay session revoke ses_…
+  riskrelay session revoke --user ada@example.com
+
+\b
+Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.""",
+)
+@click.argument("session_id", required=False)
+@click.option("--user", "email", help="Revoke every session of this user instead.")
+@json_option
+def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> None:
+    """End one session, or all sessions of a user; signing in again takes a valid token."""
+    if (session_id is None) == (email is None):
+        raise click.UsageError("Use either a session id or --user.")
+    with opened():
+        if session_id is not None:
+            print_record(dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR)), as_json)
+        elif email is not None:
+            ended = [dump(ConsoleSessionResponse, each) for each in session_operations.revoke_of_user(email, OPERATOR)]
+            print_records(ended, as_json, SESSION_COLUMNS, "This user has no sessions.")

@@ -1,0 +1,1 @@
+"""Commands that copy, restore, prune and encrypt what is stored."""
