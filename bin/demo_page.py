@@ -40,9 +40,6 @@ ISSUES = frozenset(
     }
 )
 
-#: Two images have no alt text; every other issue occurs once.
-ISSUE_COUNT = len(ISSUES) + 1
-
 
 class DemoSite:
     """Serves PAGE at `url` on a free loopback port, as a context or from `start()` to `stop()`."""

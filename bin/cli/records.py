@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -11,6 +11,26 @@ from schemas.base.printable import printable
 
 Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Table(NamedTuple):
+    """A list as text: its columns, and the text in place of an empty one."""
+
+    columns: Sequence[str]
+    none: str
+
+    def print(self, records: Sequence[Record], as_json: bool, none: str | None = None) -> None:
+        """Print a list: every field in JSON, else the columns as a table, or a text if the list is empty."""
+        if as_json:
+            echo(json.dumps(list(records), ensure_ascii=False))
+            return
+        if not records:
+            echo(none or self.none)
+            return
+        rows = [list(self.columns), *([_shown(record.get(name)) for name in self.columns] for record in records)]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
+        for row in rows:
+            echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def json_option(command: Command) -> Command:
@@ -26,20 +46,6 @@ def print_record(record: Record, as_json: bool) -> None:
     width = max(len(name) for name in record)
     for name, value in record.items():
         echo(f"{name:{width}}  {_shown(value)}")
-
-
-def print_records(records: Sequence[Record], as_json: bool, columns: Sequence[str], none: str) -> None:
-    """Print a list: every field in JSON, else `columns` as a table, or the text `none` if the list is empty."""
-    if as_json:
-        echo(json.dumps(list(records), ensure_ascii=False))
-        return
-    if not records:
-        echo(none)
-        return
-    rows = [list(columns), *([_shown(record.get(name)) for name in columns] for record in records)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
-    for row in rows:
-        echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _shown(value: Any) -> str:

@@ -35,11 +35,14 @@ def parse_lines(file: BinaryIO) -> Iterator[Any]:
             raise Refused(f"Line {number} cannot be read: {malformed}") from None
 
 
+def present(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, as the members of a request body. Raises Refused."""
-    body: dict[str, Any] = parse_strictly(
-        json.dumps({name: value for name, value in options.items() if value is not None}).encode()
-    )
+    body: dict[str, Any] = parse_strictly(json.dumps(present(options)).encode())
     return body
 
 

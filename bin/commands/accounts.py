@@ -7,7 +7,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
-from bin.cli.records import Command, json_option, print_record, print_records
+from bin.cli.records import Command, Table, json_option, print_record
 from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
@@ -17,6 +17,14 @@ from storage.accounts import accounts, grants
 from storage.accounts.account_limits import STORED, Usage, account_limits
 from storage.accounts.accounts import Account, User
 from storage.accounts.grants import UserGrant
+
+ACCOUNTS: Final = Table(
+    ("id", "name", "webhooks", *STORED.values()), "There are no accounts; create one with `account add`."
+)
+USERS: Final = Table(("id", "email", "account_id", "role", "state"), "There are no users; create one with `user add`.")
+GRANTS: Final = Table(
+    ("id", "user", "user_state", "project_id", "report_id", "role"), "There are no grants; create one with `grant add`."
+)
 
 #: The value of `--role` for users without a role in the account.
 _NONE: Final = "none"
@@ -50,8 +58,7 @@ def list_accounts(as_json: bool) -> None:
         found = accounts.list_accounts()
         usage = account_limits(settings).usage([each.id for each in found], utc_now())
         records = [{**_account_record(each), **_stored(usage[each.id], as_json)} for each in found]
-        columns = ("id", "name", "webhooks", *STORED.values())
-        print_records(records, as_json, columns, "There are no accounts; create one with `account add`.")
+        ACCOUNTS.print(records, as_json)
 
 
 def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
@@ -131,9 +138,7 @@ def set_user(email: str, role: str, as_json: bool) -> None:
 def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
-        records = [_user_record(each) for each in reversed(accounts.list_users())]
-        columns = ("id", "email", "account_id", "role", "state")
-        print_records(records, as_json, columns, "There are no users; create one with `user add`.")
+        USERS.print([_user_record(each) for each in reversed(accounts.list_users())], as_json)
 
 
 @user.command(
@@ -222,9 +227,7 @@ def list_grants(email: str | None, as_json: bool) -> None:
     with opened():
         if email is not None:
             accounts.user_by_email(email)
-        records = [_grant_record(each) for each in grants.list_all(email)]
-        columns = ("id", "user", "user_state", "project_id", "report_id", "role")
-        print_records(records, as_json, columns, "There are no grants; create one with `grant add`.")
+        GRANTS.print([_grant_record(each) for each in grants.list_all(email)], as_json)
 
 
 @grant.command(

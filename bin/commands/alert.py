@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, checked_settings, opened
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -17,7 +17,7 @@ from storage.db import identifiers
 from worker.background.alert_channels import AlertSender
 from worker.composition import compose_client
 
-_COLUMNS: Final = ("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at")
+_ALERTS: Final = Table(("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at"), "There are no alerts.")
 #: Alerts that are over, beside the open ones.
 _MAX_RECOVERED: Final = 100
 
@@ -69,7 +69,7 @@ def list_alerts(as_json: bool) -> None:
             *alerts.list_open(OPERATOR, is_operator=True),
             *alerts.list_recovered(OPERATOR, _MAX_RECOVERED, is_operator=True),
         ]
-    print_records([_record(each) for each in found], as_json, _COLUMNS, "There are no alerts.")
+    _ALERTS.print([_record(each) for each in found], as_json)
 
 
 def _record(each: Alert) -> dict[str, Any]:

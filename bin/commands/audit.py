@@ -16,7 +16,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -26,9 +26,7 @@ from service.operations import audit as operations
 from storage.accounts import audit_chain
 from storage.accounts.audit_log_sql import AuditFilter
 
-#: The columns of lists, and the text in place of an empty one.
-COLUMNS: Final = ("id", "at", "actor", "action", "object", "details")
-NO_ENTRIES: Final = "No entries match."
+ENTRIES: Final = Table(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 #: A screenful.
 SHOWN: Final = 50
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
@@ -90,7 +88,7 @@ def list_entries(
     times = (None if each is None else to_ms(each) for each in (created_after, created_before))
     with opened():
         found = operations.list_page(AuditFilter(account_id, subject_id, actor, action, *times), limit, None)
-        print_records([dump(AuditEntryResponse, each) for each in found], as_json, COLUMNS, NO_ENTRIES)
+        ENTRIES.print([dump(AuditEntryResponse, each) for each in found], as_json)
 
 
 @audit.command(

@@ -12,7 +12,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.number_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
@@ -24,8 +24,10 @@ from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
 from worker.background.compliance import ComplianceTask
 
-#: The columns of lists.
-COLUMNS: Final = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
+REQUESTS: Final = Table(
+    ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error"),
+    "There are no compliance requests.",
+)
 #: Tickets at targets that `show` names.
 MOST_RECIPIENTS: Final = 1_000
 
@@ -61,8 +63,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
-        records = [compliance_record(each, utc_now()) for each in ledger.list_all()]
-        print_records(records, as_json, COLUMNS, "There are no compliance requests.")
+        REQUESTS.print([compliance_record(each, utc_now()) for each in ledger.list_all()], as_json)
 
 
 @compliance.command(

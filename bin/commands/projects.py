@@ -12,7 +12,7 @@ from bin.cli.installation import opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalised_shop_domain
@@ -23,6 +23,11 @@ from service.operations import projects as operations
 from service.operations.finding_reports import ReportFormat
 from storage.accounts import projects
 from storage.accounts.projects import Project
+
+PROJECTS: Final = Table(
+    ("id", "name", "account_id", "shop_domain", "ticket_grouping"),
+    "There are no projects; create one with `project add`.",
+)
 
 project: Final = click.Group("project")
 scan_run: Final = click.Group("scan-run")
@@ -82,9 +87,7 @@ def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
 def list_projects(as_json: bool) -> None:
     """List projects."""
     with opened():
-        records = [_project_record(each) for each in projects.list_projects()]
-        columns = ("id", "name", "account_id", "shop_domain", "ticket_grouping")
-        print_records(records, as_json, columns, "There are no projects; create one with `project add`.")
+        PROJECTS.print([_project_record(each) for each in projects.list_projects()], as_json)
 
 
 def _project_record(row: Project) -> dict[str, object]:

@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
@@ -26,6 +26,14 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import certificates, targets, webhook_secrets
+
+_SECRETS: Final = Table(
+    (
+        *("name", "configured", "source", "fingerprint", "connected"),
+        *("last_validation", "last_accepted_at", "last_refused_at"),
+    ),
+    "There are no secrets.",
+)
 
 secret: Final = click.Group("secret")
 
@@ -138,18 +146,7 @@ def list_secrets(as_json: bool) -> None:
     accepted, and `failing` if it was refused.
     """
     with opened() as settings:
-        records = [*_integrations(settings), *_targets(settings), *_certificates()]
-        columns = (
-            "name",
-            "configured",
-            "source",
-            "fingerprint",
-            "connected",
-            "last_validation",
-            "last_accepted_at",
-            "last_refused_at",
-        )
-        print_records(records, as_json, columns, "There are no secrets.")
+        _SECRETS.print([*_integrations(settings), *_targets(settings), *_certificates()], as_json)
 
 
 def _integrations(settings: Settings) -> list[dict[str, object]]:

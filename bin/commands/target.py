@@ -9,7 +9,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
-from bin.cli.records import Command, json_option, print_record, print_records
+from bin.cli.records import Command, Table, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
@@ -27,8 +27,8 @@ from storage.accounts import accounts
 from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
-#: The columns of lists.
-COLUMNS: Final = ("id", "name", "provider_key", "status", "status_reason", "base_url")
+TARGETS: Final = Table(("id", "name", "provider_key", "status", "status_reason", "base_url"), "There are no targets.")
+NONE_PAUSED: Final = "No target is paused."
 
 
 def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
@@ -58,8 +58,7 @@ def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
     with opened() as settings:
         default_secret = build_operations(settings).targets.default_secret
-        records = [dump_target(each, utc_now()) for each in targets.list_all(default_secret)]
-        print_records(records, as_json, COLUMNS, "There are no targets.")
+        TARGETS.print([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
 
 
 @target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
@@ -356,8 +355,7 @@ def _report_no_worker() -> None:
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:
     """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
-    records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
-    print_records(records, as_json, COLUMNS, "No target is paused.")
+    TARGETS.print([dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed], as_json, NONE_PAUSED)
     if refusals:
         raise Refused(" ".join(map(str, refusals)))
 

@@ -9,7 +9,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.number_types import DAYS, ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from runtime.clock import utc_now
 from schemas.api.accounts import ConsoleSessionResponse
 from schemas.api.response_fields import dump
@@ -21,9 +21,15 @@ from storage.accounts import sessions, tokens
 from storage.accounts.accounts import user_by_email
 from storage.accounts.tokens import Token
 
-#: The columns of lists.
-TOKEN_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
-SESSION_COLUMNS: Final = ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at")
+TOKENS: Final = Table(
+    ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at"),
+    "There are no tokens; create one with `token create`.",
+)
+SESSIONS: Final = Table(
+    ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at"), "There are no sessions."
+)
+NO_VALID_TOKEN: Final = "This user has no valid token."  # noqa: S105 - a sentence
+NO_SESSIONS: Final = "This user has no sessions."
 #: --user lists the sessions of one user, if there are more.
 _MAX_SHOWN: Final = 1000
 
@@ -69,8 +75,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
     with opened():
-        records = [_record(each) for each in tokens.list_tokens()]
-        print_records(records, as_json, TOKEN_COLUMNS, "There are no tokens; create one with `token create`.")
+        TOKENS.print([_record(each) for each in tokens.list_tokens()], as_json)
 
 
 @token.command(
@@ -95,7 +100,7 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
             print_record(_record(token_operations.revoke(token_id, OPERATOR)), as_json)
         elif email is not None:
             revoked = [_record(each) for each in token_operations.revoke_all(email, OPERATOR)]
-            print_records(revoked, as_json, TOKEN_COLUMNS, "This user has no valid token.")
+            TOKENS.print(revoked, as_json, NO_VALID_TOKEN)
 
 
 def _record(token: Token) -> dict[str, object]:
@@ -120,9 +125,7 @@ def list_sessions(email: str | None, as_json: bool) -> None:
         if email is not None:
             user_by_email(email)
         found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
-        print_records(
-            [dump(ConsoleSessionResponse, each) for each in found], as_json, SESSION_COLUMNS, "There are no sessions."
-        )
+        SESSIONS.print([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 
 @session.command(
@@ -147,4 +150,4 @@ def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> 
             print_record(dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR)), as_json)
         elif email is not None:
             ended = [dump(ConsoleSessionResponse, each) for each in session_operations.revoke_of_user(email, OPERATOR)]
-            print_records(ended, as_json, SESSION_COLUMNS, "This user has no sessions.")
+            SESSIONS.print(ended, as_json, NO_SESSIONS)

@@ -11,7 +11,11 @@ import click
 
 from bin.cli.installation import Refused
 from bin.cli.output import echo
-from bin.cli.records import Record, print_record, print_records
+from bin.cli.records import Record, print_record
+from bin.cli.request_bodies import present
+from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
+from bin.commands.projects import PROJECTS
+from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
 from bin.remote.client import ApiClient, ApiRecord
 from bin.remote.twins import Twin, listing, only
 from runtime.clock import utc_now
@@ -22,13 +26,8 @@ _PROJECTS: Final = "/api/projects"
 _USERS: Final = "/api/users"
 _GRANTS: Final = "/api/grants"
 _TOKENS: Final = "/api/tokens"
-_ACCOUNT_COLUMNS: Final = ("id", "name", "webhooks", "findings", "waiting_exports", "targets", "uploads_24h")
-_PROJECT_COLUMNS: Final = ("id", "name", "account_id", "shop_domain", "ticket_grouping")
-_USER_COLUMNS: Final = ("id", "email", "account_id", "role", "state")
-_GRANT_COLUMNS: Final = ("id", "user", "user_state", "project_id", "report_id", "role")
-_TOKEN_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
 
-_user = only(*_USER_COLUMNS)
+_user = only(*USERS.columns)
 _grant = only("id", "user", "project_id", "report_id", "role")
 _token = only("id", "kind", "name", "user_id", "user", "abilities", "created_at", "expires_at", "revoked_at")
 
@@ -43,12 +42,11 @@ def _add_account(api: ApiClient, *, name: str, no_webhooks: bool, as_json: bool)
 
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
-    records = [{**_account(each), **_usage(each["usage"], as_json)} for each in found]
-    print_records(records, as_json, _ACCOUNT_COLUMNS, "There are no accounts; create one with `account add`.")
+    ACCOUNTS.print([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
 
 
 def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
-    names = _ACCOUNT_COLUMNS[3:]
+    names = ACCOUNTS.columns[3:]
     return {name: usage[name] if as_json else f"{usage[name]['used']} of {usage[name]['limit']}" for name in names}
 
 
@@ -58,7 +56,7 @@ def _set_account(api: ApiClient, *, account_id: int, webhooks: str, as_json: boo
 
 
 def _add_project(api: ApiClient, *, as_json: bool, **given: Any) -> None:
-    print_record(api.post(_PROJECTS, _present(given)), as_json)
+    print_record(api.post(_PROJECTS, present(given)), as_json)
 
 
 def _set_project(api: ApiClient, *, project_id: int, ticket_grouping: str, as_json: bool) -> None:
@@ -66,12 +64,12 @@ def _set_project(api: ApiClient, *, project_id: int, ticket_grouping: str, as_js
 
 
 def _add_scan_run(api: ApiClient, *, project_id: int, scan_run_id: int | None, as_json: bool) -> None:
-    made = api.post("/api/scan-runs", _present({"project_id": project_id, "id": scan_run_id}))
+    made = api.post("/api/scan-runs", present({"project_id": project_id, "id": scan_run_id}))
     print_record(only("id", "project_id", "status")(made), as_json)
 
 
 def _add_user(api: ApiClient, *, email: str, account_id: int | None, role: str, as_json: bool) -> None:
-    body = {"email": email, "role": _role(role), **_present({"account_id": account_id})}
+    body = {"email": email, "role": _role(role), **present({"account_id": account_id})}
     print_record(_user(api.post(_USERS, body)), as_json)
 
 
@@ -100,14 +98,13 @@ def _add_grant(
     if (project_id is None) == (report_id is None):
         raise click.UsageError("Use either --project or --report.")
     scope = {"project_id": project_id, "report_id": report_id, "role": role}
-    made = api.post(_GRANTS, {"user_id": _user_id(api, email), **_present(scope)})
+    made = api.post(_GRANTS, {"user_id": _user_id(api, email), **present(scope)})
     print_record(_grant(made), as_json)
 
 
 def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
     found = api.items(_GRANTS, user_id=None if email is None else _user_id(api, email))
-    records = [_grant(each) for each in reversed(found)]
-    print_records(records, as_json, _GRANT_COLUMNS, "There are no grants; create one with `grant add`.")
+    GRANTS.print([_grant(each) for each in reversed(found)], as_json)
 
 
 def _remove_grant(
@@ -145,7 +142,7 @@ def _create_token(
     as_json: bool,
 ) -> None:
     expires_at = rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
-    named = _present({"abilities": [*abilities] or None, "expires_at": expires_at})
+    named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
     made = api.post(_TOKENS, {"user_id": _user_id(api, email), "kind": kind, "name": name, **named})
     if made["token"] is None:
         # The response to a request that had been carried out already.
@@ -165,7 +162,7 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
         return
     valid = [each for each in api.items(_TOKENS, user_id=_user_id(api, email)) if each["revoked_at"] is None]
     revoked = [_revoked(api, each["id"]) for each in reversed(valid)]
-    print_records(revoked, as_json, _TOKEN_COLUMNS, "This user has no valid token.")
+    TOKENS.print(revoked, as_json, NO_VALID_TOKEN)
 
 
 def _revoked(api: ApiClient, token_id: Any) -> Record:
@@ -185,30 +182,24 @@ def _role(name: str) -> str | None:
     return None if name == "none" else name
 
 
-def _present(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
-
-
 TWINS: Final = {
     ("account", "add"): Twin(_add_account),
     ("account", "list"): Twin(_list_accounts),
     ("account", "set"): Twin(_set_account),
     ("user", "add"): Twin(_add_user, optional=("account_id",)),
-    ("user", "list"): listing(_USERS, _USER_COLUMNS, "There are no users; create one with `user add`.", _user),
+    ("user", "list"): listing(_USERS, USERS, _user),
     ("user", "set"): Twin(_set_user),
     ("user", "disable"): _switch_user("disabled"),
     ("user", "enable"): _switch_user("active"),
     ("user", "remove"): Twin(_remove_user),
     ("project", "add"): Twin(_add_project, optional=("account_id",)),
     ("project", "set"): Twin(_set_project),
-    ("project", "list"): listing(
-        _PROJECTS, _PROJECT_COLUMNS, "There are no projects; create one with `project add`.", lambda record: record
-    ),
+    ("project", "list"): listing(_PROJECTS, PROJECTS, lambda record: record),
     ("scan-run", "add"): Twin(_add_scan_run),
     ("grant", "add"): Twin(_add_grant),
     ("grant", "list"): Twin(_list_grants),
     ("grant", "remove"): Twin(_remove_grant),
     ("token", "create"): Twin(_create_token),
-    ("token", "list"): listing(_TOKENS, _TOKEN_COLUMNS, "There are no tokens; create one with `token create`.", _token),
+    ("token", "list"): listing(_TOKENS, TOKENS, _token),
     ("token", "revoke"): Twin(_revoke_token),
 }

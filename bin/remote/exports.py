@@ -10,11 +10,11 @@ import click
 
 from bin.cli.installation import Refused
 from bin.cli.output import echo
-from bin.cli.records import print_record, print_records
-from bin.cli.request_bodies import parse_strictly, read_limited
+from bin.cli.records import print_record
+from bin.cli.request_bodies import parse_strictly, present, read_limited
 from bin.commands.exports.export import (
-    ATTEMPT_COLUMNS,
-    RECOVERY_COLUMNS,
+    ATTEMPTS,
+    RECOVERIES,
     SHOWN,
     preparation_body,
     print_facets,
@@ -24,9 +24,9 @@ from bin.commands.exports.export import (
     require_one,
     require_ticket,
 )
-from bin.commands.exports.export_bulk import COLUMNS, confirm, decides_on_many, filters_of, require_few
+from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many, filters_of, require_few
 from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
-from bin.commands.exports.export_decisions import snoozed_until, text_of
+from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.twins import Twin, posting
 from schemas.base.timestamps import rfc3339
@@ -78,8 +78,7 @@ def _open(api: ApiClient, *, export_id: str, as_json: bool) -> None:
 
 
 def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
-    records = api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id))
-    print_records(records, as_json, ATTEMPT_COLUMNS, "No attempts yet.")
+    ATTEMPTS.print(api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id)), as_json)
 
 
 def _prepare(
@@ -100,14 +99,13 @@ def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ..
     if len(target_ids) == 1:
         print_record(api.post(path, {"target_id": target_ids[0]}), as_json)
         return
-    items = api.post(path, {"target_ids": [*target_ids]})["items"]
-    print_records(items, as_json, ("id", "status", "target_id"), "")
+    APPROVED.print(api.post(path, {"target_ids": [*target_ids]})["items"], as_json)
 
 
 def _dismiss(
     api: ApiClient, *, export_id: str | None, reason: str | None, note: str | None, as_json: bool, **filters: Any
 ) -> None:
-    _decide(api, BulkAction.DISMISS, export_id, _given(reason=reason, note=note), filters, as_json)
+    _decide(api, BulkAction.DISMISS, export_id, present({"reason": reason, "note": note}), filters, as_json)
 
 
 def _restore(api: ApiClient, *, export_id: str | None, as_json: bool, **filters: Any) -> None:
@@ -117,7 +115,7 @@ def _restore(api: ApiClient, *, export_id: str | None, as_json: bool, **filters:
 def _retry(api: ApiClient, *, export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
     if decides_on_many(export_id, filters) and target_id is not None:
         raise click.UsageError("With filters, exports are retried at their own targets: use --of-target to filter.")
-    _decide(api, BulkAction.RETRY, export_id, _given(target_id=target_id), filters, as_json)
+    _decide(api, BulkAction.RETRY, export_id, present({"target_id": target_id}), filters, as_json)
 
 
 def _snooze(api: ApiClient, *, export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
@@ -130,14 +128,14 @@ def _edit(
     api: ApiClient, *, export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None
 ) -> None:
     description = None if file is None else text_of(read_limited(file, _MAX_FILE_BYTES))
-    body = _given(**parts, description=description, labels=[*labels] or None)
+    body = present({**parts, "description": description, "labels": [*labels] or None})
     print_record(api.patch(path_to(_EXPORT, export_id=export_id), body), as_json)
 
 
 def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
     require_one_of_bulk(shown_id, cancelled_id, is_list)
     if is_list:
-        print_records(api.items("/api/bulk-jobs"), as_json, COLUMNS, "There are no bulk jobs.")
+        BULK_JOBS.print(api.items("/api/bulk-jobs"), as_json)
     else:
         print_record(_shown_or_cancelled(api, _JOB, "job_id", shown_id, cancelled_id), as_json)
 
@@ -154,7 +152,7 @@ def _recover(
 ) -> None:
     require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     if is_list:
-        print_records(api.items(_RECOVERIES), as_json, RECOVERY_COLUMNS, "There are no recoveries.")
+        RECOVERIES.print(api.items(_RECOVERIES), as_json)
     elif shown_id is not None or cancelled_id is not None:
         print_record(_shown_or_cancelled(api, _RECOVERY, "recovery_id", shown_id, cancelled_id), as_json)
     elif target_id is None or since is None:
@@ -210,10 +208,6 @@ def _shown_or_cancelled(api: ApiClient, form: str, name: str, shown_id: str | No
     if shown_id is not None:
         return api.get(path_to(form, **{name: shown_id}))
     return api.post(path_to(f"{form}/cancel", **{name: cancelled_id}))
-
-
-def _given(**members: Any) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
 
 
 def _joined(value: Any) -> str | None:

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any, Final
 
-from bin.cli.records import print_records
-from bin.commands import audit, compliance
+from bin.commands.audit import ENTRIES
+from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
 from bin.remote.twins import Twin, showing
 from schemas.base.timestamps import rfc3339
@@ -15,8 +15,7 @@ _REQUESTS: Final = "/api/compliance-requests"
 def _list_requests(api: ApiClient, *, as_json: bool) -> None:
     found = api.items(_REQUESTS)
     waiting = sorted((each for each in found if each["status"] == "received"), key=lambda each: str(each["due_at"]))
-    records = [*waiting, *(each for each in found if each["status"] != "received")]
-    print_records(records, as_json, compliance.COLUMNS, "There are no compliance requests.")
+    REQUESTS.print([*waiting, *(each for each in found if each["status"] != "received")], as_json)
 
 
 def _list_audit(
@@ -37,7 +36,7 @@ def _list_audit(
         created_after=None if created_after is None else rfc3339(created_after),
         created_before=None if created_before is None else rfc3339(created_before),
     )
-    print_records(found, as_json, audit.COLUMNS, audit.NO_ENTRIES)
+    ENTRIES.print(found, as_json)
 
 
 TWINS: Final = {

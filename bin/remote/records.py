@@ -8,9 +8,10 @@ import click
 
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import print_record, print_records
-from bin.commands.exports.rule import COLUMNS, match_and_action
-from bin.commands.tokens import SESSION_COLUMNS
+from bin.cli.records import print_record
+from bin.cli.request_bodies import present
+from bin.commands.exports.rule import RULES, match_and_action
+from bin.commands.tokens import NO_SESSIONS, SESSIONS
 from bin.remote.client import ApiClient, ApiRecord, path_to
 from bin.remote.twins import Twin, listing, posting, removing, showing
 
@@ -29,8 +30,7 @@ def _add_rule(api: ApiClient, *, name: str, is_disabled: bool, as_json: bool, **
 def _set_rule(
     api: ApiClient, *, rule_id: str, name: str | None, is_enabled: bool | None, as_json: bool, **given: Any
 ) -> None:
-    members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
-    body = {key: value for key, value in members.items() if value is not None}
+    body = present({"name": name, "enabled": is_enabled, **match_and_action(given)})
     print_record(api.patch(path_to(_RULE, rule_id=rule_id), body), as_json)
 
 
@@ -43,7 +43,7 @@ def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
 
 
 def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
-    print_records(_sessions(api, email), as_json, SESSION_COLUMNS, "There are no sessions.")
+    SESSIONS.print(_sessions(api, email), as_json)
 
 
 def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
         print_record(_ended(api, session_id), as_json)
         return
     ended = [_ended(api, each["id"]) for each in _sessions(api, email)]
-    print_records(ended, as_json, SESSION_COLUMNS, "This user has no sessions.")
+    SESSIONS.print(ended, as_json, NO_SESSIONS)
 
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
@@ -67,7 +67,7 @@ def _ended(api: ApiClient, session_id: str) -> ApiRecord:
 
 TWINS: Final = {
     ("rule", "add"): Twin(_add_rule, without=("email",)),
-    ("rule", "list"): listing(_RULES, COLUMNS, "There are no approval rules."),
+    ("rule", "list"): listing(_RULES, RULES),
     ("rule", "show"): showing(_RULE),
     ("rule", "set"): Twin(_set_rule, without=("email",)),
     ("rule", "remove"): removing(_RULE),

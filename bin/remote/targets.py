@@ -7,8 +7,8 @@ import click
 from bin.cli.installation import Refused
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from
-from bin.cli.records import print_record, print_records
-from bin.commands.target import COLUMNS, changed_members, new_members
+from bin.cli.records import print_record
+from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_members
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.twins import Twin, listing, posting, removing, showing
 from schemas.targets.error_help import help_for
@@ -50,7 +50,7 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
             resumed.append(_resumed(api, each["id"]))
         except ApiRefusal as refused:
             refusals.append(refused.message)
-    print_records(resumed, as_json, COLUMNS, "No target is paused.")
+    TARGETS.print(resumed, as_json, NONE_PAUSED)
     if refusals:
         raise Refused(" ".join(refusals))
 
@@ -87,7 +87,7 @@ def _explain(code: str | None, as_json: bool) -> None:
 
 
 TWINS: Final = {
-    ("target", "list"): listing(_TARGETS, COLUMNS, "There are no targets."),
+    ("target", "list"): listing(_TARGETS, TARGETS),
     ("target", "show"): showing(_TARGET),
     ("target", "add"): Twin(_add, without=("account_id",)),
     ("target", "set"): Twin(_set),

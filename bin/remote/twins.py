@@ -1,9 +1,9 @@
 """What twins of commands have in common: requests whose responses are printed as the commands on the server print theirs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from bin.cli.records import Record, print_record, print_records
+from bin.cli.records import Record, Table, print_record
 from bin.remote.client import ApiClient, ApiRecord, path_to
 
 #: Why options that name an account or a user are not available.
@@ -55,17 +55,12 @@ def removing(form: str) -> Twin:
     return Twin(run)
 
 
-def listing(
-    path: str,
-    columns: Sequence[str],
-    none: str,
-    shape: Callable[[ApiRecord], Record] | None = None,
-) -> Twin:
+def listing(path: str, table: Table, shape: Callable[[ApiRecord], Record] | None = None) -> Twin:
     """Return the twin that prints a list, the newest first, at most `limit` records; with a `shape` the oldest first."""
 
     def run(api: ApiClient, *, as_json: bool, limit: int | None = None) -> None:
         found = api.items(path, limit)
         # The lists of the commands that print another shape begin with the oldest.
-        print_records(found if shape is None else [shape(each) for each in reversed(found)], as_json, columns, none)
+        table.print(found if shape is None else [shape(each) for each in reversed(found)], as_json)
 
     return Twin(run)

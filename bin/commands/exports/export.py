@@ -14,7 +14,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import Record, json_option, print_record, print_records
+from bin.cli.records import Record, Table, json_option, print_record
 from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
 from bin.cli.value_lists import ValueList, several_of
 from bin.commands.exports.export_bulk import bulk, process
@@ -44,9 +44,14 @@ from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
-#: The columns of lists.
-ATTEMPT_COLUMNS = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
-RECOVERY_COLUMNS = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
+EXPORTS = Table(("id", "status", "status_reason", "attempts", "severity", "title"), "There are no exports.")
+FACETS = Table(("filter", "value", "exports"), "No exports match.")
+ATTEMPTS = Table(
+    ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer"), "No attempts yet."
+)
+RECOVERIES = Table(
+    ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at"), "There are no recoveries."
+)
 
 
 def _either(words: Iterable[str]) -> str:
@@ -91,7 +96,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
     texts = {name: filters.pop(name) for name in _READ_FILTERS}
-    read: ExportQuery = checked(ExportFilterForm(), {name: text for name, text in texts.items() if text is not None})
+    read: ExportQuery = checked(ExportFilterForm(), texts)
     query = replace(read, **filters)
     with opened():
         if has_facets:
@@ -108,9 +113,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
 def print_list(records: Sequence[Record], as_json: bool, *, is_filtered: bool) -> None:
     """Print exports."""
     rows = [{**each, **{name: each["ticket"][name] for name in ("severity", "title")}} for each in records]
-    columns = ("id", "status", "status_reason", "attempts", "severity", "title")
-    none = "No exports match." if is_filtered else "There are no exports."
-    print_records(records if as_json else rows, as_json, columns, none)
+    EXPORTS.print(records if as_json else rows, as_json, FACETS.none if is_filtered else None)
 
 
 def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
@@ -123,7 +126,7 @@ def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
         for name, counts in found.items()
         for value in sorted(counts, key=lambda each: (-counts[each], each))
     ]
-    print_records(rows, as_json, ("filter", "value", "exports"), "No exports match.")
+    FACETS.print(rows, as_json)
 
 
 def print_rest(total: int | None, shown: int) -> None:
@@ -184,8 +187,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
     """
     with opened():
-        records = [dump_trace(each) for each in attempts.list_traces(export_id)]
-        print_records(records, as_json, ATTEMPT_COLUMNS, "No attempts yet.")
+        ATTEMPTS.print([dump_trace(each) for each in attempts.list_traces(export_id)], as_json)
 
 
 @export.command(
@@ -277,7 +279,7 @@ def recover(
     require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     with opened() as settings:
         if is_list:
-            _list_recoveries(as_json)
+            RECOVERIES.print([dump(RecoveryResponse, each) for each in recoveries.list_page()], as_json)
         elif shown_id is not None:
             print_record(dump(RecoveryResponse, recoveries.get(shown_id)), as_json)
         elif cancelled_id is not None:
@@ -313,11 +315,6 @@ def require_one(*asked: bool) -> None:
     """Raise UsageError unless `recover` was asked for one thing."""
     if sum(asked) != 1:
         raise click.UsageError("Use --target with --since, or one of --show, --cancel and --list.")
-
-
-def _list_recoveries(as_json: bool) -> None:
-    records = [dump(RecoveryResponse, each) for each in recoveries.list_page()]
-    print_records(records, as_json, RECOVERY_COLUMNS, "There are no recoveries.")
 
 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:

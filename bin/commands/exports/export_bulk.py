@@ -15,7 +15,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
 from bin.cli.number_types import ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -43,8 +43,10 @@ from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
 
-#: The columns of lists.
-COLUMNS: Final = ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at")
+BULK_JOBS: Final = Table(
+    ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"),
+    "There are no bulk jobs.",
+)
 
 #: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
@@ -114,8 +116,7 @@ def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json:
     require_one(shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:
-            records = [dump(BulkJobResponse, each) for each in bulk_jobs.list_page()]
-            print_records(records, as_json, COLUMNS, "There are no bulk jobs.")
+            BULK_JOBS.print([dump(BulkJobResponse, each) for each in bulk_jobs.list_page()], as_json)
         elif shown_id is not None:
             print_record(dump(BulkJobResponse, bulk_jobs.get(shown_id)), as_json)
         elif cancelled_id is not None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Table, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
 from bin.cli.value_lists import ValueList
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
@@ -21,6 +21,9 @@ from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.operations.wiring import build_operations
+
+#: One ticket for several targets.
+APPROVED: Final = Table(("id", "status", "target_id"), "")
 
 
 @click.command(
@@ -57,7 +60,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
         approval: ApprovalForAll = checked(ApprovalForm(), {"target_ids": target_ids})
         records = [export_record(each, utc_now()) for each in exports.approve_for_all(export_id, OPERATOR, approval)]
         exports.wake_workers()
-        print_records(records, as_json, ("id", "status", "target_id"), "")
+        APPROVED.print(records, as_json)
 
 
 @click.command(

@@ -1,13 +1,14 @@
 """`rule`: create, change, test and delete approval rules, which decide on exports when they are prepared."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
 from bin.cli.installation import opened
 from bin.cli.number_types import LIMIT, ROW_ID
-from bin.cli.records import json_option, print_record, print_records
+from bin.cli.records import Command, Table, json_option, print_record
+from bin.cli.request_bodies import present
 from bin.cli.value_lists import ValueList, several_of
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
@@ -20,8 +21,7 @@ from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 
-#: The columns of lists.
-COLUMNS: Final = ("id", "name", "enabled", "stopped_reason", "match", "action")
+RULES: Final = Table(("id", "name", "enabled", "stopped_reason", "match", "action"), "There are no approval rules.")
 #: The options that make a rule's match, and the members that they are.
 _MATCH: Final[Mapping[str, str]] = {
     "project_id": "project_id",
@@ -46,8 +46,6 @@ _OPTIONS: Final = (
     click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
     click.option("--label", "labels", type=ValueList(click.STRING), help="Add these labels, separated by commas."),
 )
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _rule_options(command: Command) -> Command:
@@ -84,7 +82,7 @@ def list_rules(limit: int | None, as_json: bool) -> None:
     """List approval rules, newest first."""
     with opened() as settings:
         found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
-        print_records([dump_rule(each) for each in found], as_json, COLUMNS, "There are no approval rules.")
+        RULES.print([dump_rule(each) for each in found], as_json)
 
 
 @rule.command(epilog="Example: riskrelay rule show rul_… --json\n\nExit codes: 0 shown, 1 no such rule, 2 wrong usage.")
@@ -116,7 +114,7 @@ def set_members(
     """
     members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
     with opened() as settings:
-        changes = read_checked(RuleChangeForm(), {key: value for key, value in members.items() if value is not None})
+        changes = read_checked(RuleChangeForm(), present(members))
         author = None if email is None else user_by_email(email)
         changed = build_operations(settings).approval_rules.change(rule_id, changes, OPERATOR, author)
         print_record(dump_rule(changed), as_json)

@@ -214,10 +214,6 @@ def _block(received: Received, diagnosis: str | None, saved: Path | None) -> str
     return "\n".join([head, *(f"  {name:10} {text}" for name, text in lines.items() if text), ""])
 
 
-def _places(change: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name.removeprefix('places_')}" for name, count in change.items())
-
-
 def _verification(verdict: SignatureVerdict) -> str:
     name = click.style(verdict.replace("_", " "), fg="green" if verdict.ok else "red")
     return f"{name}: {_EXPLANATIONS[verdict]}" if verdict in _EXPLANATIONS else name
