@@ -19,7 +19,7 @@ class Table(NamedTuple):
     columns: Sequence[str]
     none: str
 
-    def print(self, records: Sequence[Record], as_json: bool, none: str | None = None) -> None:
+    def show(self, records: Sequence[Record], as_json: bool, none: str | None = None) -> None:
         """Print a list: every field in JSON, else the columns as a table, or a text if the list is empty."""
         if as_json:
             echo(json.dumps(list(records), ensure_ascii=False))

@@ -58,7 +58,7 @@ def list_accounts(as_json: bool) -> None:
         found = accounts.list_accounts()
         usage = account_limits(settings).usage([each.id for each in found], utc_now())
         records = [{**_account_record(each), **_stored(usage[each.id], as_json)} for each in found]
-        ACCOUNTS.print(records, as_json)
+        ACCOUNTS.show(records, as_json)
 
 
 def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
@@ -138,7 +138,7 @@ def set_user(email: str, role: str, as_json: bool) -> None:
 def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
-        USERS.print([_user_record(each) for each in reversed(accounts.list_users())], as_json)
+        USERS.show([_user_record(each) for each in reversed(accounts.list_users())], as_json)
 
 
 @user.command(
@@ -227,7 +227,7 @@ def list_grants(email: str | None, as_json: bool) -> None:
     with opened():
         if email is not None:
             accounts.user_by_email(email)
-        GRANTS.print([_grant_record(each) for each in grants.list_all(email)], as_json)
+        GRANTS.show([_grant_record(each) for each in grants.list_all(email)], as_json)
 
 
 @grant.command(

@@ -69,7 +69,7 @@ def list_alerts(as_json: bool) -> None:
             *alerts.list_open(OPERATOR, is_operator=True),
             *alerts.list_recovered(OPERATOR, _MAX_RECOVERED, is_operator=True),
         ]
-    _ALERTS.print([_record(each) for each in found], as_json)
+    _ALERTS.show([_record(each) for each in found], as_json)
 
 
 def _record(each: Alert) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def list_entries(
     times = (None if each is None else to_ms(each) for each in (created_after, created_before))
     with opened():
         found = operations.list_page(AuditFilter(account_id, subject_id, actor, action, *times), limit, None)
-        ENTRIES.print([dump(AuditEntryResponse, each) for each in found], as_json)
+        ENTRIES.show([dump(AuditEntryResponse, each) for each in found], as_json)
 
 
 @audit.command(

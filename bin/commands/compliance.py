@@ -63,7 +63,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
-        REQUESTS.print([compliance_record(each, utc_now()) for each in ledger.list_all()], as_json)
+        REQUESTS.show([compliance_record(each, utc_now()) for each in ledger.list_all()], as_json)
 
 
 @compliance.command(

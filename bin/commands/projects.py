@@ -87,7 +87,7 @@ def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
 def list_projects(as_json: bool) -> None:
     """List projects."""
     with opened():
-        PROJECTS.print([_project_record(each) for each in projects.list_projects()], as_json)
+        PROJECTS.show([_project_record(each) for each in projects.list_projects()], as_json)
 
 
 def _project_record(row: Project) -> dict[str, object]:

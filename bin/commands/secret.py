@@ -146,7 +146,7 @@ def list_secrets(as_json: bool) -> None:
     accepted, and `failing` if it was refused.
     """
     with opened() as settings:
-        _SECRETS.print([*_integrations(settings), *_targets(settings), *_certificates()], as_json)
+        _SECRETS.show([*_integrations(settings), *_targets(settings), *_certificates()], as_json)
 
 
 def _integrations(settings: Settings) -> list[dict[str, object]]:

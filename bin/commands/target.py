@@ -58,7 +58,7 @@ def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
     with opened() as settings:
         default_secret = build_operations(settings).targets.default_secret
-        TARGETS.print([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
+        TARGETS.show([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
 
 
 @target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
@@ -355,7 +355,7 @@ def _report_no_worker() -> None:
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:
     """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
-    TARGETS.print([dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed], as_json, NONE_PAUSED)
+    TARGETS.show([dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed], as_json, NONE_PAUSED)
     if refusals:
         raise Refused(" ".join(map(str, refusals)))
 

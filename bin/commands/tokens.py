@@ -75,7 +75,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
     with opened():
-        TOKENS.print([_record(each) for each in tokens.list_tokens()], as_json)
+        TOKENS.show([_record(each) for each in tokens.list_tokens()], as_json)
 
 
 @token.command(
@@ -100,7 +100,7 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
             print_record(_record(token_operations.revoke(token_id, OPERATOR)), as_json)
         elif email is not None:
             revoked = [_record(each) for each in token_operations.revoke_all(email, OPERATOR)]
-            TOKENS.print(revoked, as_json, NO_VALID_TOKEN)
+            TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
 def _record(token: Token) -> dict[str, object]:
@@ -125,7 +125,7 @@ def list_sessions(email: str | None, as_json: bool) -> None:
         if email is not None:
             user_by_email(email)
         found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
-        SESSIONS.print([dump(ConsoleSessionResponse, each) for each in found], as_json)
+        SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 
 @session.command(
@@ -150,4 +150,4 @@ def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> 
             print_record(dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR)), as_json)
         elif email is not None:
             ended = [dump(ConsoleSessionResponse, each) for each in session_operations.revoke_of_user(email, OPERATOR)]
-            SESSIONS.print(ended, as_json, NO_SESSIONS)
+            SESSIONS.show(ended, as_json, NO_SESSIONS)

@@ -42,7 +42,7 @@ def _add_account(api: ApiClient, *, name: str, no_webhooks: bool, as_json: bool)
 
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
-    ACCOUNTS.print([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
+    ACCOUNTS.show([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
 
 
 def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _add_grant(
 
 def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
     found = api.items(_GRANTS, user_id=None if email is None else _user_id(api, email))
-    GRANTS.print([_grant(each) for each in reversed(found)], as_json)
+    GRANTS.show([_grant(each) for each in reversed(found)], as_json)
 
 
 def _remove_grant(
@@ -162,7 +162,7 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
         return
     valid = [each for each in api.items(_TOKENS, user_id=_user_id(api, email)) if each["revoked_at"] is None]
     revoked = [_revoked(api, each["id"]) for each in reversed(valid)]
-    TOKENS.print(revoked, as_json, NO_VALID_TOKEN)
+    TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
 def _revoked(api: ApiClient, token_id: Any) -> Record:

@@ -78,7 +78,7 @@ def _open(api: ApiClient, *, export_id: str, as_json: bool) -> None:
 
 
 def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
-    ATTEMPTS.print(api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id)), as_json)
+    ATTEMPTS.show(api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id)), as_json)
 
 
 def _prepare(
@@ -99,7 +99,7 @@ def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ..
     if len(target_ids) == 1:
         print_record(api.post(path, {"target_id": target_ids[0]}), as_json)
         return
-    APPROVED.print(api.post(path, {"target_ids": [*target_ids]})["items"], as_json)
+    APPROVED.show(api.post(path, {"target_ids": [*target_ids]})["items"], as_json)
 
 
 def _dismiss(
@@ -135,7 +135,7 @@ def _edit(
 def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
     require_one_of_bulk(shown_id, cancelled_id, is_list)
     if is_list:
-        BULK_JOBS.print(api.items("/api/bulk-jobs"), as_json)
+        BULK_JOBS.show(api.items("/api/bulk-jobs"), as_json)
     else:
         print_record(_shown_or_cancelled(api, _JOB, "job_id", shown_id, cancelled_id), as_json)
 
@@ -152,7 +152,7 @@ def _recover(
 ) -> None:
     require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     if is_list:
-        RECOVERIES.print(api.items(_RECOVERIES), as_json)
+        RECOVERIES.show(api.items(_RECOVERIES), as_json)
     elif shown_id is not None or cancelled_id is not None:
         print_record(_shown_or_cancelled(api, _RECOVERY, "recovery_id", shown_id, cancelled_id), as_json)
     elif target_id is None or since is None:

@@ -15,7 +15,7 @@ _REQUESTS: Final = "/api/compliance-requests"
 def _list_requests(api: ApiClient, *, as_json: bool) -> None:
     found = api.items(_REQUESTS)
     waiting = sorted((each for each in found if each["status"] == "received"), key=lambda each: str(each["due_at"]))
-    REQUESTS.print([*waiting, *(each for each in found if each["status"] != "received")], as_json)
+    REQUESTS.show([*waiting, *(each for each in found if each["status"] != "received")], as_json)
 
 
 def _list_audit(
@@ -36,7 +36,7 @@ def _list_audit(
         created_after=None if created_after is None else rfc3339(created_after),
         created_before=None if created_before is None else rfc3339(created_before),
     )
-    ENTRIES.print(found, as_json)
+    ENTRIES.show(found, as_json)
 
 
 TWINS: Final = {

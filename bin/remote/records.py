@@ -43,7 +43,7 @@ def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
 
 
 def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
-    SESSIONS.print(_sessions(api, email), as_json)
+    SESSIONS.show(_sessions(api, email), as_json)
 
 
 def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
         print_record(_ended(api, session_id), as_json)
         return
     ended = [_ended(api, each["id"]) for each in _sessions(api, email)]
-    SESSIONS.print(ended, as_json, NO_SESSIONS)
+    SESSIONS.show(ended, as_json, NO_SESSIONS)
 
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:

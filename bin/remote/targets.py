@@ -50,7 +50,7 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
             resumed.append(_resumed(api, each["id"]))
         except ApiRefusal as refused:
             refusals.append(refused.message)
-    TARGETS.print(resumed, as_json, NONE_PAUSED)
+    TARGETS.show(resumed, as_json, NONE_PAUSED)
     if refusals:
         raise Refused(" ".join(refusals))
 

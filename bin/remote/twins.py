@@ -61,6 +61,6 @@ def listing(path: str, table: Table, shape: Callable[[ApiRecord], Record] | None
     def run(api: ApiClient, *, as_json: bool, limit: int | None = None) -> None:
         found = api.items(path, limit)
         # The lists of the commands that print another shape begin with the oldest.
-        table.print(found if shape is None else [shape(each) for each in reversed(found)], as_json)
+        table.show(found if shape is None else [shape(each) for each in reversed(found)], as_json)
 
     return Twin(run)

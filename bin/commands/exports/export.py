@@ -113,7 +113,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
 def print_list(records: Sequence[Record], as_json: bool, *, is_filtered: bool) -> None:
     """Print exports."""
     rows = [{**each, **{name: each["ticket"][name] for name in ("severity", "title")}} for each in records]
-    EXPORTS.print(records if as_json else rows, as_json, FACETS.none if is_filtered else None)
+    EXPORTS.show(records if as_json else rows, as_json, FACETS.none if is_filtered else None)
 
 
 def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
@@ -126,7 +126,7 @@ def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
         for name, counts in found.items()
         for value in sorted(counts, key=lambda each: (-counts[each], each))
     ]
-    FACETS.print(rows, as_json)
+    FACETS.show(rows, as_json)
 
 
 def print_rest(total: int | None, shown: int) -> None:
@@ -187,7 +187,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
     """
     with opened():
-        ATTEMPTS.print([dump_trace(each) for each in attempts.list_traces(export_id)], as_json)
+        ATTEMPTS.show([dump_trace(each) for each in attempts.list_traces(export_id)], as_json)
 
 
 @export.command(
@@ -279,7 +279,7 @@ def recover(
     require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     with opened() as settings:
         if is_list:
-            RECOVERIES.print([dump(RecoveryResponse, each) for each in recoveries.list_page()], as_json)
+            RECOVERIES.show([dump(RecoveryResponse, each) for each in recoveries.list_page()], as_json)
         elif shown_id is not None:
             print_record(dump(RecoveryResponse, recoveries.get(shown_id)), as_json)
         elif cancelled_id is not None:

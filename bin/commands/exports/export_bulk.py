@@ -116,7 +116,7 @@ def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json:
     require_one(shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:
-            BULK_JOBS.print([dump(BulkJobResponse, each) for each in bulk_jobs.list_page()], as_json)
+            BULK_JOBS.show([dump(BulkJobResponse, each) for each in bulk_jobs.list_page()], as_json)
         elif shown_id is not None:
             print_record(dump(BulkJobResponse, bulk_jobs.get(shown_id)), as_json)
         elif cancelled_id is not None:

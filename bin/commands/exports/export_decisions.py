@@ -60,7 +60,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
         approval: ApprovalForAll = checked(ApprovalForm(), {"target_ids": target_ids})
         records = [export_record(each, utc_now()) for each in exports.approve_for_all(export_id, OPERATOR, approval)]
         exports.wake_workers()
-        APPROVED.print(records, as_json)
+        APPROVED.show(records, as_json)
 
 
 @click.command(

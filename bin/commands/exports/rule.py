@@ -82,7 +82,7 @@ def list_rules(limit: int | None, as_json: bool) -> None:
     """List approval rules, newest first."""
     with opened() as settings:
         found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
-        RULES.print([dump_rule(each) for each in found], as_json)
+        RULES.show([dump_rule(each) for each in found], as_json)
 
 
 @rule.command(epilog="Example: riskrelay rule show rul_… --json\n\nExit codes: 0 shown, 1 no such rule, 2 wrong usage.")
