@@ -18,7 +18,7 @@ from typing import Final
 from tenacity import Retrying, retry_if_result, wait_fixed
 
 from runtime import error_reports, logs, metrics, tracing, wake_up_queue
-from runtime.file_limits import raise_file_limit
+from runtime.files import raise_file_limit
 from schemas.settings.definitions import Settings
 from storage.db.engine import close_database, open_database
 from storage.db.shared_clock import SharedClock

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bin.cli.installation import Refused
-from runtime.fsync import sync
+from runtime.files import sync
 
 _BEGINS: Final = re.compile(r"^[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=", re.MULTILINE)
 _LINE: Final = re.compile(

@@ -11,7 +11,7 @@ from typing import Any
 import gevent
 
 from runtime import dns_resolver, error_reports, logs, tls_key_log, tracing
-from runtime.file_limits import raise_file_limit
+from runtime.files import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
 
 # Here as well, for gunicorn without the command `serve`.

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from peewee import BlobField
 
-from runtime.fsync import sync
+from runtime.files import sync
 from schemas.base.timestamps import from_ms
 from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log

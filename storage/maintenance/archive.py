@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from runtime.fsync import sync
+from runtime.files import sync
 from schemas.base.timestamps import rfc3339
 
 #: Encrypted values are useless without their keys, and those are rotated.

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.fsync import sync
+from runtime.files import sync
 from schemas.targets.target import TargetStatus
 from storage.compliance.erasure_log import ErasedRow
 from storage.db import schema_version as schema

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from runtime.fsync import sync
+from runtime.files import sync
 from storage.db.engine import LOCK_WAIT_S
 
 #: 4 MiB at usual page sizes: a fraction of a second between two updates of the progress bar.

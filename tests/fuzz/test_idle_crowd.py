@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from runtime.file_limits import raise_file_limit
+from runtime.files import raise_file_limit
 from tests.support.factories import environment
 from tests.support.gunicorn_process import Service, read_answer
 from tests.support.raw_http import EXPORTS

@@ -18,7 +18,7 @@ from bin.cli.env_file import set_line
 from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, make_data_dir
 from bin.cli.output import echo
 from runtime.clock import utc_now
-from runtime.fsync import sync
+from runtime.files import sync
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.settings.definitions import (
     ENV_FILE_VARIABLE,

@@ -19,7 +19,7 @@ from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
-from runtime.fsync import sync
+from runtime.files import sync
 from schemas.base.errors import RiskRelayError
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import Settings
