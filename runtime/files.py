@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def raise_file_limit(count: int) -> int:
-    """Raise the soft limit of open files and connections to `count`, or to a lower hard limit; return what is allowed now."""
+    """Raise the soft limit of open files and connections to `count`, or a lower hard limit; return what is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count
