@@ -1,8 +1,12 @@
-"""The files of this process: how many it may open, and how their content and names reach the disk."""
+"""The files of this process: how many it may open, locks on them, and how content and names reach the disk."""
 
+import fcntl
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, TextIO
 
 
 def raise_file_limit(count: int) -> int:
@@ -13,6 +17,31 @@ def raise_file_limit(count: int) -> int:
     allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed
+
+
+def try_lock(file: int | IO[bytes]) -> bool:
+    """Lock a file for this process alone; return False if another one holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Open a file with mode 0600 that replaces the one at `path` once all of it is on the disk. Raises OSError."""
+    draft = path.with_name(f".{path.name}.part")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,7 @@ Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Table(NamedTuple):
+class RecordTable(NamedTuple):
     """A list as text: its columns, and the text in place of an empty one."""
 
     columns: Sequence[str]

@@ -6,8 +6,8 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.number_types import ROW_ID
-from bin.cli.records import Command, Table, json_option, print_record
+from bin.cli.option_types import ROW_ID
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
@@ -18,11 +18,11 @@ from storage.accounts.account_limits import STORED, Usage, account_limits
 from storage.accounts.accounts import Account, User
 from storage.accounts.grants import UserGrant
 
-ACCOUNTS: Final = Table(
+ACCOUNTS: Final = RecordTable(
     ("id", "name", "webhooks", *STORED.values()), "There are no accounts; create one with `account add`."
 )
-USERS: Final = Table(("id", "email", "account_id", "role", "state"), "There are no users; create one with `user add`.")
-GRANTS: Final = Table(
+USERS: Final = RecordTable(("id", "email", "account_id", "role", "state"), "There are no users; create one with `user add`.")
+GRANTS: Final = RecordTable(
     ("id", "user", "user_state", "project_id", "report_id", "role"), "There are no grants; create one with `grant add`."
 )
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, checked_settings, opened
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -17,7 +17,9 @@ from storage.db import identifiers
 from worker.background.alert_channels import AlertSender
 from worker.composition import compose_client
 
-_ALERTS: Final = Table(("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at"), "There are no alerts.")
+_ALERTS: Final = RecordTable(
+    ("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at"), "There are no alerts."
+)
 #: Alerts that are over, beside the open ones.
 _MAX_RECOVERED: Final = 100
 

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.number_types import LIMIT, ROW_ID
+from bin.cli.option_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -26,7 +26,7 @@ from service.operations import audit as operations
 from storage.accounts import audit_chain
 from storage.accounts.audit_log_sql import AuditFilter
 
-ENTRIES: Final = Table(("id", "at", "actor", "action", "object", "details"), "No entries match.")
+ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 #: A screenful.
 SHOWN: Final = 50
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")

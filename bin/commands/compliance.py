@@ -10,9 +10,9 @@ from typing import Final
 import click
 
 from bin.cli.installation import Refused, alone, opened
-from bin.cli.number_types import LIMIT
+from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
@@ -24,7 +24,7 @@ from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
 from worker.background.compliance import ComplianceTask
 
-REQUESTS: Final = Table(
+REQUESTS: Final = RecordTable(
     ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error"),
     "There are no compliance requests.",
 )

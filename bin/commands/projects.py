@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.number_types import ROW_ID
+from bin.cli.option_types import ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalised_shop_domain
@@ -24,7 +24,7 @@ from service.operations.finding_reports import ReportFormat
 from storage.accounts import projects
 from storage.accounts.projects import Project
 
-PROJECTS: Final = Table(
+PROJECTS: Final = RecordTable(
     ("id", "name", "account_id", "shop_domain", "ticket_grouping"),
     "There are no projects; create one with `project add`.",
 )

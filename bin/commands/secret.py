@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.output import echo
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import summary_of
 from runtime.clock import utc_now
@@ -27,7 +27,7 @@ from storage.secrets.integrations import SOURCES, Integration, SecretState, Shar
 from storage.secrets.vault import Vault
 from storage.targets import certificates, targets, webhook_secrets
 
-_SECRETS: Final = Table(
+_SECRETS: Final = RecordTable(
     (
         *("name", "configured", "source", "fingerprint", "connected"),
         *("last_validation", "last_accepted_at", "last_refused_at"),

@@ -6,10 +6,10 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.number_types import ROW_ID
+from bin.cli.option_types import ROW_ID
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
-from bin.cli.records import Command, Table, json_option, print_record
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
@@ -27,7 +27,7 @@ from storage.accounts import accounts
 from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
-TARGETS: Final = Table(("id", "name", "provider_key", "status", "status_reason", "base_url"), "There are no targets.")
+TARGETS: Final = RecordTable(("id", "name", "provider_key", "status", "status_reason", "base_url"), "There are no targets.")
 NONE_PAUSED: Final = "No target is paused."
 
 

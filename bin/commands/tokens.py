@@ -7,9 +7,9 @@ from typing import Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.number_types import DAYS, ROW_ID
+from bin.cli.option_types import DAYS, ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from runtime.clock import utc_now
 from schemas.api.accounts import ConsoleSessionResponse
 from schemas.api.response_fields import dump
@@ -21,11 +21,11 @@ from storage.accounts import sessions, tokens
 from storage.accounts.accounts import user_by_email
 from storage.accounts.tokens import Token
 
-TOKENS: Final = Table(
+TOKENS: Final = RecordTable(
     ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at"),
     "There are no tokens; create one with `token create`.",
 )
-SESSIONS: Final = Table(
+SESSIONS: Final = RecordTable(
     ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at"), "There are no sessions."
 )
 NO_VALID_TOKEN: Final = "This user has no valid token."  # noqa: S105 - a sentence

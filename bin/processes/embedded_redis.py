@@ -15,7 +15,6 @@ or can enter.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -27,6 +26,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from bin.processes import child_process
+from runtime.files import try_lock
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
@@ -207,7 +207,7 @@ def _lock(folder: Path, timeout_s: float) -> int:
     """Lock the data for one server; the server inherits the descriptor, which holds the lock until it exits."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + timeout_s
-    while not _try_lock(descriptor):
+    while not try_lock(descriptor):
         if time.monotonic() >= deadline:
             os.close(descriptor)
             raise EmbeddedRedisError(
@@ -216,14 +216,6 @@ def _lock(folder: Path, timeout_s: float) -> int:
             )
         time.sleep(POLL_INTERVAL_S)
     return descriptor
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _responds(socket_path: Path) -> bool:

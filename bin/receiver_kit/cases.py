@@ -80,6 +80,10 @@ class SampleRequests:
         signature = sign((secret or self.secret).encode(), timestamp, message.nonce, message.body)
         return CaseRequest({**headers, TIMESTAMP_HEADER: str(timestamp), SIGNATURE_HEADER: signature}, message.body, right)
 
+    def forged(self, message: Message) -> CaseRequest:
+        """Return a message signed with another secret than the receiver's."""
+        return self.signed(message, NO_SIGNATURE, secret=f"not {self.secret}")
+
 
 @dataclass(frozen=True, slots=True)
 class ConformanceCase:
@@ -126,10 +130,6 @@ def run_case(case: ConformanceCase, sample: SampleRequests, send: Callable[[Case
     return CaseResult(case, responses, case.compare(responses))
 
 
-def _delivery(sample: SampleRequests) -> Iterator[CaseRequest]:
-    yield sample.signed(sample.message())
-
-
 def _ping(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     ping_id = identifiers.new_id(identifiers.PING, message.at)
@@ -139,10 +139,15 @@ def _ping(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(message._replace(id=ping_id, key=ping_id, body=canonical(body)))
 
 
+def _again(message: Message) -> Message:
+    """Return another attempt of a message."""
+    return message._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, message.at))
+
+
 def _repeat(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     yield sample.signed(message)
-    yield sample.signed(message._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, message.at)))
+    yield sample.signed(_again(message))
 
 
 def _two_tickets(sample: SampleRequests) -> Iterator[CaseRequest]:
@@ -168,7 +173,7 @@ def _replayed(sample: SampleRequests) -> Iterator[CaseRequest]:
 
 def _forged_first(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
-    yield sample.signed(message, NO_SIGNATURE, secret="not " + sample.secret)
+    yield sample.forged(message)
     yield sample.signed(message)
 
 
@@ -178,41 +183,27 @@ def _tampered_body(sample: SampleRequests) -> Iterator[CaseRequest]:
 
 
 def _tampered(header: str, change: Callable[[str], str]) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
+    def tampered(sample: SampleRequests) -> CaseRequest:
         request = sample.signed(sample.message(), NO_SIGNATURE)
-        yield request._replace(headers={**request.headers, header: change(request.headers[header])})
+        return request._replace(headers={**request.headers, header: change(request.headers[header])})
 
-    return requests
+    return _one(tampered)
 
 
 def _without(header: str) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
+    def without(sample: SampleRequests) -> CaseRequest:
         request = sample.signed(sample.message(), NO_SIGNATURE)
-        yield request._replace(headers={name: value for name, value in request.headers.items() if name != header})
+        return request._replace(headers={name: value for name, value in request.headers.items() if name != header})
 
-    return requests
-
-
-def _late(late_s: int) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
-        yield sample.signed(sample.message(), NO_SIGNATURE, late_s=late_s)
-
-    return requests
+    return _one(without)
 
 
-def _wrong_secret(sample: SampleRequests) -> Iterator[CaseRequest]:
-    yield sample.signed(sample.message(), NO_SIGNATURE, secret="not " + sample.secret)
+def _one(make: Callable[[SampleRequests], CaseRequest]) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    return lambda sample: iter([make(sample)])
 
 
 def _body(body: bytes) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
-        yield sample.signed(sample.message()._replace(body=body), NO_TICKET)
-
-    return requests
-
-
-def _forged_not_json(sample: SampleRequests) -> Iterator[CaseRequest]:
-    yield sample.signed(sample.message()._replace(body=b"{"), NO_SIGNATURE, secret="not " + sample.secret)
+    return _one(lambda sample: sample.signed(sample.message()._replace(body=body), NO_TICKET))
 
 
 def _unknown_type(sample: SampleRequests) -> Iterator[CaseRequest]:
@@ -236,24 +227,20 @@ def _repeated_event(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(ticket)
     event = sample_event(ticket, TicketEventType.FIXED)
     yield sample.signed(event)
-    yield sample.signed(event._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, event.at)))
+    yield sample.signed(_again(event))
 
 
 def _late_ticket(sample: SampleRequests) -> Iterator[CaseRequest]:
     ticket = sample.message()
     yield sample.signed(ticket)
     yield sample.signed(sample_event(ticket, TicketEventType.REDACT))
-    yield sample.signed(ticket._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, ticket.at)))
+    yield sample.signed(_again(ticket))
 
 
 def _forged_event(sample: SampleRequests) -> Iterator[CaseRequest]:
     ticket = sample.message()
     yield sample.signed(ticket)
-    yield sample.signed(sample_event(ticket, TicketEventType.REDACT), NO_SIGNATURE, secret="not " + sample.secret)
-
-
-def _event_of_no_ticket(sample: SampleRequests) -> Iterator[CaseRequest]:
-    yield sample.signed(sample_event(sample.message(), TicketEventType.FIXED))
+    yield sample.forged(sample_event(ticket, TicketEventType.REDACT))
 
 
 def _incomplete_events(sample: SampleRequests) -> Iterator[CaseRequest]:
@@ -294,7 +281,9 @@ _SIGNED_PARTS: Final = "the signature covers timestamp, nonce and raw body: comp
 
 #: In the order in which a receiver is developed.
 CASES: Final[tuple[ConformanceCase, ...]] = (
-    ConformanceCase("delivery", "a signed ticket", _delivery, "accept it with any 2xx"),
+    ConformanceCase(
+        "delivery", "a signed ticket", _one(lambda sample: sample.signed(sample.message())), "accept it with any 2xx"
+    ),
     ConformanceCase(
         "ping",
         "a test event",
@@ -311,7 +300,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "wrong-secret",
         "a ticket signed with another secret",
-        _wrong_secret,
+        _one(lambda sample: sample.forged(sample.message())),
         "compare the signature, in constant time",
     ),
     ConformanceCase("tampered-body", "a body changed after signing", _tampered_body, _SIGNED_PARTS),
@@ -339,13 +328,13 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "stale",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s ago",
-        _late(OUTSIDE_TOLERANCE_S),
+        _one(lambda sample: sample.signed(sample.message(), NO_SIGNATURE, late_s=OUTSIDE_TOLERANCE_S)),
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s old",
     ),
     ConformanceCase(
         "future",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s from now",
-        _late(-OUTSIDE_TOLERANCE_S),
+        _one(lambda sample: sample.signed(sample.message(), NO_SIGNATURE, late_s=-OUTSIDE_TOLERANCE_S)),
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s ahead",
     ),
     ConformanceCase(
@@ -386,7 +375,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "forged-not-json",
         "bytes that are not JSON, signed with another secret",
-        _forged_not_json,
+        _one(lambda sample: sample.forged(sample.message()._replace(body=b"{"))),
         f"verify before parsing: respond {NO_SIGNATURE} to every request with a wrong signature",
     ),
 )
@@ -432,7 +421,7 @@ EVENT_CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "event-unknown-ticket",
         "an event of a ticket that the receiver never got",
-        _event_of_no_ticket,
+        _one(lambda sample: sample.signed(sample_event(sample.message(), TicketEventType.FIXED))),
         "ignore it with a 2xx, since no retry changes that, and create no ticket",
         _creates_no_ticket,
     ),

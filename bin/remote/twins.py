@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from bin.cli.records import Record, Table, print_record
+from bin.cli.records import Record, RecordTable, print_record
 from bin.remote.client import ApiClient, ApiRecord, path_to
 
 #: Why options that name an account or a user are not available.
@@ -55,7 +55,7 @@ def removing(form: str) -> Twin:
     return Twin(run)
 
 
-def listing(path: str, table: Table, shape: Callable[[ApiRecord], Record] | None = None) -> Twin:
+def listing(path: str, table: RecordTable, shape: Callable[[ApiRecord], Record] | None = None) -> Twin:
     """Return the twin that prints a list, the newest first, at most `limit` records; with a `shape` the oldest first."""
 
     def run(api: ApiClient, *, as_json: bool, limit: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Events of tickets after their delivery: what changed, and the bytes that a target gets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -70,12 +70,7 @@ class TicketChange:
 
     def record(self) -> dict[str, Any]:
         """Return it as receivers get it."""
-        return {
-            "places_added": self.places_added,
-            "places_fixed": self.places_fixed,
-            "places_open": self.places_open,
-            "places": [each.record() for each in self.places[:MAX_PLACES]],
-        }
+        return {**asdict(self), "places": [each.record() for each in self.places[:MAX_PLACES]]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ whole text, upper and lower case apart.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -95,13 +95,7 @@ class RuleMatch:
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON, without the members that are None."""
-        members = {
-            "project_id": self.project_id,
-            "severity_at_least": self.severity_at_least,
-            "sources": None if self.sources is None else list(self.sources),
-            "rule": self.rule,
-            "page_path": self.page_path,
-        }
+        members = {**asdict(self), "sources": None if self.sources is None else list(self.sources)}
         return {name: value for name, value in members.items() if value is not None}
 
     def _has_paths(self, glob: str, page_urls: Collection[str]) -> bool:

@@ -15,7 +15,6 @@ The erasure log is repeated row by row. Then the requests are brought up to date
 import base64
 import binascii
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -26,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from peewee import BlobField
 
-from runtime.files import sync
+from runtime.files import replacing
 from schemas.base.timestamps import from_ms
 from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log
@@ -80,20 +79,12 @@ def lines() -> Iterator[str]:
 
 def save(path: Path) -> int:
     """Write `lines` to a file that only its owner can read, replacing it as a whole; return their number. Raises OSError."""
-    part, count = path.with_name(f".{path.name}.part"), 0
-    part.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            for line in lines():
-                file.write(line)
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-        # A restore replaces the database that all this was read from.
-        sync(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+    count = 0
+    # On the disk, because a restore replaces the database that all this was read from.
+    with replacing(path) as file:
+        for line in lines():
+            file.write(line)
+            count += 1
     # The first and the last line describe the file itself.
     return count - 2
 

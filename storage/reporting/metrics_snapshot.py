@@ -5,7 +5,6 @@ a few milliseconds, except the exports of each status, which all have to be coun
 snapshot, a part each time, and the last complete count is served. With up to some 50,000 exports each snapshot completes it.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
 
+from runtime.files import try_lock
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
@@ -255,7 +255,7 @@ def _alone(file: Path, now: datetime) -> Iterator[bool]:
         yield True
         return
     try:
-        is_taken = _is_taken(descriptor)
+        is_taken = try_lock(descriptor)
         if is_taken:
             _note(descriptor, str(to_ms(now)))
         yield is_taken
@@ -263,14 +263,6 @@ def _alone(file: Path, now: datetime) -> Iterator[bool]:
             _note(descriptor, "")
     finally:
         os.close(descriptor)
-
-
-def _is_taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _note(descriptor: int, text: str) -> None:

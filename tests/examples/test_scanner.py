@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bin.demo_page import ISSUES, DemoSite
+from bin.demo_servers import ISSUES, DemoSite
 from examples.scanner import RULES, find_issues
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 

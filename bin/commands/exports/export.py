@@ -12,11 +12,10 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.number_types import LIMIT, ROW_ID
+from bin.cli.option_types import LIMIT, ROW_ID, ValueList, several_of
 from bin.cli.output import echo
-from bin.cli.records import Record, Table, json_option, print_record
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
-from bin.cli.value_lists import ValueList, several_of
 from bin.commands.exports.export_bulk import bulk, process
 from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
@@ -44,12 +43,12 @@ from worker.background.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
-EXPORTS = Table(("id", "status", "status_reason", "attempts", "severity", "title"), "There are no exports.")
-FACETS = Table(("filter", "value", "exports"), "No exports match.")
-ATTEMPTS = Table(
+EXPORTS = RecordTable(("id", "status", "status_reason", "attempts", "severity", "title"), "There are no exports.")
+FACETS = RecordTable(("filter", "value", "exports"), "No exports match.")
+ATTEMPTS = RecordTable(
     ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer"), "No attempts yet."
 )
-RECOVERIES = Table(
+RECOVERIES = RecordTable(
     ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at"), "There are no recoveries."
 )
 

@@ -13,9 +13,9 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
-from bin.cli.number_types import ROW_ID
+from bin.cli.option_types import ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -43,7 +43,7 @@ from worker.background.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
 
-BULK_JOBS: Final = Table(
+BULK_JOBS: Final = RecordTable(
     ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"),
     "There are no bulk jobs.",
 )

@@ -8,9 +8,9 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.records import Table, json_option, print_record
+from bin.cli.option_types import ValueList
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
-from bin.cli.value_lists import ValueList
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
@@ -23,7 +23,7 @@ from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit,
 from service.operations.wiring import build_operations
 
 #: One ticket for several targets.
-APPROVED: Final = Table(("id", "status", "target_id"), "")
+APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
 
 
 @click.command(

@@ -6,10 +6,9 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.number_types import LIMIT, ROW_ID
-from bin.cli.records import Command, Table, json_option, print_record
+from bin.cli.option_types import LIMIT, ROW_ID, ValueList, several_of
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import present
-from bin.cli.value_lists import ValueList, several_of
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
@@ -21,7 +20,7 @@ from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 
-RULES: Final = Table(("id", "name", "enabled", "stopped_reason", "match", "action"), "There are no approval rules.")
+RULES: Final = RecordTable(("id", "name", "enabled", "stopped_reason", "match", "action"), "There are no approval rules.")
 #: The options that make a rule's match, and the members that they are.
 _MATCH: Final[Mapping[str, str]] = {
     "project_id": "project_id",

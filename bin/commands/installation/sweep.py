@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import click
 
 from bin.cli.installation import alone, database_at, opened
-from bin.cli.number_types import LIMIT
+from bin.cli.option_types import LIMIT
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect

@@ -25,8 +25,7 @@ from dotenv import dotenv_values
 
 from bin.cli.output import echo
 from bin.commands.installation.init import FIRST_TOKEN
-from bin.demo_page import ISSUES, DemoSite
-from bin.demo_tracker import DemoGitHub
+from bin.demo_servers import ISSUES, DemoGitHub, DemoSite
 from bin.processes import child_process
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -19,7 +19,7 @@ from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
-from runtime.files import sync
+from runtime.files import sync, try_lock
 from schemas.base.errors import RiskRelayError
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import Settings
@@ -143,16 +143,8 @@ def _remove_leftovers(folder: Path) -> None:
     """Delete what killed backups left in a folder, except files that another installation is writing."""
     for part in folder.glob(f".{PATTERN}{PART}"):
         with part.open("rb") as file:
-            if _is_free(file):
+            if try_lock(file):
                 part.unlink(missing_ok=True)
-
-
-def _is_free(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from bin.cli.installation import Refused, alone, opened
-from bin.cli.number_types import DAYS, LIMIT
+from bin.cli.option_types import DAYS, LIMIT
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now

@@ -14,7 +14,7 @@ import click
 
 from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import Refused, alone, opened
-from bin.cli.number_types import LIMIT
+from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar

@@ -32,25 +32,16 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("CLOJARS_", "[a-z0-9]{60}"),  # Clojars
     ("CFPAT-", r"[\w-]{43}"),  # Contentful
     ("dapi", "[0-9a-f]{32}(?:-[0-9])?"),  # Databricks
-    ("doo_v1_", "[0-9a-f]{64}"),  # DigitalOcean
-    ("dop_v1_", "[0-9a-f]{64}"),  # DigitalOcean
-    ("dor_v1_", "[0-9a-f]{64}"),  # DigitalOcean
+    *((f"do{kind}_v1_", "[0-9a-f]{64}") for kind in "opr"),  # DigitalOcean
     ("dckr_", r"(?:pat|oat)_[\w-]{27,}"),  # Docker
     ("EAA", "[A-Za-z0-9]{100,}"),  # Facebook
     ("figd_", r"[\w-]{40,}"),  # Figma
     ("FLWSECK", "(?:_TEST)?-[0-9a-z]{32}-X"),  # Flutterwave
     ("fo1_", r"[\w-]{43}"),  # Fly.io
-    ("ghp_", "[A-Za-z0-9]{36,}"),  # GitHub
-    ("gho_", "[A-Za-z0-9]{36,}"),  # GitHub
-    ("ghu_", "[A-Za-z0-9]{36,}"),  # GitHub
-    ("ghs_", "[A-Za-z0-9]{36,}"),  # GitHub
-    ("ghr_", "[A-Za-z0-9]{36,}"),  # GitHub
+    *((f"gh{kind}_", "[A-Za-z0-9]{36,}") for kind in "pousr"),  # GitHub
     ("github_pat_", r"[A-Za-z0-9]{22}_\w{59}"),  # GitHub
     ("glptt-", "[0-9a-f]{40}"),  # GitLab
-    ("gldt-", r"[\w-]{20,}"),  # GitLab
-    ("glcbt-", r"[\w-]{20,}"),  # GitLab
-    ("glft-", r"[\w-]{20,}"),  # GitLab
-    ("glimt-", r"[\w-]{20,}"),  # GitLab
+    *((f"gl{kind}-", r"[\w-]{20,}") for kind in ("dt", "cbt", "ft", "imt")),  # GitLab
     ("glagent-", r"[\w-]{50,}"),  # GitLab
     ("gloas-", r"[\w-]{64}"),  # GitLab
     ("GR1348941", r"(?=[0-9_-]{0,19}[A-Za-z])[\w-]{20}"),  # GitLab
@@ -69,9 +60,7 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("secret_", "(?=[A-Za-z]*[0-9])[A-Za-z0-9]{43}"),  # Notion
     ("oy2", "[a-z0-9]{43}"),  # NuGet
     ("API-", "(?=[A-Z]*[0-9])[A-Z0-9]{26}"),  # Octopus Deploy
-    ("sk-proj-", r"[\w-]{40,}"),  # OpenAI
-    ("sk-svcacct-", r"[\w-]{40,}"),  # OpenAI
-    ("sk-admin-", r"[\w-]{40,}"),  # OpenAI
+    *((f"sk-{kind}-", r"[\w-]{40,}") for kind in ("proj", "svcacct", "admin")),  # OpenAI
     ("sk-", "(?=[A-Za-z]*[0-9])(?:[A-Za-z0-9]{48}|or-v1-[0-9a-f]{64})"),  # OpenAI and its relatives
     ("pplx-", "[A-Za-z0-9]{48}"),  # Perplexity
     ("PMAK-", "[0-9a-f]{24}-[0-9a-f]{34}"),  # Postman
@@ -89,16 +78,12 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     *((f"xox{kind}-", "[0-9]-[A-Za-z0-9]{140,}") for kind in "ear"),  # Slack
     ("xoxa-", "[0-9]-[0-9]{10,13}-[0-9]{10,13}-[0-9]{10,13}-[0-9a-f]{32}"),  # Slack
     ("xapp-", "[0-9]-[A-Z0-9]{9,}-[0-9]{10,}-[0-9a-z]{64}"),  # Slack
-    ("squ_", "[0-9a-f]{40}"),  # Sonar
-    ("sqp_", "[0-9a-f]{40}"),  # Sonar
+    *((f"sq{kind}_", "[0-9a-f]{40}") for kind in "up"),  # Sonar
     ("sgp_", "(?:(?:[0-9A-Fa-f]{16}|local)_)?[0-9A-Fa-f]{40}"),  # Sourcegraph
     ("sq0atp-", r"[\w-]{22}"),  # Square
     ("sq0csp-", r"[\w-]{43}"),  # Square
     ("EAAA", r"[\w-]{60}"),  # Square
-    ("sk_live_", "[A-Za-z0-9]{10,}"),  # Stripe
-    ("sk_test_", "[A-Za-z0-9]{10,}"),  # Stripe
-    ("rk_live_", "[A-Za-z0-9]{10,}"),  # Stripe
-    ("rk_test_", "[A-Za-z0-9]{10,}"),  # Stripe
+    *((f"{kind}k_{mode}_", "[A-Za-z0-9]{10,}") for kind in "sr" for mode in ("live", "test")),  # Stripe
     ("sbp_", "[0-9a-f]{40}"),  # Supabase
     ("sb_secret_", r"[\w-]{30,}"),  # Supabase
     ("tskey-", "(?:api|auth|client|scim|webhook)-[A-Za-z0-9]+-[A-Za-z0-9]{20,}"),  # Tailscale
@@ -133,8 +118,7 @@ _BROKEN_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("sntrys_eyJ", r"[\w=+/-]{50,}"),  # Sentry
     ("xoxe.xox", "[bp]-[0-9]-[A-Za-z0-9]{140,}"),  # Slack
     ("hooks.slack.com/", r"(?:services/T\w{8,}/B\w{8,}/[A-Za-z0-9]{23,25}|(?:workflows|triggers)/[\w+/]{40,})"),  # Slack
-    ("discord.com/api/webhooks/", r"[0-9]{17,20}/[\w-]{60,}"),  # Discord
-    ("discordapp.com/api/webhooks/", r"[0-9]{17,20}/[\w-]{60,}"),  # Discord
+    *((f"discord{end}.com/api/webhooks/", r"[0-9]{17,20}/[\w-]{60,}") for end in ("", "app")),  # Discord
     ("whsec_", "[A-Za-z0-9+/=]{32,}"),  # Stripe, Standard Webhooks
     ("tfp_", r"[\w.-]{40,}"),  # Typeform
 )

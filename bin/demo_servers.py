@@ -1,0 +1,140 @@
+"""What the demo shows the product, on loopback: a page with real issues for its scanner, and a small GitHub.
+
+The page has the issues of many small shops: no security headers, a script from another host over http, images without alt
+text, no language, no title. Its cookie tests that the scanner does not report cookies. The GitHub is one repository, which
+takes issues with its token: it answers the requests of `schemas/trackers/github.py` as GitHub Enterprise Server does, below
+`/api/v3`, with the members of GitHub's responses that the product reads.
+"""
+
+import json
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+# The other host does not exist (.example is reserved); the scanner reads only the page itself.
+PAGE = b"""<!doctype html>
+<html>
+<head>
+  <meta charset="utf-8">
+  <script src="http://widgets.example/chat.js"></script>
+</head>
+<body>
+  <h1>Corner Shop</h1>
+  <img src="/teapot.png">
+  <p>Teapots, repaired while you wait.</p>
+  <img src="/opening-hours.png">
+</body>
+</html>
+"""
+
+# The codes that examples/scanner.py reports.
+ISSUES = frozenset(
+    {
+        "missing-content-security-policy",
+        "missing-x-content-type-options",
+        "missing-referrer-policy",
+        "missing-frame-protection",
+        "insecure-subresource",
+        "html-lang-missing",
+        "title-missing",
+        "img-alt-missing",
+    }
+)
+
+REPOSITORY: Final = "acme/shop"
+
+
+class _DemoServer:
+    """Serves on a free loopback port, as a context."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        #: The address of the server, with a slash at its end.
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _DemoHandler(BaseHTTPRequestHandler):
+    timeout = 10  # ends an idle connection and its thread
+
+    def answer(self, status: HTTPStatus, content_type: str, content: bytes, **headers: str) -> None:
+        """Send a response."""
+        self.send_response(status)
+        for name, value in {"Content-Type": content_type, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the demo prints its own output."""
+
+
+class DemoSite(_DemoServer):
+    """Serves PAGE at `url`."""
+
+    def __init__(self) -> None:
+        super().__init__(_DemoSiteHandler)
+
+
+class _DemoSiteHandler(_DemoHandler):
+    server_version = "CornerShop"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.path == "/":
+            self.answer(HTTPStatus.OK, "text/html; charset=utf-8", PAGE, **{"Set-Cookie": "visitor=42; Path=/"})
+        else:
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n", **{"Set-Cookie": "visitor=42; Path=/"})
+
+
+class DemoGitHub(_DemoServer):
+    """Serves REPOSITORY, whose page is `url`; `issues` are those it created."""
+
+    def __init__(self) -> None:
+        super().__init__(_handler_of(self))
+        self.url += REPOSITORY
+        self.token = f"github_pat_{secrets.token_hex(16)}"
+        self.issues: list[dict[str, Any]] = []
+
+    def respond(self, method: str, path: str, issue: dict[str, Any]) -> tuple[HTTPStatus, Any]:
+        """Return status and value of the response to a request with the right token."""
+        match method, path.removeprefix(f"/api/v3/repos/{REPOSITORY}"):
+            case "GET", "":
+                return HTTPStatus.OK, {"full_name": REPOSITORY, "private": True, "archived": False, "has_issues": True}
+            case "GET", "/issues":
+                return HTTPStatus.OK, self.issues[::-1]
+            case "POST", "/issues":
+                number = len(self.issues) + 1
+                self.issues.append({**issue, "number": number, "html_url": f"{self.url}/issues/{number}"})
+                return HTTPStatus.CREATED, self.issues[-1]
+            case "GET", "/api/v3/user":
+                return HTTPStatus.OK, {"login": "riskrelay"}
+        return HTTPStatus.NOT_FOUND, {"message": "Not Found"}
+
+
+def _handler_of(github: DemoGitHub) -> type[BaseHTTPRequestHandler]:
+    class DemoGitHubHandler(_DemoHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status: HTTPStatus = HTTPStatus.UNAUTHORIZED
+            value: Any = {"message": "Bad credentials"}
+            if self.headers.get("Authorization") == f"Bearer {github.token}":
+                status, value = github.respond(self.command, urlsplit(self.path).path, json.loads(body or b"{}"))
+            self.answer(status, "application/json; charset=utf-8", json.dumps(value).encode())
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+    return DemoGitHubHandler
