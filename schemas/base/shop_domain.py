@@ -12,24 +12,27 @@ import idna
 #: RFC 1035: 255 bytes on the wire are 253 characters without the trailing dot.
 MAX_CHARACTERS: Final = 253
 
-_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-#: Some resolvers parse this as the last part of an IPv4 address; no domain ends like this.
-_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+#: What inet_aton, and the WHATWG's URL parser after it, accept as the last part of an IPv4 address; no domain ends so.
+NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def normalised_shop_domain(text: str) -> str | None:
     """Return the normalized domain, or None if `text` is not a valid shop domain. Never raises."""
     if len(text) > MAX_CHARACTERS + 1:
         return None  # before IDNA, which is slow
-    name = (_to_ascii(text) or "").removesuffix(".")
+    name = (to_ascii(text) or "").removesuffix(".")
     labels = name.split(".")
-    if len(name) > MAX_CHARACTERS or len(labels) < 2 or _NUMBER.fullmatch(labels[-1]):
+    if len(name) > MAX_CHARACTERS or len(labels) < 2 or NUMBER.fullmatch(labels[-1]):
         return None
-    return name if all(_LABEL.fullmatch(label) for label in labels) else None
+    return name if all(map(LABEL.fullmatch, labels)) else None
 
 
-def _to_ascii(text: str) -> str | None:
-    """Apply UTS-46 if there is anything to map: it rejects hyphens in third and fourth place, which shops have."""
+def to_ascii(text: str) -> str | None:
+    """Apply UTS-46 to a host name in any script; returns None if IDNA forbids it.
+
+    Plain ASCII is only put in lower case: IDNA refuses hyphens in third and fourth place, which existing hosts have.
+    """
     lowered = text.lower()
     if text.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
         return lowered

@@ -1,6 +1,6 @@
 """The bodies that create and edit targets: a new target has the form of its provider, with that provider's settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
@@ -22,7 +22,6 @@ from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
 from schemas.targets.webhook_options import BodyFormat, Signature
-from schemas.trackers.exchange import Tracker
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from schemas.url_policy.credentials import has_credential
 
@@ -105,9 +104,9 @@ class TargetForm(Form):
     A tracker brings the form of its settings and its rate limit.
     """
 
-    def __init__(self, trackers: Mapping[str, Tracker] = TRACKERS) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._by_provider = dict(_forms_by_provider(trackers))
+        self._by_provider = dict(_forms_by_provider())
         #: Every form that a body may have.
         self.forms: tuple[Form, ...] = tuple(self._by_provider.values())
         self._other = _form("OtherTargetForm", tuple(self._by_provider), AnyObject())
@@ -153,14 +152,14 @@ def settings_form(provider_key: str) -> Form:
     return NoMembers() if provider_key == GENERIC_WEBHOOK else TRACKERS[provider_key].settings_form()
 
 
-def _forms_by_provider(trackers: Mapping[str, Tracker]) -> Iterator[tuple[str, Form]]:
+def _forms_by_provider() -> Iterator[tuple[str, Form]]:
     options: dict[str, fields.Field[Any]] = {
         "signature": _signature_field(load_default=Signature.SERVICE.value),
         "format": _format_field(load_default=BodyFormat.TICKET.value),
         "events": _events_field(load_default=()),
     }
     yield GENERIC_WEBHOOK, _form("WebhookTargetForm", (GENERIC_WEBHOOK,), _settings_field(NoMembers), **options)
-    for key, tracker in trackers.items():
+    for key, tracker in TRACKERS.items():
         limit = _limit_field(load_default=tracker.max_per_minute, allow_none=True)
         settings, events = _settings_field(tracker.settings_form), _events_field(load_default=ALL_EVENTS)
         yield key, _form(f"{key.title()}TargetForm", (key,), settings, max_per_minute=limit, events=events)

@@ -14,8 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-import idna
-
+from schemas.base.shop_domain import LABEL, NUMBER, to_ascii
 from schemas.url_policy.addresses import classify
 from schemas.url_policy.policy import PORT, Address, RefusalReason, TargetPolicy, UrlRefusal
 
@@ -29,10 +28,6 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>.*))?", re.DOTALL)
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-
-# What inet_aton, and the WHATWG's URL parser after it, accept as the last part of an IPv4 address.
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 # Invisible characters outside Unicode's category of format characters: joiners, fillers, variation selectors.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -230,31 +225,20 @@ def _plain_dotted_quad(text: str) -> IPv4Address | None:
 
 def _read_name(written: str) -> str:
     """Convert a host name to ASCII, then check the result: IDNA maps wide digits and dots to plain ones."""
-    name = _to_ascii(written).removesuffix(".")
+    ascii_name = to_ascii(written)
+    if ascii_name is None:
+        raise _Refused(RefusalReason.HOST_NOT_IDNA)
+    name = ascii_name.removesuffix(".")
     labels = name.split(".")
-    if _NUMBER.fullmatch(labels[-1]):
+    if NUMBER.fullmatch(labels[-1]):
         raise _Refused(RefusalReason.HOST_NUMERIC)
-    if len(name) > MAX_HOST_CHARACTERS or not all(_LABEL.fullmatch(label) for label in labels):
+    if len(name) > MAX_HOST_CHARACTERS or not all(map(LABEL.fullmatch, labels)):
         raise _Refused(RefusalReason.HOST_INVALID)
     if labels[-1] in _LOCAL_SUFFIXES or ".".join(labels[-2:]) in _LOCAL_SUFFIXES:
         raise _Refused(RefusalReason.LOCAL_SUFFIX)
     if len(labels) == 1:
         raise _Refused(RefusalReason.SINGLE_LABEL)
     return name
-
-
-def _to_ascii(written: str) -> str:
-    """Apply UTS-46 if there is something to map or to verify.
-
-    Plain ASCII is exempt: IDNA refuses hyphens in third and fourth place, which existing hosts have.
-    """
-    lowered = written.lower()
-    if written.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
-        return lowered
-    try:
-        return idna.encode(written, uts46=True, std3_rules=True).decode("ascii")
-    except UnicodeError:  # idna.IDNAError is one
-        raise _Refused(RefusalReason.HOST_NOT_IDNA) from None
 
 
 def _refuse_ambiguity(url: str, host: str, port: int, scheme: str) -> None:
