@@ -17,7 +17,7 @@ from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
 from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
 from bin.remote.client import ApiClient, ApiRecord
-from bin.remote.twins import Twin, listing, only
+from bin.remote.twins import Twin, listing, only, printing
 from runtime.clock import utc_now
 from schemas.base.timestamps import rfc3339
 
@@ -36,10 +36,6 @@ def _account(record: ApiRecord) -> dict[str, Any]:
     return {"id": record["id"], "name": record["name"], "webhooks": record["may_use_webhooks"]}
 
 
-def _add_account(api: ApiClient, *, name: str, no_webhooks: bool, as_json: bool) -> None:
-    print_record(_account(api.post(_ACCOUNTS, {"name": name, "may_use_webhooks": not no_webhooks})), as_json)
-
-
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
     ACCOUNTS.show([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
@@ -50,56 +46,23 @@ def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
     return {name: usage[name] if as_json else f"{usage[name]['used']} of {usage[name]['limit']}" for name in names}
 
 
-def _set_account(api: ApiClient, *, account_id: int, webhooks: str, as_json: bool) -> None:
-    changed = api.patch(f"{_ACCOUNTS}/{account_id}", {"may_use_webhooks": webhooks == "on"})
-    print_record(_account(changed), as_json)
+def _change_user(api: ApiClient, email: str, **changes: Any) -> Record:
+    return _user(api.patch(f"{_USERS}/{_user_id(api, email)}", changes))
 
 
-def _add_project(api: ApiClient, *, as_json: bool, **given: Any) -> None:
-    print_record(api.post(_PROJECTS, present(given)), as_json)
-
-
-def _set_project(api: ApiClient, *, project_id: int, ticket_grouping: str, as_json: bool) -> None:
-    print_record(api.patch(f"{_PROJECTS}/{project_id}", {"ticket_grouping": ticket_grouping}), as_json)
-
-
-def _add_scan_run(api: ApiClient, *, project_id: int, scan_run_id: int | None, as_json: bool) -> None:
-    made = api.post("/api/scan-runs", present({"project_id": project_id, "id": scan_run_id}))
-    print_record(only("id", "project_id", "status")(made), as_json)
-
-
-def _add_user(api: ApiClient, *, email: str, account_id: int | None, role: str, as_json: bool) -> None:
-    body = {"email": email, "role": _role(role), **present({"account_id": account_id})}
-    print_record(_user(api.post(_USERS, body)), as_json)
-
-
-def _set_user(api: ApiClient, *, email: str, role: str, as_json: bool) -> None:
-    print_record(_user(api.patch(f"{_USERS}/{_user_id(api, email)}", {"role": _role(role)})), as_json)
-
-
-def _switch_user(state: str) -> Twin:
-    def run(api: ApiClient, *, email: str, as_json: bool) -> None:
-        print_record(_user(api.patch(f"{_USERS}/{_user_id(api, email)}", {"state": state})), as_json)
-
-    return Twin(run)
-
-
-def _remove_user(api: ApiClient, *, email: str, as_json: bool) -> None:
+def _remove_user(api: ApiClient, email: str) -> Record:
     path = f"{_USERS}/{_user_id(api, email)}"
     api.delete(path)
-    print_record(_user(api.get(path)), as_json)
+    return _user(api.get(path))
 
 
-def _add_grant(
-    api: ApiClient, *, email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool
-) -> None:
+def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: int | None, role: str | None) -> Record:
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
     if (project_id is None) == (report_id is None):
         raise click.UsageError("Use either --project or --report.")
     scope = {"project_id": project_id, "report_id": report_id, "role": role}
-    made = api.post(_GRANTS, {"user_id": _user_id(api, email), **present(scope)})
-    print_record(_grant(made), as_json)
+    return _grant(api.post(_GRANTS, {"user_id": _user_id(api, email), **present(scope)}))
 
 
 def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
@@ -108,14 +71,8 @@ def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
 
 
 def _remove_grant(
-    api: ApiClient,
-    *,
-    grant_id: int | None,
-    email: str | None,
-    project_id: int | None,
-    report_id: int | None,
-    as_json: bool,
-) -> None:
+    api: ApiClient, grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None
+) -> Record:
     scope = (project_id, report_id)
     if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):
         raise click.UsageError("Use either a grant id, or --user with --project or --report.")
@@ -128,7 +85,7 @@ def _remove_grant(
             raise Refused("This user has no such grant; see `bin/riskrelay grant list`.")
         found = matching[0]
     api.delete(f"{_GRANTS}/{found['id']}")
-    print_record(_grant(found), as_json)
+    return _grant(found)
 
 
 def _create_token(
@@ -183,22 +140,35 @@ def _role(name: str) -> str | None:
 
 
 TWINS: Final = {
-    ("account", "add"): Twin(_add_account),
+    ("account", "add"): printing(
+        lambda api, name, no_webhooks: _account(api.post(_ACCOUNTS, {"name": name, "may_use_webhooks": not no_webhooks}))
+    ),
     ("account", "list"): Twin(_list_accounts),
-    ("account", "set"): Twin(_set_account),
-    ("user", "add"): Twin(_add_user, optional=("account_id",)),
+    ("account", "set"): printing(
+        lambda api, account_id, webhooks: _account(
+            api.patch(f"{_ACCOUNTS}/{account_id}", {"may_use_webhooks": webhooks == "on"})
+        )
+    ),
+    ("user", "add"): printing(
+        lambda api, role, **given: _user(api.post(_USERS, {"role": _role(role), **present(given)})),
+        optional=("account_id",),
+    ),
     ("user", "list"): listing(_USERS, USERS, _user),
-    ("user", "set"): Twin(_set_user),
-    ("user", "disable"): _switch_user("disabled"),
-    ("user", "enable"): _switch_user("active"),
-    ("user", "remove"): Twin(_remove_user),
-    ("project", "add"): Twin(_add_project, optional=("account_id",)),
-    ("project", "set"): Twin(_set_project),
+    ("user", "set"): printing(lambda api, email, role: _change_user(api, email, role=_role(role))),
+    ("user", "disable"): printing(lambda api, email: _change_user(api, email, state="disabled")),
+    ("user", "enable"): printing(lambda api, email: _change_user(api, email, state="active")),
+    ("user", "remove"): printing(_remove_user),
+    ("project", "add"): printing(lambda api, **given: api.post(_PROJECTS, present(given)), optional=("account_id",)),
+    ("project", "set"): printing(lambda api, project_id, **changes: api.patch(f"{_PROJECTS}/{project_id}", changes)),
     ("project", "list"): listing(_PROJECTS, PROJECTS, lambda record: record),
-    ("scan-run", "add"): Twin(_add_scan_run),
-    ("grant", "add"): Twin(_add_grant),
+    ("scan-run", "add"): printing(
+        lambda api, project_id, scan_run_id: only("id", "project_id", "status")(
+            api.post("/api/scan-runs", present({"project_id": project_id, "id": scan_run_id}))
+        )
+    ),
+    ("grant", "add"): printing(_add_grant),
     ("grant", "list"): Twin(_list_grants),
-    ("grant", "remove"): Twin(_remove_grant),
+    ("grant", "remove"): printing(_remove_grant),
     ("token", "create"): Twin(_create_token),
     ("token", "list"): listing(_TOKENS, TOKENS, _token),
     ("token", "revoke"): Twin(_revoke_token),

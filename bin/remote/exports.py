@@ -28,7 +28,7 @@ from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many
 from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
-from bin.remote.twins import Twin, posting
+from bin.remote.twins import Twin, posting, printing
 from schemas.base.timestamps import rfc3339
 from schemas.triage.bulk_decisions import BulkAction
 
@@ -82,11 +82,11 @@ def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
 
 
 def _prepare(
-    api: ApiClient, *, file: BinaryIO | None, source_id: str | None, project_id: int | None, as_json: bool, **given: Any
-) -> None:
+    api: ApiClient, file: BinaryIO | None, source_id: str | None, project_id: int | None, **given: Any
+) -> ApiRecord:
     written = require_ticket(**given, file=file)
     ticket = written if file is None else parse_strictly(read_limited(file, _MAX_FILE_BYTES))
-    print_record(api.post(_EXPORTS, preparation_body(ticket, source_id, project_id)), as_json)
+    return api.post(_EXPORTS, preparation_body(ticket, source_id, project_id))
 
 
 def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
@@ -118,18 +118,16 @@ def _retry(api: ApiClient, *, export_id: str | None, target_id: str | None, as_j
     _decide(api, BulkAction.RETRY, export_id, present({"target_id": target_id}), filters, as_json)
 
 
-def _snooze(api: ApiClient, *, export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
+def _snooze(api: ApiClient, export_id: str, until: str | None, until_seen: bool) -> ApiRecord:
     moment = snoozed_until(until, until_seen)
     body = {} if moment is None else {"until": rfc3339(moment)}
-    print_record(api.post(path_to(f"{_EXPORT}/snooze", export_id=export_id), body), as_json)
+    return api.post(path_to(f"{_EXPORT}/snooze", export_id=export_id), body)
 
 
-def _edit(
-    api: ApiClient, *, export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None
-) -> None:
+def _edit(api: ApiClient, export_id: str, file: BinaryIO | None, labels: tuple[str, ...], **parts: str | None) -> ApiRecord:
     description = None if file is None else text_of(read_limited(file, _MAX_FILE_BYTES))
     body = present({**parts, "description": description, "labels": [*labels] or None})
-    print_record(api.patch(path_to(_EXPORT, export_id=export_id), body), as_json)
+    return api.patch(path_to(_EXPORT, export_id=export_id), body)
 
 
 def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
@@ -220,13 +218,13 @@ TWINS: Final = {
     ("export", "show"): Twin(_show),
     ("export", "open"): Twin(_open),
     ("export", "attempts"): Twin(_attempts),
-    ("export", "prepare"): Twin(_prepare, _WITHOUT),
+    ("export", "prepare"): printing(_prepare, without=_WITHOUT),
     ("export", "approve"): Twin(_approve, _WITHOUT),
     ("export", "dismiss"): Twin(_dismiss, _WITHOUT),
     ("export", "restore"): Twin(_restore, _WITHOUT),
-    ("export", "snooze"): Twin(_snooze),
+    ("export", "snooze"): printing(_snooze),
     ("export", "split"): posting(f"{_EXPORT}/split"),
-    ("export", "edit"): Twin(_edit),
+    ("export", "edit"): printing(_edit),
     ("export", "retry"): Twin(_retry, _WITHOUT),
     ("export", "bulk"): Twin(_bulk),
     ("export", "recover"): Twin(_recover),

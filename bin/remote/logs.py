@@ -42,5 +42,7 @@ def _list_audit(
 TWINS: Final = {
     ("audit", "list"): Twin(_list_audit),
     ("compliance", "list"): Twin(_list_requests),
-    ("compliance", "show"): showing(f"{_REQUESTS}/{{request_id}}", ("with_report",), "personal data stays on the server"),
+    ("compliance", "show"): showing(
+        f"{_REQUESTS}/{{request_id}}", without=("with_report",), why="personal data stays on the server"
+    ),
 }

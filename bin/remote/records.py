@@ -13,7 +13,7 @@ from bin.cli.request_bodies import present
 from bin.commands.exports.rule import RULES, match_and_action
 from bin.commands.tokens import NO_SESSIONS, SESSIONS
 from bin.remote.client import ApiClient, ApiRecord, path_to
-from bin.remote.twins import Twin, listing, posting, removing, showing
+from bin.remote.twins import Twin, listing, posting, printing, removing, showing
 
 _RULES: Final = "/api/approval-rules"
 _RULE: Final = f"{_RULES}/{{rule_id}}"
@@ -22,16 +22,13 @@ _SESSIONS: Final = "/api/console-sessions"
 _MAX_SESSIONS: Final = 1_000
 
 
-def _add_rule(api: ApiClient, *, name: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
-    members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)}
-    print_record(api.post(_RULES, members), as_json)
+def _add_rule(api: ApiClient, name: str, is_disabled: bool, **given: Any) -> ApiRecord:
+    return api.post(_RULES, {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)})
 
 
-def _set_rule(
-    api: ApiClient, *, rule_id: str, name: str | None, is_enabled: bool | None, as_json: bool, **given: Any
-) -> None:
+def _set_rule(api: ApiClient, rule_id: str, name: str | None, is_enabled: bool | None, **given: Any) -> ApiRecord:
     body = present({"name": name, "enabled": is_enabled, **match_and_action(given)})
-    print_record(api.patch(path_to(_RULE, rule_id=rule_id), body), as_json)
+    return api.patch(path_to(_RULE, rule_id=rule_id), body)
 
 
 def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
@@ -66,10 +63,10 @@ def _ended(api: ApiClient, session_id: str) -> ApiRecord:
 
 
 TWINS: Final = {
-    ("rule", "add"): Twin(_add_rule, without=("email",)),
+    ("rule", "add"): printing(_add_rule, without=("email",)),
     ("rule", "list"): listing(_RULES, RULES),
     ("rule", "show"): showing(_RULE),
-    ("rule", "set"): Twin(_set_rule, without=("email",)),
+    ("rule", "set"): printing(_set_rule, without=("email",)),
     ("rule", "remove"): removing(_RULE),
     ("rule", "test"): posting(f"{_RULE}/test"),
     ("session", "list"): Twin(_list_sessions),

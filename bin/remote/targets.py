@@ -10,7 +10,7 @@ from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
 from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_members
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
-from bin.remote.twins import Twin, listing, posting, removing, showing
+from bin.remote.twins import Twin, listing, posting, printing, removing, showing
 from schemas.targets.error_help import help_for
 from schemas.trackers.registry import GENERIC_WEBHOOK
 
@@ -27,15 +27,13 @@ def _add(api: ApiClient, *, as_json: bool, **given: Any) -> None:
         echo(f"riskrelay: the target has no token yet; {fix}.", err=True)
 
 
-def _set(
-    api: ApiClient, *, target_id: str, settings: tuple[str, ...], labels: tuple[str, ...], as_json: bool, **given: Any
-) -> None:
+def _set(api: ApiClient, target_id: str, settings: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> ApiRecord:
     path = path_to(_TARGET, target_id=target_id)
     members = changed_members(**given, has_settings=bool(settings or labels))
     if settings or labels:
         found = api.get(path)
         members["provider_settings"] = settings_from(found["provider_key"], settings, labels, found["provider_settings"])
-    print_record(api.patch(path, members), as_json)
+    return api.patch(path, members)
 
 
 def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: bool) -> None:
@@ -57,10 +55,6 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
 
 def _resumed(api: ApiClient, target_id: str) -> ApiRecord:
     return api.post(path_to(f"{_TARGET}/resume", target_id=target_id))
-
-
-def _limit(api: ApiClient, *, target_id: str, limit_members: dict[str, int | None], as_json: bool) -> None:
-    print_record(api.patch(path_to(_TARGET, target_id=target_id), limit_members), as_json)
 
 
 def _validate(api: ApiClient, *, target_id: str, as_json: bool) -> None:
@@ -90,12 +84,14 @@ TWINS: Final = {
     ("target", "list"): listing(_TARGETS, TARGETS),
     ("target", "show"): showing(_TARGET),
     ("target", "add"): Twin(_add, without=("account_id",)),
-    ("target", "set"): Twin(_set),
+    ("target", "set"): printing(_set),
     ("target", "remove"): removing(_TARGET),
     ("target", "pause"): posting(f"{_TARGET}/pause"),
     ("target", "disable"): posting(f"{_TARGET}/disable"),
     ("target", "resume"): Twin(_resume),
-    ("target", "limit"): Twin(_limit),
+    ("target", "limit"): printing(
+        lambda api, target_id, limit_members: api.patch(path_to(_TARGET, target_id=target_id), limit_members)
+    ),
     ("target", "validate"): Twin(_validate),
     ("target", "ping"): Twin(_ping),
 }

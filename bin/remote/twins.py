@@ -27,32 +27,33 @@ def only(*names: str) -> Callable[[ApiRecord], Record]:
     return lambda record: {name: record[name] for name in names}
 
 
-def showing(form: str, without: tuple[str, ...] = (), why: str = TOKEN_DECIDES) -> Twin:
+def printing(record_of: Callable[..., Record], **options: Any) -> Twin:
+    """Return the twin that prints the record which `record_of` returns for the client and the command's parameters."""
+
+    def run(api: ApiClient, *, as_json: bool, **given: Any) -> None:
+        print_record(record_of(api, **given), as_json)
+
+    return Twin(run, **options)
+
+
+def showing(form: str, **options: Any) -> Twin:
     """Return the twin that prints the record at a path; `form` has the names of arguments."""
-
-    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
-        print_record(api.get(path_to(form, **ids)), as_json)
-
-    return Twin(run, without, why)
+    return printing(lambda api, **ids: api.get(path_to(form, **ids)), **options)
 
 
 def posting(form: str) -> Twin:
     """Return the twin that sends a POST without a body, and prints the record of the response."""
-
-    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
-        print_record(api.post(path_to(form, **ids)), as_json)
-
-    return Twin(run)
+    return printing(lambda api, **ids: api.post(path_to(form, **ids)))
 
 
 def removing(form: str) -> Twin:
     """Return the twin that deletes the record at a path, and prints its id."""
 
-    def run(api: ApiClient, *, as_json: bool, **ids: Any) -> None:
+    def removed(api: ApiClient, **ids: Any) -> Record:
         api.delete(path_to(form, **ids))
-        print_record({"id": next(iter(ids.values())), "removed": True}, as_json)
+        return {"id": next(iter(ids.values())), "removed": True}
 
-    return Twin(run)
+    return printing(removed)
 
 
 def listing(path: str, table: RecordTable, shape: Callable[[ApiRecord], Record] | None = None) -> Twin:
