@@ -8,10 +8,11 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID
 from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
-from schemas.base.principal import OPERATOR, PROJECT_ROLES, Role
+from schemas.base.principal import OPERATOR, PROJECT_ROLES, OperatorPrincipal, Role
 from service.operations import accounts as operations
 from storage.accounts import accounts, grants
 from storage.accounts.account_limits import STORED, Usage, account_limits
@@ -141,28 +142,21 @@ def list_users(as_json: bool) -> None:
         USERS.show([_user_record(each) for each in reversed(accounts.list_users())], as_json)
 
 
-@user.command(
-    "disable",
-    epilog="Example: riskrelay user disable ada@example.com\n\nExit codes: 0 disabled, 1 no such user, 2 wrong usage.",
-)
-@click.argument("email")
-@json_option
-def disable_user(email: str, as_json: bool) -> None:
-    """Refuse a user's tokens and end the user's console sessions, from the next request on."""
-    with opened():
-        print_record(_user_record(operations.disable_user(email, OPERATOR)), as_json)
+def _state_command(verb: str, change: Callable[[str, OperatorPrincipal], User]) -> None:
+    @user.command(
+        verb,
+        help=summary_of("user", verb),
+        epilog=f"Example: riskrelay user {verb} ada@example.com\n\nExit codes: 0 {verb}d, 1 no such user, 2 wrong usage.",
+    )
+    @click.argument("email")
+    @json_option
+    def change_state(email: str, as_json: bool) -> None:
+        with opened():
+            print_record(_user_record(change(email, OPERATOR)), as_json)
 
 
-@user.command(
-    "enable",
-    epilog="Example: riskrelay user enable ada@example.com\n\nExit codes: 0 enabled, 1 no such user, 2 wrong usage.",
-)
-@click.argument("email")
-@json_option
-def enable_user(email: str, as_json: bool) -> None:
-    """Accept a disabled user's tokens again; the user must sign in to the console again."""
-    with opened():
-        print_record(_user_record(operations.enable_user(email, OPERATOR)), as_json)
+_state_command("disable", operations.disable_user)
+_state_command("enable", operations.enable_user)
 
 
 @user.command(

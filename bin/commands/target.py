@@ -11,6 +11,7 @@ from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
+from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
@@ -159,10 +160,10 @@ def remove(target_id: str, as_json: bool) -> None:
         print_record({"id": target_id, "removed": True}, as_json)
 
 
-def _status_command(verb: str, summary: str) -> Callable[..., None]:
+def _status_command(verb: str) -> None:
     @target.command(
         verb,
-        help=summary,
+        help=summary_of("target", verb),
         epilog=f"Example: riskrelay target {verb} tgt_…\n\nExit codes: 0 done, 1 refused, 2 wrong usage.",
     )
     @click.argument("target_id")
@@ -173,11 +174,9 @@ def _status_command(verb: str, summary: str) -> Callable[..., None]:
             operations.change_status(target_id, verb, OPERATOR)
             _print(target_id, operations, as_json)
 
-    return change
 
-
-pause = _status_command("pause", "Pause deliveries to a target; its exports wait.")
-disable = _status_command("disable", "Disable a target: it accepts no approvals and receives no deliveries.")
+_status_command("pause")
+_status_command("disable")
 
 
 @target.command(
