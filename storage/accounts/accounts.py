@@ -12,7 +12,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import for_update, newest_first, tuples
+from storage.db.queries import for_update, newest_first, tuples, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,7 @@ def list_users(
     account_id: int | None = None, email: str | None = None, limit: int | None = None, before: int | None = None
 ) -> list[User]:
     """Return up to `limit` users, of one account and with one email where they are given, the newest first."""
-    query = _users()
-    if account_id is not None:
-        query = query.where(UserRow.account == account_id)
-    if email is not None:
-        query = query.where(UserRow.email == email)
+    query = where_given(_users(), (UserRow.account, account_id), (UserRow.email, email))
     return read(User, newest_first(query, UserRow.id, limit, before))
 
 
@@ -187,8 +183,7 @@ def get_user(user_id: int) -> User:
 
 def find_user(user_id: int, account_id: int | None) -> User | None:
     """Return a user, of one account where `account_id` is given; None if there is no such user."""
-    query = _users().where(UserRow.id == user_id)
-    return read_first(User, query if account_id is None else query.where(UserRow.account == account_id))
+    return read_first(User, where_given(_users(), (UserRow.id, user_id), (UserRow.account, account_id)))
 
 
 def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None, actor: str = OPERATOR.key) -> Grant:

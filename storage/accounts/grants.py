@@ -16,7 +16,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import newest_first, tuples
+from storage.db.queries import newest_first, tuples, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +76,21 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
 
 def list_all(email: str | None = None) -> list[UserGrant]:
     """Return every grant, or those of one user, the oldest first."""
-    query = _grants().order_by(GrantRow.id)
-    return read(UserGrant, query if email is None else query.where(UserRow.email == email))
+    return read(UserGrant, where_given(_grants(), (UserRow.email, email)).order_by(GrantRow.id))
 
 
 def list_page(
     account_id: int | None, user_id: int | None, project_id: int | None, limit: int, before: int | None
 ) -> list[UserGrant]:
     """Return up to `limit` grants, of one account, user and project where they are given, the newest first."""
-    query = _grants()
-    for column, wanted in ((UserRow.account, account_id), (GrantRow.user, user_id), (GrantRow.project, project_id)):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    wanted = ((UserRow.account, account_id), (GrantRow.user, user_id), (GrantRow.project, project_id))
+    query = where_given(_grants(), *wanted)
     return read(UserGrant, newest_first(query, GrantRow.id, limit, before))
 
 
 def find(grant_id: int, account_id: int | None) -> UserGrant | None:
     """Return a grant, of one account where `account_id` is given; None if there is no such grant."""
-    query = _grants().where(GrantRow.id == grant_id)
-    return read_first(UserGrant, query if account_id is None else query.where(UserRow.account == account_id))
+    return read_first(UserGrant, where_given(_grants(), (GrantRow.id, grant_id), (UserRow.account, account_id)))
 
 
 def remove(grant_id: int, now: datetime, actor: str) -> UserGrant:

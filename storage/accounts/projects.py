@@ -16,7 +16,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import ProjectRow, ReportRow, ScanRunRow
-from storage.db.queries import newest_first
+from storage.db.queries import newest_first, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,7 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
 
 def list_scan_runs(account_id: int | None, project_id: int | None, limit: int, before: int | None) -> list[ScanRun]:
     """Return up to `limit` scan runs, of one account and project where they are given, those with the greatest id first."""
-    query = _scan_runs(account_id)
-    if project_id is not None:
-        query = query.where(ScanRunRow.project == project_id)
+    query = where_given(_scan_runs(account_id), (ScanRunRow.project, project_id))
     return read(ScanRun, newest_first(query, ScanRunRow.id, limit, before))
 
 
@@ -187,8 +185,7 @@ def _normalised(shop_domain: str) -> str:
 
 
 def _projects(account_id: int | None) -> Any:
-    query = ProjectRow.select(*columns(Project, ProjectRow))
-    return query if account_id is None else query.where(ProjectRow.account == account_id)
+    return where_given(ProjectRow.select(*columns(Project, ProjectRow)), (ProjectRow.account, account_id))
 
 
 def _require_project(project_id: int) -> None:

@@ -24,7 +24,7 @@ from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
 from storage.db.engine import DAMAGE, OUTAGES, transaction
 from storage.db.models import AccountRow, ConsoleSessionRow, TokenRow, UserRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, tuples, where_given
 
 #: An idle session ends after half a day.
 IDLE_FOR: Final = timedelta(hours=12)
@@ -149,13 +149,8 @@ def list_live(
     query = _sessions().where(_is_live(now)).order_by(ConsoleSessionRow.id.desc()).limit(limit)
     if before is not None:
         query = query.where(ConsoleSessionRow.id < before)
-    if account_id is not None:
-        query = query.where(UserRow.account == account_id)
-    if email is not None:
-        query = query.where(UserRow.email == email)
-    if user_id is not None:
-        query = query.where(UserRow.id == user_id)
-    return _listed(query)
+    wanted = ((UserRow.account, account_id), (UserRow.email, email), (UserRow.id, user_id))
+    return _listed(where_given(query, *wanted))
 
 
 def end(

@@ -20,7 +20,7 @@ from storage.accounts.tokens_sql import find_principal
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import TokenRow, UserRow
-from storage.db.queries import newest_first, tuples
+from storage.db.queries import newest_first, tuples, where_given
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: no guessing, no birthday.
@@ -87,17 +87,13 @@ def list_tokens() -> list[Token]:
 
 def list_page(account_id: int | None, user_id: int | None, limit: int, before: int | None) -> list[Token]:
     """Return up to `limit` tokens, of one account and user where they are given, the newest first."""
-    query = _tokens()
-    for column, wanted in ((UserRow.account, account_id), (TokenRow.user, user_id)):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    query = where_given(_tokens(), (UserRow.account, account_id), (TokenRow.user, user_id))
     return read(Token, newest_first(query, TokenRow.id, limit, before))
 
 
 def find(token_id: int, account_id: int | None) -> Token | None:
     """Return a token, of one account where `account_id` is given; None if there is no such token."""
-    query = _tokens().where(TokenRow.id == token_id)
-    return read_first(Token, query if account_id is None else query.where(UserRow.account == account_id))
+    return read_first(Token, where_given(_tokens(), (TokenRow.id, token_id), (UserRow.account, account_id)))
 
 
 def revoke(token_id: int, now: datetime, actor: str = OPERATOR.key) -> Token:

@@ -34,7 +34,7 @@ from storage.db.columns import columns, read, read_first
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, tuples, where_given
 from storage.secrets.encrypted_columns import REPORT, SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -305,11 +305,8 @@ def list_page(
     query = _requests().order_by(ComplianceRequestRow.id.desc()).limit(limit)
     if before is not None:
         query = query.where(ComplianceRequestRow.id < before)
-    if status is not None:
-        query = query.where(ComplianceRequestRow.status == status)
-    if topic is not None:
-        query = query.where(ComplianceRequestRow.topic == topic)
-    return read(ComplianceRequest, query)
+    wanted = ((ComplianceRequestRow.status, status), (ComplianceRequestRow.topic, topic))
+    return read(ComplianceRequest, where_given(query, *wanted))
 
 
 def _requests() -> "ModelSelect[ComplianceRequestRow]":

@@ -14,6 +14,14 @@ def tuples(query: Query) -> list[Row]:
     return list(query.tuples())
 
 
+def where_given(query: Any, *pairs: tuple[Field, Any]) -> Any:
+    """Restrict a SELECT to rows with these values of columns; a None restricts nothing."""
+    for column, wanted in pairs:
+        if wanted is not None:
+            query = query.where(column == wanted)
+    return query
+
+
 def newest_first(query: Any, key: Field, limit: int | None = None, before: int | None = None) -> Any:
     """Return up to `limit` rows of a SELECT, those with the greatest `key` first, or those that follow the key `before`."""
     query = query.order_by(key.desc()).limit(limit)

@@ -226,22 +226,17 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     # By their runs, which are few: an index by time would be written for every finding of every run.
     sighted = FindingSightingRow.scan_run
     old_runs = ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.updated_at < until.over)
-    oldest_ping = identifiers.first_id(identifiers.PING, until.answered)
-    oldest_bulk_job = identifiers.first_id(identifiers.BULK_JOB, until.over)
-    oldest_upload = identifiers.first_id(identifiers.REPORT_UPLOAD, until.over)
-    oldest_recovery = identifiers.first_id(identifiers.RECOVERY, until.over)
+    jobs = (
+        (RecoveryRow, identifiers.RECOVERY),
+        (BulkJobRow, identifiers.BULK_JOB),
+        (ReportUploadRow, identifiers.REPORT_UPLOAD),
+    )
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
         PurgeRule(FindingSightingRow, sighted.in_(old_runs), sighted, address, "finding_sightings"),
         # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
-        _rule(PingRow, PingRow.id < oldest_ping, PingRow.id),
-        _rule(RecoveryRow, (RecoveryRow.id < oldest_recovery) & (RecoveryRow.finished_at < until.over), RecoveryRow.id),
-        _rule(BulkJobRow, (BulkJobRow.id < oldest_bulk_job) & (BulkJobRow.finished_at < until.over), BulkJobRow.id),
-        _rule(
-            ReportUploadRow,
-            (ReportUploadRow.id < oldest_upload) & (ReportUploadRow.finished_at < until.over),
-            ReportUploadRow.id,
-        ),
+        _rule(PingRow, _is_before(PingRow, identifiers.PING, until.answered), PingRow.id),
+        *(_rule(job, _is_before(job, kind, until.over) & (job.finished_at < until.over), job.id) for job, kind in jobs),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
         PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, address, "delivery_hours"),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
@@ -249,17 +244,9 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
         _rule(AlertRow, (AlertRow.state == AlertState.RECOVERED.value) & (AlertRow.last_at < until.over), AlertRow.last_at),
         # Those of channels that are no longer configured; others are dropped after a day.
-        _rule(
-            AlertMessageRow,
-            AlertMessageRow.id < identifiers.first_id(identifiers.ALERT_MESSAGE, until.answered),
-            AlertMessageRow.id,
-        ),
+        _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.answered), AlertMessageRow.id),
         # Those that no worker looked at; others are deleted when they are used or too old.
-        _rule(
-            SignInLinkRow,
-            SignInLinkRow.id < identifiers.first_id(identifiers.SIGN_IN_LINK, until.answered),
-            SignInLinkRow.id,
-        ),
+        _rule(SignInLinkRow, _is_before(SignInLinkRow, identifiers.SIGN_IN_LINK, until.answered), SignInLinkRow.id),
         PurgeRule(
             reports,
             (reports.finished_at < until.over) & reports.report_sealed.is_null(False),
@@ -273,6 +260,11 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
 
 def _rule(model: Any, condition: Any, order: Any) -> PurgeRule:
     return PurgeRule(model, condition, order, model.id, _name(model))
+
+
+def _is_before(model: Any, kind: str, moment: datetime) -> Any:
+    """Return the condition that a row was created before a moment, by its id."""
+    return model.id < identifiers.first_id(kind, moment)
 
 
 def _name(model: Any) -> str:
