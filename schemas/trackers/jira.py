@@ -165,11 +165,7 @@ class JiraTracker:
         if response.status == 403:
             # Everybody may ask for their own name; Cloud answers a token without its email so.
             return _TOKEN_REJECTED
-        if refusal is None:
-            refusal = yield from _permission_failure(access)
-        if refusal is None:
-            refusal = yield from _issue_type_failure(access)
-        return refusal
+        return refusal or (yield from _permission_failure(access)) or (yield from _issue_type_failure(access))
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Comment an event."""
