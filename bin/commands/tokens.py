@@ -11,7 +11,7 @@ from bin.cli.option_types import DAYS, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import RecordTable, json_option, print_record
 from runtime.clock import utc_now
-from schemas.api.accounts import ConsoleSessionResponse
+from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR, Ability, TokenKind
 from schemas.base.timestamps import rfc3339, rfc3339_or_none

@@ -1,4 +1,4 @@
-"""Accounts and what is managed in them: users, grants, tokens, scan runs, the audit log, compliance requests."""
+"""Accounts and what is managed in them: users, grants, tokens, projects, scan runs, sessions, the audit log."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from schemas.api.response_fields import (
     free,
     identifier,
     moment,
-    next_cursor_text,
     number,
     one_of,
     part,
@@ -17,8 +16,10 @@ from schemas.api.response_fields import (
     text,
     truth,
 )
+from schemas.base.console_session import Ended, SignInMethod
 from schemas.base.principal import PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
+from schemas.intake.grouping import TicketGrouping
 
 
 class LimitUsageResponse(ResponseSchema):
@@ -47,13 +48,6 @@ class AccountResponse(ResponseSchema):
     usage = part(AccountUsageResponse, "What it stores, and its limits.")
 
 
-class AccountListResponse(ResponseSchema):
-    """A page of accounts."""
-
-    items = several(fields.Nested(AccountResponse), "The accounts, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class Address(fields.String):
     """The email of a user; null for a removed user, whose address is erased."""
 
@@ -77,13 +71,6 @@ class UserResponse(ResponseSchema):
     created_at = moment("When the user was created.")
 
 
-class UserListResponse(ResponseSchema):
-    """A page of users."""
-
-    items = several(fields.Nested(UserResponse), "The users, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class GrantResponse(ResponseSchema):
     """The right of a user to manage a project or one report."""
 
@@ -94,13 +81,6 @@ class GrantResponse(ResponseSchema):
     report_id = number("The report; null for a project.", nullable=True, minimum=1)
     role = one_of(PROJECT_ROLES, "What a user without a role in the account may do in the project.", nullable=True)
     created_at = moment("When it was given.")
-
-
-class GrantListResponse(ResponseSchema):
-    """A page of grants."""
-
-    items = several(fields.Nested(GrantResponse), "The grants, newest first.")
-    next_cursor = next_cursor_text()
 
 
 class TokenResponse(ResponseSchema):
@@ -123,13 +103,6 @@ class NewTokenResponse(TokenResponse):
     token = text("The token, only in this response; null in the response to a repeated request.", nullable=True)
 
 
-class TokenListResponse(ResponseSchema):
-    """A page of tokens."""
-
-    items = several(fields.Nested(TokenResponse), "The tokens, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class ScanRunResponse(ResponseSchema):
     """A scan run."""
 
@@ -138,13 +111,6 @@ class ScanRunResponse(ResponseSchema):
     status = text("`running`, or what the scanner's last result said.")
     created_at = moment("When it was registered.")
     updated_at = moment("When its last result came.")
-
-
-class ScanRunListResponse(ResponseSchema):
-    """A page of scan runs."""
-
-    items = several(fields.Nested(ScanRunResponse), "The scan runs, the greatest id first.")
-    next_cursor = next_cursor_text()
 
 
 class AuditActorResponse(ResponseSchema):
@@ -172,13 +138,6 @@ class AuditEntryResponse(ResponseSchema):
     details = free("`status_before`, `status_after`, `reason` and `digest`, as far as there are any.")
 
 
-class AuditEntryListResponse(ResponseSchema):
-    """A page of the audit log."""
-
-    items = several(fields.Nested(AuditEntryResponse), "The entries, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class ComplianceRequestResponse(ResponseSchema):
     """A request of the storefront platform about personal data, without any."""
 
@@ -204,8 +163,38 @@ class ComplianceRequestResponse(ResponseSchema):
     finished_at = moment("When it was done.", nullable=True)
 
 
-class ComplianceRequestListResponse(ResponseSchema):
-    """A page of compliance requests."""
+class ProjectResponse(ResponseSchema):
+    """A website of the account."""
 
-    items = several(fields.Nested(ComplianceRequestResponse), "The requests, newest first.")
-    next_cursor = next_cursor_text()
+    id = number("The project.", minimum=1)
+    name = text("Its name.")
+    account_id = number("The account.", minimum=1)
+    shop_domain = text("The storefront's domain, if it is a storefront.", nullable=True)
+    ticket_grouping = one_of(
+        TicketGrouping, "How new findings become tickets: one for all findings of a `rule`, or one for each `finding`."
+    )
+    created_at = moment("When it was created.")
+
+
+class ConsoleSessionResponse(ResponseSchema):
+    """A session at the console."""
+
+    id = identifier("ses", "The session; this id is not a credential.")
+    user = text("The email address of the user.", attribute="email")
+    method = one_of([*SignInMethod], "How the user signed in.")
+    token_id = number(
+        "The token that was used to sign in; null for other methods.",
+        minimum=1,
+        nullable=True,
+        attribute="principal.token_id",
+    )
+    token_name = text("The name of that token.", nullable=True)
+    created_at = moment("When the user signed in.")
+    seen_at = moment("When the session was last used, to the minute.")
+    ended_at = moment("When it was ended.", nullable=True)
+    ended_reason = one_of(
+        [Ended.SIGNED_OUT, Ended.REVOKED, Ended.CROWDED_OUT, Ended.ANOTHER_BROWSER, Ended.RESTORED],
+        "Why it was ended.",
+        nullable=True,
+        attribute="ended",
+    )

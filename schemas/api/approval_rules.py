@@ -10,7 +10,6 @@ from schemas.api.response_fields import (
     identifier,
     inline,
     moment,
-    next_cursor_text,
     number,
     one_of,
     part,
@@ -65,13 +64,6 @@ def dump_rule(rule: ApprovalRule) -> dict[str, Any]:
     """Return the record of a rule."""
     record = {name: getattr(rule, name) for name in rule.__slots__}
     return dump(ApprovalRuleResponse, {**record, "match": rule.match.record(), "action": rule.action.record()})
-
-
-class ApprovalRuleListResponse(ResponseSchema):
-    """A page of approval rules."""
-
-    items = several(fields.Nested(ApprovalRuleResponse), "The rules, newest first.")
-    next_cursor = next_cursor_text()
 
 
 class RuleTestResponse(ResponseSchema):

@@ -2,7 +2,7 @@
 
 from marshmallow import fields, validate
 
-from schemas.api.response_fields import ResponseSchema, identifier, moment, next_cursor_text, number, one_of, several, text
+from schemas.api.response_fields import ResponseSchema, identifier, moment, number, one_of, several, text
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -62,10 +62,3 @@ class BulkJobResponse(ResponseSchema):
     )
     created_at = moment("When it was requested.")
     finished_at = moment("When it ended.", nullable=True)
-
-
-class BulkJobListResponse(ResponseSchema):
-    """A page of bulk jobs."""
-
-    items = several(fields.Nested(BulkJobResponse), "The jobs, newest first.")
-    next_cursor = next_cursor_text()

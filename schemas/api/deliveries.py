@@ -11,7 +11,6 @@ from schemas.api.response_fields import (
     dump,
     identifier,
     moment,
-    next_cursor_text,
     number,
     one_of,
     part,
@@ -121,13 +120,6 @@ class TicketEventResponse(ResponseSchema):
     finished_at = moment("When it was delivered, failed or cancelled.", nullable=True)
 
 
-class TicketEventListResponse(ResponseSchema):
-    """A page of events."""
-
-    items = several(fields.Nested(TicketEventResponse), "The events, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class EventTicketResponse(ResponseSchema):
     """The ticket of an event."""
 
@@ -171,13 +163,6 @@ def dump_trace(trace: Trace) -> dict[str, Any]:
     return {**dump(AttemptResponse, trace.attempt), **own}
 
 
-class AttemptListResponse(ResponseSchema):
-    """A page of attempts."""
-
-    items = several(fields.Nested(AttemptResponse), "The attempts, newest first.")
-    next_cursor = next_cursor_text()
-
-
 class RecoveryResponse(ResponseSchema):
     """A job that redelivers what failed at a target."""
 
@@ -192,10 +177,3 @@ class RecoveryResponse(ResponseSchema):
     done = number("The number of exports that are due again.")
     created_at = moment("When it was requested.")
     finished_at = moment("When it ended.", nullable=True)
-
-
-class RecoveryListResponse(ResponseSchema):
-    """A page of recoveries."""
-
-    items = several(fields.Nested(RecoveryResponse), "The recoveries, newest first.")
-    next_cursor = next_cursor_text()

@@ -6,7 +6,6 @@ from schemas.api.response_fields import (
     ResponseSchema,
     identifier,
     moment,
-    next_cursor_text,
     number,
     one_of,
     several,
@@ -51,10 +50,3 @@ class FindingHistoryResponse(FindingResponse):
     """A finding with its history."""
 
     history = several(fields.Nested(FindingRunResponse), "The scan runs, those with the highest ids first; up to 200.")
-
-
-class FindingListResponse(ResponseSchema):
-    """A page of findings."""
-
-    items = several(fields.Nested(FindingResponse), "The findings, newest first.")
-    next_cursor = next_cursor_text()

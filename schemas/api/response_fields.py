@@ -178,3 +178,10 @@ def counts(of: str) -> fields.Dict:
 def next_cursor_text() -> fields.String:
     """The member `next_cursor` of a page of records."""
     return text("The `cursor` of the next page; null on the last page.", nullable=True)
+
+
+@cache
+def page_schema(entry: type[ResponseSchema], description: str) -> type[ResponseSchema]:
+    """Return the schema of a page of records: `UserListResponse` for `UserResponse`."""
+    members = {"items": several(fields.Nested(entry), description), "next_cursor": next_cursor_text()}
+    return type(f"{entry.__name__.removesuffix('Response')}ListResponse", (ResponseSchema,), members)

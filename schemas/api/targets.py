@@ -13,7 +13,6 @@ from schemas.api.response_fields import (
     identifier,
     inline,
     moment,
-    next_cursor_text,
     number,
     one_of,
     several,
@@ -121,13 +120,6 @@ class TargetResponse(ResponseSchema):
 def dump_target(target: Target, now: datetime) -> dict[str, Any]:
     """Return the JSON object of a target as it is at `now`."""
     return dump(TargetResponse, as_shown(target, now))
-
-
-class TargetListResponse(ResponseSchema):
-    """A page of targets."""
-
-    items = several(fields.Nested(TargetResponse), "The targets, newest first.")
-    next_cursor = next_cursor_text()
 
 
 class ProviderResponse(ResponseSchema):

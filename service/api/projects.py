@@ -3,7 +3,7 @@
 import falcon
 
 from schemas.accounts.forms import NewProjectForm, ProjectChangeForm
-from schemas.api.accounts import ProjectResponse
+from schemas.api.administration import ProjectResponse
 from schemas.api.response_fields import dump
 from schemas.intake.grouping import TicketGrouping
 from schemas.settings.definitions import RouteFamily

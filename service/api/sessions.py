@@ -5,7 +5,7 @@ Revoking a session that has ended returns it unchanged, because clients repeat r
 
 import falcon
 
-from schemas.api.accounts import ConsoleSessionResponse
+from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind

@@ -4,7 +4,7 @@ A route without a description fails here; a test finds it before an installation
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
@@ -18,64 +18,68 @@ from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
 from service.openapi import (
+    administration,
     approval_rules,
-    bulk,
     deliveries,
     error_responses,
     exports,
     findings,
     health,
     intake,
-    projects,
-    recoveries,
-    sessions,
+    jobs,
     targets,
     uploads,
 )
-from service.openapi.accounts import accounts, audit, scan_runs, tokens, users
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
-    **bulk.OPERATIONS,
+    **jobs.OPERATIONS,
     **targets.OPERATIONS,
-    **recoveries.OPERATIONS,
     **approval_rules.OPERATIONS,
     **findings.OPERATIONS,
-    **projects.OPERATIONS,
-    **accounts.OPERATIONS,
-    **users.OPERATIONS,
-    **tokens.OPERATIONS,
-    **scan_runs.OPERATIONS,
-    **audit.OPERATIONS,
+    **administration.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
-    **sessions.OPERATIONS,
     **health.OPERATIONS,
 }
-_TAGS: Final[Mapping[str, str]] = {
-    exports.TAG: "Tickets and their delivery: prepare, approve, poll, retry, dismiss.",
-    bulk.TAG: "One decision on many exports.",
-    targets.TAG: "The receivers of tickets.",
-    recoveries.TAG: "Jobs that redeliver failed exports of a target.",
-    approval_rules.TAG: "Rules that approve, dismiss or label exports when they are prepared.",
-    findings.TAG: "What scan runs found, and whether it is fixed.",
-    projects.TAG: "Websites of the account.",
-    accounts.TAG: "Accounts, their names, rights and usage.",
-    users.TAG: "Users, their roles, and the grants that let them manage projects.",
-    tokens.TAG: "Tokens of users.",
-    audit.TAG: "Who did what, and the ledger of compliance requests.",
-    scan_runs.TAG: "Scan runs, which assign a scanner's results to a project.",
-    intake.SCANNER_TAG: "Findings of a scanner on a page.",
-    intake.EMAIL_TAG: "Inbound emails.",
-    uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
-    intake.COMPLIANCE_TAG: "The storefront platform's requests about personal data.",
-    sessions.TAG: "Sessions at the console.",
-    health.TAG: "Health, metrics and this description; no authentication.",
-    deliveries.TAG: "Requests that this service sends to receivers.",
-}
+
+
+class _Tag(NamedTuple):
+    """A group of operations: those whose paths begin with one of `paths`, and with no longer one of another tag."""
+
+    name: str
+    description: str
+    paths: tuple[str, ...]
+
+
+_TAGS: Final = (
+    _Tag("Ticket exports", "Tickets and their delivery: prepare, approve, poll, retry, dismiss.", ("/api/ticket-exports",)),
+    _Tag("Decisions on many exports", "One decision on many exports.", ("/api/ticket-exports/bulk", "/api/bulk-jobs")),
+    _Tag("Ticket export targets", "The receivers of tickets.", ("/api/ticket-export-targets", "/api/providers")),
+    _Tag("Recoveries", "Jobs that redeliver failed exports of a target.", ("/api/ticket-export-recoveries",)),
+    _Tag("Approval rules", "Rules that approve, dismiss or label exports when they are prepared.", ("/api/approval-rules",)),
+    _Tag("Findings", "What scan runs found, and whether it is fixed.", ("/api/findings",)),
+    _Tag("Projects", "Websites of the account.", ("/api/projects",)),
+    _Tag("Accounts", "Accounts, their names, rights and usage.", ("/api/account",)),
+    _Tag("Users", "Users, their roles, and the grants that let them manage projects.", ("/api/users", "/api/grants")),
+    _Tag("Tokens", "Tokens of users.", ("/api/tokens",)),
+    _Tag("Audit", "Who did what, and the ledger of compliance requests.", ("/api/audit", "/api/compliance-requests")),
+    _Tag("Scan runs", "Scan runs, which assign a scanner's results to a project.", ("/api/scan-runs",)),
+    _Tag("Scanner results", "Findings of a scanner on a page.", ("/api/scanner",)),
+    _Tag("Email", "Inbound emails.", ("/api/email",)),
+    _Tag(
+        "Uploads",
+        "Uploads of the browser extension, the CMS plugin and the storefront app.",
+        ("/api/browser-extension", "/api/cms-plugins", "/api/storefront-app", "/api/handoffs"),
+    ),
+    _Tag("Compliance", "The storefront platform's requests about personal data.", ("/api/storefront-app/webhooks",)),
+    _Tag("Console sessions", "Sessions at the console.", ("/api/console-sessions",)),
+    _Tag("Health", "Health, metrics and this description; no authentication.", ("/",)),
+    _Tag(deliveries.TAG, "Requests that this service sends to receivers.", ()),
+)
 _ABOUT: Final = """\
 Collects website-risk findings, and delivers approved tickets as signed webhooks, at least once.
 
@@ -88,25 +92,8 @@ Malformed HTTP is rejected before routing: 400 `VALIDATION_FAILED`, 414 and 431 
 
 Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
-#: Parts of paths that vary, with the parameters that describe them.
-_IN_PATHS: Final[Mapping[str, str]] = {
-    "export_id": "ExportId",
-    "target_id": "TargetId",
-    "recovery_id": "RecoveryId",
-    "job_id": "BulkJobId",
-    "rule_id": "RuleId",
-    "finding_id": "FindingId",
-    "session_id": "SessionId",
-    "project_id": "ProjectId",
-    "account_id": "AccountId",
-    "user_id": "UserId",
-    "grant_id": "GrantId",
-    "token_id": "TokenId",
-    "scan_run_id": "ScanRunId",
-    "compliance_id": "ComplianceRequestId",
-    "handoff_id": "HandoffId",
-    "file": "PageFile",
-}
+#: The parameters that describe the parts of paths that vary.
+_IN_PATHS: Final = {each["name"]: component for component, each in PARAMETERS.items() if each["in"] == "path"}
 _AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
 
 _LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
@@ -175,7 +162,7 @@ class _Writer:
 
     def write(self, resources: list[Any]) -> dict[str, Any]:
         described_by = {
-            (method, resource.path): (resource, _OPERATIONS[method, resource.path])
+            (method, resource.path): (resource, _OPERATIONS[f"{method} {resource.path}"])
             for resource in resources
             for method in _methods(resource)
         }
@@ -188,7 +175,7 @@ class _Writer:
                 if its_path == path
             }
             self._spec.path(path=path, operations=operations)
-        return self._finished({described.tag for _, described in described_by.values()})
+        return self._finished({_tag_of(path) for _, path in described_by})
 
     def _write_components(self) -> None:
         components = self._spec.components
@@ -217,14 +204,14 @@ class _Writer:
         components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
         components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])
         tags.add(deliveries.TAG)
-        whole["tags"] = [{"name": name, "description": description} for name, description in _TAGS.items() if name in tags]
+        whole["tags"] = [{"name": tag.name, "description": tag.description} for tag in _TAGS if tag.name in tags]
         return {**whole, "webhooks": webhooks}
 
     def _operation(self, resource: Any, method: str, described: OperationDescription) -> dict[str, Any]:
         operation: Operation | None = getattr(resource, "operations", {}).get(method)
         object_: dict[str, Any] = {
             "operationId": described.id,
-            "tags": [described.tag],
+            "tags": [_tag_of(resource.path)],
             "summary": described.summary,
             "description": described.description,
             "parameters": list(_parameters(resource, operation, described)),
@@ -293,6 +280,10 @@ class _Writer:
         return {"type": "string" if media_type.startswith("text/") else "object"}
 
 
+def _tag_of(path: str) -> str:
+    return max((len(each), tag.name) for tag in _TAGS for each in tag.paths if path.startswith(each))[1]
+
+
 def _methods(resource: Any) -> list[str]:
     """Return the methods of a resource; HEAD is GET without a body."""
     return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
@@ -303,6 +294,8 @@ def _parameters(resource: Any, operation: Operation | None, described: Operation
         if f"{{{member}}}" in resource.path:
             yield name
     yield from described.parameters
+    if any(response.status == 304 for response in described.responses):
+        yield "IfNoneMatch"
     if operation is not None and operation.has_dry_run:
         yield "DryRun"
     if operation is not None and error_responses.has_key(operation):
@@ -321,8 +314,8 @@ def _headers(good: SuccessResponse, operation: Operation | None) -> Iterator[str
 
 
 def _link(operation_id: str) -> dict[str, Any]:
-    described, path = next((each, path) for (_, path), each in _OPERATIONS.items() if each.id == operation_id)
-    name = path.partition("{")[2].partition("}")[0]
+    described, route = next((each, route) for route, each in _OPERATIONS.items() if each.id == operation_id)
+    name = route.partition("{")[2].partition("}")[0]
     return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
 
 

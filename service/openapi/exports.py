@@ -2,37 +2,20 @@
 
 from typing import Any, Final
 
-from schemas.api.deliveries import AttemptListResponse, TicketEventListResponse
+from schemas.api.deliveries import AttemptResponse, TicketEventResponse
 from schemas.api.exports import ExportListResponse, ExportResponse, SiblingExportsResponse, SplitResponse
 from schemas.api.receipts import DeliveryReceiptResponse
 from schemas.exports import receipt
-from service.api.export_actions import (
-    TicketExportApprovalResource,
-    TicketExportDismissalResource,
-    TicketExportRestorationResource,
-    TicketExportRetryResource,
-    TicketExportSnoozeResource,
-    TicketExportSplitResource,
-)
-from service.api.exports import (
-    TicketExportAttemptsResource,
-    TicketExportEventsResource,
-    TicketExportReceiptResource,
-    TicketExportResource,
-    TicketExportsResource,
-)
 from service.openapi.operations import (
     AT,
     EXPORT_ID,
     PAGING,
     TARGET_ID,
-    OperationDescription,
     Operations,
+    Record,
     SuccessResponse,
-    listed,
+    operation,
 )
-
-TAG: Final = "Ticket exports"
 
 DIGEST: Final = "sha256:5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
 TICKET: Final[dict[str, Any]] = {
@@ -83,39 +66,48 @@ WAITING: Final = {
         "duration_ms": 87,
     },
 }
-ATTEMPT: Final[dict[str, Any]] = {
-    "id": "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
-    "number": 1,
-    "started_at": "2026-03-01T12:05:00.012Z",
-    "outcome": "retryable",
-    "response_status": 503,
-    "error_code": "receiver_unavailable",
-    "retry_after_seconds": 30,
-    "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
-}
-
-_EVENT: Final[dict[str, Any]] = {
-    "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
-    "type": "ticket.fixed",
-    "status": "delivered",
-    "attempts": 1,
-    "deliveries": [
-        {
-            "id": "att_01KJMB5V9W1X3Y5Z7A9B1C3D5E",
-            "number": 1,
-            "started_at": "2026-03-04T02:05:00.012Z",
-            "outcome": "delivered",
-            "response_status": 202,
-            "error_code": None,
-            "retry_after_seconds": None,
-            "duration_ms": 41,
-        }
-    ],
-    "error_code": None,
-    "result": None,
-    "created_at": "2026-03-04T02:05:00.000Z",
-    "finished_at": "2026-03-04T02:05:00.053Z",
-}
+_ATTEMPT: Final = Record(
+    "attempt",
+    AttemptResponse,
+    {
+        "id": "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
+        "number": 1,
+        "started_at": "2026-03-01T12:05:00.012Z",
+        "outcome": "retryable",
+        "response_status": 503,
+        "error_code": "receiver_unavailable",
+        "retry_after_seconds": 30,
+        "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
+    },
+    id="TicketExportAttempt",
+)
+_EVENT: Final = Record(
+    "event",
+    TicketEventResponse,
+    {
+        "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
+        "type": "ticket.fixed",
+        "status": "delivered",
+        "attempts": 1,
+        "deliveries": [
+            {
+                "id": "att_01KJMB5V9W1X3Y5Z7A9B1C3D5E",
+                "number": 1,
+                "started_at": "2026-03-04T02:05:00.012Z",
+                "outcome": "delivered",
+                "response_status": 202,
+                "error_code": None,
+                "retry_after_seconds": None,
+                "duration_ms": 41,
+            }
+        ],
+        "error_code": None,
+        "result": None,
+        "created_at": "2026-03-04T02:05:00.000Z",
+        "finished_at": "2026-03-04T02:05:00.053Z",
+    },
+    id="TicketExportEvent",
+)
 
 _SHA256: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
 _RECEIPT: Final[dict[str, Any]] = {
@@ -131,9 +123,9 @@ _RECEIPT: Final[dict[str, Any]] = {
     "body_sha256": _SHA256,
     "attempts": [
         {
-            "id": ATTEMPT["id"],
+            "id": _ATTEMPT.example["id"],
             "number": 1,
-            "started_at": ATTEMPT["started_at"],
+            "started_at": _ATTEMPT.example["started_at"],
             "outcome": "delivered",
             "response_status": 201,
             "error_code": None,
@@ -163,6 +155,9 @@ _RECEIPT: Final[dict[str, Any]] = {
     ],
 }
 
+_EXPORT: Final = Record("export", ExportResponse, PREPARED, id="TicketExport")
+_DISMISSAL: Final = {"reason": "false_positive", "note": "The picture is decoration."}
+_SPLIT: Final = {"ticket_exports": [EXPORT_ID, "exp_01JZYS9AKGZQX0T5W8V3N6B7CE"]}
 #: Of an export that is due now, or later at a target that is on hold.
 _DUE_HEADERS: Final = ("Location", "Retry-After?")
 #: What may follow an export that is prepared.
@@ -193,92 +188,74 @@ _LIST_PARAMETERS: Final = (
 )
 
 OPERATIONS: Final[Operations] = {
-    ("POST", TicketExportsResource.path): OperationDescription(
-        id="prepareTicketExport",
-        tag=TAG,
-        summary="Prepare an export by hand",
-        description="Stores a ticket exactly as sent, or rejects it: nothing is cut or trimmed. It is not delivered until "
+    "POST /api/ticket-exports": operation(
+        "prepareTicketExport",
+        "Prepare an export by hand",
+        "Stores a ticket exactly as sent, or rejects it: nothing is cut or trimmed. It is not delivered until "
         "it is approved. Only the title is required; without a `source` the export is its own source.",
-        responses=(SuccessResponse(201, "The export is prepared.", ExportResponse, PREPARED, ("Location",), _NEXT),),
+        _EXPORT.created(*_NEXT, description="The export is prepared."),
         examples={
             "The least": {"ticket": {"title": "Image without alternative text"}},
             "Everything": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
         },
     ),
-    ("GET", TicketExportsResource.path): OperationDescription(
-        id="listTicketExports",
-        tag=TAG,
-        summary="List exports",
-        description="The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
+    "GET /api/ticket-exports": operation(
+        "listTicketExports",
+        "List exports",
+        "The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
         "filters and its order: with others the response is a 422. In an order by time, an export that exists throughout a "
         "walk over all pages is met exactly once.",
-        responses=(SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),),
+        SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),
         parameters=_LIST_PARAMETERS,
     ),
-    ("GET", TicketExportResource.path): OperationDescription(
-        id="readTicketExport",
-        tag=TAG,
-        summary="Poll an export",
-        description="Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
+    "GET /api/ticket-exports/{export_id}": operation(
+        "readTicketExport",
+        "Poll an export",
+        "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
         "`retry_scheduled`, or `approved` for a target that is on hold, `Retry-After` and `retry_after_seconds` say when to "
         "poll again. Send `If-None-Match`: a 304 costs little, and has the current `Retry-After`.",
-        responses=(
-            SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
-            SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
-        ),
-        parameters=("IfNoneMatch",),
+        SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
+        SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
     ),
-    ("GET", TicketExportAttemptsResource.path): OperationDescription(
-        id="listTicketExportAttempts",
-        tag=TAG,
-        summary="List the attempts of an export",
-        description="Each signed POST of the export, newest first. An attempt whose worker died counts in the export's "
+    "GET /api/ticket-exports/{export_id}/attempts": _ATTEMPT.listed(
+        "Each signed POST of the export, newest first. An attempt whose worker died counts in the export's "
         "`attempts` but is not listed, because its result is unknown.",
-        responses=(listed("attempts", AttemptListResponse, ATTEMPT),),
-        parameters=PAGING,
+        summary="List the attempts of an export",
     ),
-    ("GET", TicketExportEventsResource.path): OperationDescription(
-        id="listTicketExportEvents",
-        tag=TAG,
-        summary="List the events of an export",
-        description="What the target gets about the ticket after its delivery, newest first: places "
+    "GET /api/ticket-exports/{export_id}/events": _EVENT.listed(
+        "What the target gets about the ticket after its delivery, newest first: places "
         "that were added or fixed, the ticket fixed or open again, its redaction. A target gets the events that it asked "
         "for when the export was approved, and still asks for.",
-        responses=(listed("events", TicketEventListResponse, _EVENT),),
-        parameters=PAGING,
+        summary="List the events of an export",
     ),
-    ("GET", TicketExportReceiptResource.path): OperationDescription(
-        id="readDeliveryReceipt",
-        tag=TAG,
-        summary="Get the delivery receipt of an export",
-        description="Proves who approved which ticket, what each attempt sent and what came back, with the export's entries "
+    "GET /api/ticket-exports/{export_id}/receipt": operation(
+        "readDeliveryReceipt",
+        "Get the delivery receipt of an export",
+        "Proves who approved which ticket, what each attempt sent and what came back, with the export's entries "
         "of the audit log. `riskrelay receipt verify` checks it without a database. Of an export that is not `exported` the "
         "response is 409; for some seconds after a delivery it is 409 with `Retry-After`, until the audit log has "
         "chained the newest entries.",
-        responses=(SuccessResponse(200, "The receipt.", DeliveryReceiptResponse, _RECEIPT),),
+        SuccessResponse(200, "The receipt.", DeliveryReceiptResponse, _RECEIPT),
         error_codes=("CONFLICT",),
     ),
-    ("POST", TicketExportApprovalResource.path): OperationDescription(
-        id="approveTicketExport",
-        tag=TAG,
-        summary="Approve an export for a target",
-        description="Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
+    "POST /api/ticket-exports/{export_id}/approve": operation(
+        "approveTicketExport",
+        "Approve an export for a target",
+        "Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
         "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
         "delivers nothing twice. The target must be active, its last validation must not have failed, and the address "
         "policy must allow its URL now; else the response is a 422 on `/target_id` with the reason and the fix. While the "
         "receiver or the circuit breaker holds a target, exports can be approved for it; they wait. With `target_ids`, the "
         "export is approved for the first target and a copy of it for each further one, all or none; the response has them "
         "as `items`, and their records name each other as `siblings`.",
-        responses=(
-            SuccessResponse(
-                202,
-                "The export is due; with `target_ids`, the exports.",
-                ExportResponse,
-                APPROVED,
-                _DUE_HEADERS,
-                ("readTicketExport",),
-                alternative=SiblingExportsResponse,
-            ),
+        SuccessResponse(
+            202,
+            "The export is due; with `target_ids`, the exports.",
+            ExportResponse,
+            APPROVED,
+            _DUE_HEADERS,
+            ("readTicketExport",),
+            alternative=SiblingExportsResponse,
         ),
         error_codes=("CONFLICT",),
         examples={
@@ -287,35 +264,31 @@ OPERATIONS: Final[Operations] = {
             "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": DIGEST},
         },
     ),
-    ("POST", TicketExportRetryResource.path): OperationDescription(
-        id="retryTicketExport",
-        tag=TAG,
-        summary="Retry a failed or blocked export",
-        description="Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
+    "POST /api/ticket-exports/{export_id}/retry": operation(
+        "retryTicketExport",
+        "Retry a failed or blocked export",
+        "Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
         "again: if it is allowed now the target is resumed. A target that is not active is a 422 on `/target_id` with the "
         "reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
         "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
         "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
-        responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),),
+        SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),
         error_codes=("CONFLICT",),
         examples={"Nothing": {}, "Another target": {"target_id": TARGET_ID}},
     ),
-    ("PATCH", TicketExportResource.path): OperationDescription(
-        id="editTicketExport",
-        tag=TAG,
-        summary="Edit a prepared ticket",
-        description="Replaces the title, the description, the severity or the labels of a prepared ticket; at least one. "
+    "PATCH /api/ticket-exports/{export_id}": operation(
+        "editTicketExport",
+        "Edit a prepared ticket",
+        "Replaces the title, the description, the severity or the labels of a prepared ticket; at least one. "
         "The ticket gets a new digest and is searched for forbidden content again. The first original is kept as "
         "`original_ticket`; an edit back to it makes `edited` false. With the `ticket_digest` that you read, a ticket that "
         "has changed since is a 409. A label `severity:…` follows a new severity, unless `labels` are given.",
-        responses=(
-            SuccessResponse(
-                200,
-                "The export with its new ticket.",
-                ExportResponse,
-                {**PREPARED, "ticket": {**TICKET, "severity": "low"}, "severity": "low", "edited": True}
-                | {"original_ticket": TICKET},
-            ),
+        _EXPORT.response(
+            "The export with its new ticket.",
+            ticket={**TICKET, "severity": "low"},
+            severity="low",
+            edited=True,
+            original_ticket=TICKET,
         ),
         error_codes=("CONFLICT",),
         examples={
@@ -329,67 +302,45 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    ("POST", TicketExportDismissalResource.path): OperationDescription(
-        id="dismissTicketExport",
-        tag=TAG,
-        summary="Dismiss a prepared export",
-        description="A dismissed export is not delivered unless it is restored and approved. Dismissing it again with the "
+    "POST /api/ticket-exports/{export_id}/dismiss": operation(
+        "dismissTicketExport",
+        "Dismiss a prepared export",
+        "A dismissed export is not delivered unless it is restored and approved. Dismissing it again with the "
         "same reason and note returns the record; with others, the response is 409. New places join a group that was "
         "dismissed as `false_positive` or `wont_fix` and need no decision; with another reason, or without one, they make a "
         "new group.",
-        responses=(
-            SuccessResponse(
-                200,
-                "The export is dismissed.",
-                ExportResponse,
-                {**PREPARED, "status": "dismissed", "finished_at": AT}
-                | {"dismissal": {"reason": "false_positive", "note": "The picture is decoration.", "at": AT}},
-                links=("restoreTicketExport",),
-            ),
+        _EXPORT.response(
+            "The export is dismissed.",
+            links=("restoreTicketExport",),
+            status="dismissed",
+            finished_at=AT,
+            dismissal={**_DISMISSAL, "at": AT},
         ),
         error_codes=("CONFLICT",),
-        examples={
-            "Nothing": {},
-            "A reason and a note": {"reason": "false_positive", "note": "The picture is decoration."},
-        },
+        examples={"Nothing": {}, "A reason and a note": _DISMISSAL},
     ),
-    ("POST", TicketExportRestorationResource.path): OperationDescription(
-        id="restoreTicketExport",
-        tag=TAG,
-        summary="Restore a dismissed export, or end a snooze",
-        description="Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
+    "POST /api/ticket-exports/{export_id}/restore": operation(
+        "restoreTicketExport",
+        "Restore a dismissed export, or end a snooze",
+        "Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
         "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
-        responses=(SuccessResponse(200, "The export is prepared.", ExportResponse, PREPARED, links=_NEXT),),
+        _EXPORT.response("The export is prepared.", links=_NEXT),
         error_codes=("CONFLICT",),
     ),
-    ("POST", TicketExportSplitResource.path): OperationDescription(
-        id="splitTicketExport",
-        tag=TAG,
-        summary="Split a group into one export per finding",
-        description="The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
+    "POST /api/ticket-exports/{export_id}/split": operation(
+        "splitTicketExport",
+        "Split a group into one export per finding",
+        "The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
         "of the rule that come later begin a new group. An export of one finding, or of more than 1,000, is a 409.",
-        responses=(
-            SuccessResponse(
-                200,
-                "The group is split.",
-                SplitResponse,
-                {"ticket_exports": [EXPORT_ID, "exp_01JZYS9AKGZQX0T5W8V3N6B7CE"]},
-                links=("readTicketExport",),
-            ),
-        ),
+        SuccessResponse(200, "The group is split.", SplitResponse, _SPLIT, links=("readTicketExport",)),
         error_codes=("CONFLICT",),
     ),
-    ("POST", TicketExportSnoozeResource.path): OperationDescription(
-        id="snoozeTicketExport",
-        tag=TAG,
-        summary="Snooze a prepared export",
-        description="Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
+    "POST /api/ticket-exports/{export_id}/snooze": operation(
+        "snoozeTicketExport",
+        "Snooze a prepared export",
+        "Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
         "The status stays `prepared`; an approval, a dismissal or `restore` ends the snooze earlier.",
-        responses=(
-            SuccessResponse(
-                200, "The export is snoozed.", ExportResponse, {**PREPARED, "snoozed_until": "2026-03-15T08:00:00.000Z"}
-            ),
-        ),
+        _EXPORT.response("The export is snoozed.", snoozed_until="2026-03-15T08:00:00.000Z"),
         error_codes=("CONFLICT",),
         examples={"A time": {"until": "2126-03-15T08:00:00Z"}, "Until it is seen again": {"until": None}},
     ),

@@ -3,14 +3,7 @@
 from typing import Any, Final
 
 from schemas.api.intake import ComplianceResponse, EmailResponse, PostbackResponse
-from service.api.compliance import ComplianceWebhooksResource
-from service.api.email import EmailWebhookResource
-from service.api.scanner import ScannerResultsResource
-from service.openapi.operations import EXPORT_ID, OperationDescription, Operations, SuccessResponse
-
-SCANNER_TAG: Final = "Scanner results"
-EMAIL_TAG: Final = "Email"
-COMPLIANCE_TAG: Final = "Compliance"
+from service.openapi.operations import EXPORT_ID, Operations, SuccessResponse, operation
 
 _POSTBACK: Final[dict[str, Any]] = {
     "scanRunId": 42,
@@ -55,58 +48,51 @@ _POSTMARK: Final[dict[str, Any]] = {
 _CUSTOMER: Final = {"id": 191167, "email": "john@mail.example", "phone": "555-625-1199"}
 
 OPERATIONS: Final[Operations] = {
-    ("POST", ScannerResultsResource.path): OperationDescription(
-        id="postScannerResults",
-        tag=SCANNER_TAG,
-        summary="Post one page of a scan run",
-        description="Stores the page and its findings. Each new finding prepares an export; in a project that "
+    "POST /api/scanner/results": operation(
+        "postScannerResults",
+        "Post one page of a scan run",
+        "Stores the page and its findings. Each new finding prepares an export; in a project that "
         "groups by rule, findings of one rule share an export while it is prepared. A known finding prepares nothing. Only "
         "the statuses `completed` and `partial` make findings. Members nobody knows are ignored and not stored, but those "
         "of an issue are kept as evidence up to 8 KiB.",
-        responses=(
-            SuccessResponse(
-                202,
-                "The page is stored.",
-                PostbackResponse,
-                {
-                    "scan_run_id": 42,
-                    "status": "accepted",
-                    "findings": {"new": 1, "seen": 0, "fixed": 0, "reopened": 0},
-                    "ticket_exports": [EXPORT_ID],
-                },
-            ),
+        SuccessResponse(
+            202,
+            "The page is stored.",
+            PostbackResponse,
+            {
+                "scan_run_id": 42,
+                "status": "accepted",
+                "findings": {"new": 1, "seen": 0, "fixed": 0, "reopened": 0},
+                "ticket_exports": [EXPORT_ID],
+            },
         ),
         examples={
             "One issue": _POSTBACK,
             "The least": {"scanRunId": 42, "status": "running", "page": {"url": "https://shop.example/"}},
         },
     ),
-    ("POST", EmailWebhookResource.path): OperationDescription(
-        id="postEmail",
-        tag=EMAIL_TAG,
-        summary="Post an inbound email",
-        description="Accepts Postmark's inbound format and a plain one. A message id is accepted once per project. The "
+    "POST /api/email/webhook": operation(
+        "postEmail",
+        "Post an inbound email",
+        "Accepts Postmark's inbound format and a plain one. A message id is accepted once per project. The "
         "project comes from the plus address of a recipient (`anything+p7@…`); the default is the installation's project.",
-        responses=(
-            SuccessResponse(
-                202,
-                "The email is stored.",
-                EmailResponse,
-                {"id": "eml_01KJM8D4E6F8G0H1J3K5M7N9P0", "status": "accepted", "duplicate": False},
-            ),
+        SuccessResponse(
+            202,
+            "The email is stored.",
+            EmailResponse,
+            {"id": "eml_01KJM8D4E6F8G0H1J3K5M7N9P0", "status": "accepted", "duplicate": False},
         ),
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
         # From a network that EMAIL_ALLOWED_NETWORKS does not name.
         error_codes=("FORBIDDEN",),
     ),
-    ("POST", ComplianceWebhooksResource.path): OperationDescription(
-        id="storefront-app.webhooks.compliance",
-        tag=COMPLIANCE_TAG,
-        summary="Ask for a person's data, or for its erasure",
-        description="The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "
+    "POST /api/storefront-app/webhooks/compliance": operation(
+        "storefront-app.webhooks.compliance",
+        "Ask for a person's data, or for its erasure",
+        "The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "
         "matches the raw body (else 401), topic and shop are fit, the body agrees with both headers (else 422). A "
         "worker carries it out within 30 days. The same webhook twice is one request.",
-        responses=(SuccessResponse(204, "The request is stored."),),
+        SuccessResponse(204, "The request is stored."),
         dry_run_response=SuccessResponse(
             200,
             "With `dry_run`: the record that would be stored.",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from marshmallow import Schema
 
 from schemas.accounts.forms import MAX_ROW_ID
+from schemas.api.response_fields import ResponseSchema, page_schema
 from schemas.base.fields import MAX_ID
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.exports.state_machine import ExportStatus
@@ -57,7 +58,6 @@ class OperationDescription:
     """The description of one operation."""
 
     id: str
-    tag: str
     summary: str
     description: str
     responses: tuple[SuccessResponse, ...]
@@ -71,19 +71,74 @@ class OperationDescription:
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: By method and path, such as `GET /api/users`.
+Operations = Mapping[str, OperationDescription]
+
+#: The response to a client that has the current version.
+NOT_MODIFIED: Final = SuccessResponse(304, "You have this version.", headers=("ETag",))
+PAGING: Final = ("Limit", "Cursor")
+
+
+def operation(
+    operation_id: str, summary: str, description: str, *responses: SuccessResponse, **more: Any
+) -> OperationDescription:
+    """Return the description of an operation; `more` are further members of `OperationDescription`."""
+    return OperationDescription(operation_id, summary, description, responses, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A kind of record: its name, and the schema and an example of a response; `id` is its name in ids of operations."""
+
+    name: str
+    schema: type[ResponseSchema]
+    example: Mapping[str, Any]
+    id: str = ""
+
+    def response(
+        self,
+        description: str = "",
+        *,
+        http_status: int = 200,
+        headers: tuple[str, ...] = (),
+        links: tuple[str, ...] = (),
+        **new: Any,
+    ) -> SuccessResponse:
+        """Return a response with the record, whose example has the members `new`."""
+        description = description or f"The {self.name}."
+        return SuccessResponse(http_status, description, self.schema, {**self.example, **new}, headers, links)
+
+    def created(self, *links: str, description: str = "", http_status: int = 201) -> SuccessResponse:
+        """Return the response with the new record and its URL; operations in `links` may follow."""
+        return self.response(description, http_status=http_status, headers=("Location",), links=links)
+
+    def read(self, description: str, response: str = "", summary: str = "", **new: Any) -> OperationDescription:
+        """Return the operation that reads one record."""
+        article = "an" if self.name[0] in "aeio" else "a"
+        return operation(
+            f"read{self._id}", summary or f"Read {article} {self.name}", description, self.response(response, **new)
+        )
+
+    def listed(
+        self, description: str, *parameters: str, summary: str = "", many: str = "", order: str = "newest first"
+    ) -> OperationDescription:
+        """Return the operation that lists the records, of which there are `many`."""
+        many = many or f"{self.name}s"
+        schema = page_schema(self.schema, f"The {many.removeprefix('bulk ')}, {order}.")
+        page = SuccessResponse(
+            200, f"A page of {many}, {order}.", schema, {"items": [self.example], "next_cursor": None}, ("Link",)
+        )
+        named = f"list{self._id}s" if not self._id.endswith("y") else f"list{self._id[:-1]}ies"
+        return operation(named, summary or f"List {many}", description, page, parameters=(*parameters, *PAGING))
+
+    @property
+    def _id(self) -> str:
+        return self.id or self.name.title().replace(" ", "")
+
+
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 #: A name whose last label is numeric is an address.
 _TOP_LABEL: Final = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-
-#: By the method and the path of an operation.
-Operations = Mapping[tuple[str, str], OperationDescription]
-
-
-def listed(records: str, schema: type[Schema], example: Any, *, description: str = "newest first") -> SuccessResponse:
-    """Return the response with a page of a list."""
-    return SuccessResponse(
-        200, f"A page of {records}, {description}.", schema, {"items": [example], "next_cursor": None}, ("Link",)
-    )
 
 
 def _query(name: str, description: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -245,4 +300,3 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         example="snow.shops.example",
     ),
 }
-PAGING: Final = ("Limit", "Cursor")

@@ -2,11 +2,8 @@
 
 from typing import Any, Final
 
-from schemas.api.targets import PingOutcomeResponse, ProviderListResponse, TargetListResponse, TargetResponse
-from service.api.targets import ProvidersResource, TargetResource, TargetsResource
-from service.openapi.operations import AT, PAGING, TARGET_ID, OperationDescription, Operations, SuccessResponse, listed
-
-TAG: Final = "Ticket export targets"
+from schemas.api.targets import PingOutcomeResponse, ProviderListResponse, TargetResponse
+from service.openapi.operations import AT, TARGET_ID, Operations, Record, SuccessResponse, operation
 
 TARGET: Final[dict[str, Any]] = {
     "id": TARGET_ID,
@@ -36,7 +33,8 @@ _PROVIDER: Final = {
     "settings_schema": {"type": "object", "properties": {}, "additionalProperties": False},
     "secret": "A random text of at least 8 bytes, which signs deliveries and which your receiver verifies.",
 }
-_VALIDATED: Final = {**TARGET, "last_validation": {"status": "passed", "reason": None, "checked_at": AT}}
+_VALIDATION: Final = {"status": "passed", "reason": None, "checked_at": AT}
+_TARGET: Final = Record("target", TargetResponse, TARGET, id="TicketExportTarget")
 
 #: Operations on a new target.
 _NEXT: Final = (
@@ -49,20 +47,14 @@ _NEXT: Final = (
     "removeTicketExportTarget",
 )
 
-
-def _action(verb: str) -> tuple[str, str]:
-    return "POST", f"{TargetResource.path}/{verb}"
-
-
 OPERATIONS: Final[Operations] = {
-    ("POST", TargetsResource.path): OperationDescription(
-        id="createTicketExportTarget",
-        tag=TAG,
-        summary="Create a target",
-        description="The address is checked at once: https, a public address, an allowed port. An address that is not "
+    "POST /api/ticket-export-targets": operation(
+        "createTicketExportTarget",
+        "Create a target",
+        "The address is checked at once: https, a public address, an allowed port. An address that is not "
         "allowed, does not resolve or has a parameter named like a credential is rejected on `/base_url` with the reason. "
         "The operator sets the signing secret; without one the target is `inactive`.",
-        responses=(SuccessResponse(201, "The target is created.", TargetResponse, TARGET, ("Location",), _NEXT),),
+        _TARGET.created(*_NEXT, description="The target is created."),
         examples={
             "A target": {
                 "provider_key": "generic_webhook",
@@ -78,108 +70,82 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    ("GET", TargetsResource.path): OperationDescription(
-        id="listTicketExportTargets",
-        tag=TAG,
-        summary="List targets",
-        description="The targets of the token's account, newest first.",
-        responses=(listed("targets", TargetListResponse, TARGET),),
-        parameters=("TargetStatus", *PAGING),
-    ),
-    ("GET", ProvidersResource.path): OperationDescription(
-        id="listProviders",
-        tag=TAG,
-        summary="List providers",
-        description="Where tickets can go: each with the JSON Schema of its settings and the secret that it needs. The list "
+    "GET /api/ticket-export-targets": _TARGET.listed("The targets of the token's account, newest first.", "TargetStatus"),
+    "GET /api/providers": operation(
+        "listProviders",
+        "List providers",
+        "Where tickets can go: each with the JSON Schema of its settings and the secret that it needs. The list "
         "is the same for every account and has one page.",
-        responses=(SuccessResponse(200, "Every provider.", ProviderListResponse, {"items": [_PROVIDER]}),),
+        SuccessResponse(200, "Every provider.", ProviderListResponse, {"items": [_PROVIDER]}),
     ),
-    ("GET", TargetResource.path): OperationDescription(
-        id="readTicketExportTarget",
-        tag=TAG,
-        summary="Read a target",
-        description="Its status, the results of its deliveries, and the fingerprint of its signing secret.",
-        responses=(SuccessResponse(200, "The target as it is now.", TargetResponse, TARGET),),
+    "GET /api/ticket-export-targets/{target_id}": _TARGET.read(
+        "Its status, the results of its deliveries, and the fingerprint of its signing secret.", "The target as it is now."
     ),
-    ("PATCH", TargetResource.path): OperationDescription(
-        id="editTicketExportTarget",
-        tag=TAG,
-        summary="Edit a target",
-        description="Changes the members that the body names. A new `base_url` is checked like a new target's, and the "
+    "PATCH /api/ticket-export-targets/{target_id}": operation(
+        "editTicketExportTarget",
+        "Edit a target",
+        "Changes the members that the body names. A new `base_url` is checked like a new target's, and the "
         "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
         "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
-        responses=(SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "max_per_minute": 60}),),
+        _TARGET.response(max_per_minute=60),
         examples={
             "Another URL": {"base_url": "https://tracker.example.com/hook"},
             "A name and a rate limit": {"name": "Our tracker", "max_per_minute": 60},
             "No rate limit": {"max_per_minute": None},
         },
     ),
-    ("DELETE", TargetResource.path): OperationDescription(
-        id="removeTicketExportTarget",
-        tag=TAG,
-        summary="Remove a target",
-        description="Removes a target that no export waits for, and erases its secret. While exports wait it is a 409 whose "
+    "DELETE /api/ticket-export-targets/{target_id}": operation(
+        "removeTicketExportTarget",
+        "Remove a target",
+        "Removes a target that no export waits for, and erases its secret. While exports wait it is a 409 whose "
         "`details` count them: `approved`, `delivering`, `retry_scheduled`, up to 10,000 together. Finished exports keep "
         "the target's id; a failed one can be retried at another target only.",
-        responses=(SuccessResponse(204, "The target is removed; its id is a 404 from now on."),),
+        SuccessResponse(204, "The target is removed; its id is a 404 from now on."),
         error_codes=("CONFLICT",),
     ),
-    _action("validate"): OperationDescription(
-        id="validateTicketExportTarget",
-        tag=TAG,
-        summary="Validate a target",
-        description="Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
+    "POST /api/ticket-export-targets/{target_id}/validate": operation(
+        "validateTicketExportTarget",
+        "Validate a target",
+        "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "turns nothing off, but prevents approvals until a validation passes or a delivery succeeds. Where no worker takes "
         "it up within 5 s, the result is that of policy and name alone, and an earlier failure to connect remains.",
-        responses=(SuccessResponse(200, "The target, with the result in `last_validation`.", TargetResponse, _VALIDATED),),
+        _TARGET.response("The target, with the result in `last_validation`.", last_validation=_VALIDATION),
     ),
-    _action("ping"): OperationDescription(
-        id="pingTicketExportTarget",
-        tag=TAG,
-        summary="Send a test event",
-        description="A worker sends one signed `target.ping`; the response has its result. A target of a tracker is "
+    "POST /api/ticket-export-targets/{target_id}/ping": operation(
+        "pingTicketExportTarget",
+        "Send a test event",
+        "A worker sends one signed `target.ping`; the response has its result. A target of a tracker is "
         "validated there instead, and nothing is created. An inactive or disabled target is a 409.",
-        responses=(
-            SuccessResponse(
-                200,
-                "What came of it.",
-                PingOutcomeResponse,
-                {"delivered": True, "response_status": 202, "error_code": None, "duration_ms": 87},
-            ),
+        SuccessResponse(
+            200,
+            "What came of it.",
+            PingOutcomeResponse,
+            {"delivered": True, "response_status": 202, "error_code": None, "duration_ms": 87},
         ),
         error_codes=("CONFLICT",),
     ),
-    _action("pause"): OperationDescription(
-        id="pauseTicketExportTarget",
-        tag=TAG,
-        summary="Pause a target",
-        description="Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused "
-        "is a 409.",
-        responses=(
-            SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "paused", "status_reason": "client"}),
-        ),
+    "POST /api/ticket-export-targets/{target_id}/pause": operation(
+        "pauseTicketExportTarget",
+        "Pause a target",
+        "Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused is a 409.",
+        _TARGET.response(status="paused", status_reason="client"),
         error_codes=("CONFLICT",),
     ),
-    _action("resume"): OperationDescription(
-        id="resumeTicketExportTarget",
-        tag=TAG,
-        summary="Resume a target",
-        description="Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
+    "POST /api/ticket-export-targets/{target_id}/resume": operation(
+        "resumeTicketExportTarget",
+        "Resume a target",
+        "Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
         "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. What a tracker's "
         "refusal blocked is `approved` again.",
-        responses=(SuccessResponse(200, "The target; its exports go on.", TargetResponse, _VALIDATED),),
+        _TARGET.response("The target; its exports go on.", last_validation=_VALIDATION),
         error_codes=("CONFLICT",),
     ),
-    _action("disable"): OperationDescription(
-        id="disableTicketExportTarget",
-        tag=TAG,
-        summary="Disable a target",
-        description="The target accepts no approvals. Waiting exports become `failed` with the reason `target_disabled`.",
-        responses=(
-            SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "disabled", "status_reason": "client"}),
-        ),
+    "POST /api/ticket-export-targets/{target_id}/disable": operation(
+        "disableTicketExportTarget",
+        "Disable a target",
+        "The target accepts no approvals. Waiting exports become `failed` with the reason `target_disabled`.",
+        _TARGET.response(status="disabled", status_reason="client"),
         error_codes=("CONFLICT",),
     ),
 }

@@ -8,15 +8,7 @@ from schemas.api.uploads import (
     HandoffProgressResponse,
     StorefrontUploadResponse,
 )
-from service.api.uploads import (
-    CmsDiagnosticsResource,
-    EvidenceCapturesResource,
-    HandoffResource,
-    StorefrontDiagnosticsResource,
-)
-from service.openapi.operations import AT, EXPORT_ID, HANDOFF_ID, OperationDescription, Operations, SuccessResponse
-
-TAG: Final = "Uploads"
+from service.openapi.operations import AT, EXPORT_ID, HANDOFF_ID, NOT_MODIFIED, Operations, SuccessResponse, operation
 
 _WHOSE: Final = (
     " The token's user has to manage the project, or the report where one is named: what the user does not manage, "
@@ -90,63 +82,50 @@ def _receipt(name: str, kind: str, record_id: str, description: dict[str, Any]) 
 
 
 OPERATIONS: Final[Operations] = {
-    ("POST", EvidenceCapturesResource.path): OperationDescription(
-        id="browser-extension.evidence-captures.store",
-        tag=TAG,
-        summary="Upload a capture of a page",
-        description="Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
-        responses=(
-            SuccessResponse(
-                201,
-                "The capture is stored and its export prepared.",
-                CaptureUploadResponse,
-                _receipt("evidence_capture", "evidence_capture", "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1", _CAPTURED),
-            ),
+    "POST /api/browser-extension/evidence-captures": operation(
+        "browser-extension.evidence-captures.store",
+        "Upload a capture of a page",
+        "Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
+        SuccessResponse(
+            201,
+            "The capture is stored and its export prepared.",
+            CaptureUploadResponse,
+            _receipt("evidence_capture", "evidence_capture", "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1", _CAPTURED),
         ),
         examples={"Everything": {"project_id": 1, **_CAPTURED}},
     ),
-    ("POST", CmsDiagnosticsResource.path): OperationDescription(
-        id="cms-plugins.cms-commerce.diagnostics.store",
-        tag=TAG,
-        summary="Upload a CMS plugin's diagnostics",
-        description="Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
-        responses=(
-            SuccessResponse(
-                201,
-                "The diagnostics are stored and their export prepared.",
-                CmsUploadResponse,
-                _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q2", _OF_THE_CMS),
-            ),
+    "POST /api/cms-plugins/cms-commerce/diagnostics": operation(
+        "cms-plugins.cms-commerce.diagnostics.store",
+        "Upload a CMS plugin's diagnostics",
+        "Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
+        SuccessResponse(
+            201,
+            "The diagnostics are stored and their export prepared.",
+            CmsUploadResponse,
+            _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q2", _OF_THE_CMS),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
     ),
-    ("POST", StorefrontDiagnosticsResource.path): OperationDescription(
-        id="storefront-app.diagnostics.store",
-        tag=TAG,
-        summary="Upload a storefront app's diagnostics",
-        description="Stores the app's diagnostics and prepares an export from them. A shop "
+    "POST /api/storefront-app/diagnostics": operation(
+        "storefront-app.diagnostics.store",
+        "Upload a storefront app's diagnostics",
+        "Stores the app's diagnostics and prepares an export from them. A shop "
         "other than the project's is refused." + _WHOSE,
-        responses=(
-            SuccessResponse(
-                201,
-                "The diagnostics are stored and their export prepared.",
-                StorefrontUploadResponse,
-                _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q3", _OF_THE_STOREFRONT),
-            ),
+        SuccessResponse(
+            201,
+            "The diagnostics are stored and their export prepared.",
+            StorefrontUploadResponse,
+            _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q3", _OF_THE_STOREFRONT),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_STOREFRONT}},
     ),
-    ("GET", HandoffResource.path): OperationDescription(
-        id="readHandoff",
-        tag=TAG,
-        summary="Poll a handoff",
-        description="What became of an upload. The token needs the ability that the upload needed, and its user has to "
+    "GET /api/handoffs/{handoff_id}": operation(
+        "readHandoff",
+        "Poll a handoff",
+        "What became of an upload. The token needs the ability that the upload needed, and its user has to "
         "manage the project or report still. Send `If-None-Match`: a 304 costs little. After `delivered`, `failed` or "
         "`dismissed`, the status changes only by another decision of a person, or to `fixed`.",
-        responses=(
-            SuccessResponse(200, "The handoff as it is now.", HandoffProgressResponse, _HANDOFF, ("ETag",)),
-            SuccessResponse(304, "You have this version.", headers=("ETag",)),
-        ),
-        parameters=("IfNoneMatch",),
+        SuccessResponse(200, "The handoff as it is now.", HandoffProgressResponse, _HANDOFF, ("ETag",)),
+        NOT_MODIFIED,
     ),
 }

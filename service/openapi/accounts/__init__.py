@@ -1,1 +1,0 @@
-"""Documents the routes that manage accounts."""

@@ -1,0 +1,135 @@
+"""Documents decisions on many exports, and recoveries."""
+
+from typing import Any, Final
+
+from schemas.api.bulk import BulkJobResponse, BulkResultsResponse
+from schemas.api.deliveries import RecoveryResponse
+from service.openapi.operations import (
+    AT,
+    BULK_JOB_ID,
+    EXPORT_ID,
+    RECOVERY_ID,
+    TARGET_ID,
+    Operations,
+    Record,
+    SuccessResponse,
+    operation,
+)
+
+_OTHER_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7B"
+_RESULTS: Final[dict[str, Any]] = {
+    "results": [
+        {"id": EXPORT_ID, "status": "approved"},
+        {"id": _OTHER_ID, "error": {"code": "NOT_FOUND", "message": "There is no such ticket export."}},
+    ],
+    "changed": 1,
+    "skipped": 0,
+}
+_JOB: Final = Record(
+    "job",
+    BulkJobResponse,
+    {
+        "id": BULK_JOB_ID,
+        "action": "approve",
+        "status": "running",
+        "total": 392,
+        "done": 0,
+        "changed": 0,
+        "skipped": 0,
+        "errors": {},
+        "created_at": AT,
+        "finished_at": None,
+    },
+    id="BulkJob",
+)
+_PROGRESS: Final[dict[str, Any]] = {"done": 200, "changed": 197, "skipped": 2, "errors": {"changed": 1}}
+_RECOVERY: Final = Record(
+    "recovery",
+    RecoveryResponse,
+    {
+        "id": RECOVERY_ID,
+        "target_id": TARGET_ID,
+        "since": "2026-02-28T12:00:00.000Z",
+        "status": "running",
+        "total": 42,
+        "done": 0,
+        "created_at": AT,
+        "finished_at": None,
+    },
+    id="TicketExportRecovery",
+)
+
+OPERATIONS: Final[Operations] = {
+    "POST /api/ticket-exports/bulk": operation(
+        "decideTicketExports",
+        "Decide on many exports",
+        "Approves, dismisses, restores or retries up to 200 exports. Each has a result of its own: an "
+        "export that cannot be changed is left as it is and leaves the others alone. One that is in the wanted state "
+        "already is skipped: its `status` is the result, and nothing happens twice. With `approve`, the target is checked "
+        "once, as for a single approval; if it accepts none, the response is a 422 on `/target_id` and nothing is changed. "
+        "With `filter`, an object with the filters of the list, and `expected_count` in place of `ids`, a job decides on "
+        "what matches now, up to 10,000 exports; another count is a 409 with `details.count`. An account has up to 20 "
+        "running jobs.",
+        SuccessResponse(200, "A result for each export.", BulkResultsResponse, _RESULTS),
+        _JOB.created("readBulkJob", "cancelBulkJob", description="With `filter`: the job has begun.", http_status=202),
+        error_codes=("CONFLICT",),
+        examples={
+            "Approve": {"action": "approve", "target_id": TARGET_ID, "ids": [{"id": EXPORT_ID}, {"id": _OTHER_ID}]},
+            "Dismiss": {"action": "dismiss", "reason": "false_positive", "ids": [{"id": EXPORT_ID}]},
+            "Restore": {"action": "restore", "ids": [{"id": EXPORT_ID}]},
+            "Retry": {"action": "retry", "ids": [{"id": EXPORT_ID}]},
+            "All of a filter": {
+                "action": "approve",
+                "target_id": TARGET_ID,
+                "filter": {"status": "prepared", "severity": ["high", "critical"]},
+                "expected_count": 392,
+            },
+            "Old ones of a filter": {
+                "action": "restore",
+                "filter": {"status": "dismissed", "created_before": "2020-01-01T00:00:00Z"},
+                "expected_count": 0,
+            },
+        },
+    ),
+    "GET /api/bulk-jobs": _JOB.listed("Those of the account, the newest first.", many="bulk jobs"),
+    "GET /api/bulk-jobs/{job_id}": _JOB.read(
+        "How many exports are processed, and with which results.", "The job as it is now.", "Read a bulk job", **_PROGRESS
+    ),
+    "POST /api/bulk-jobs/{job_id}/cancel": operation(
+        "cancelBulkJob",
+        "Cancel a bulk job",
+        "What was decided stays so. One that has ended is returned unchanged.",
+        _JOB.response(**_PROGRESS, status="cancelled", finished_at=AT),
+    ),
+    "POST /api/ticket-export-recoveries": operation(
+        "beginTicketExportRecovery",
+        "Redeliver what failed at a target",
+        "Every export of the target that failed or was blocked at `since` or later begins its whole schedule "
+        "anew. A worker does it in batches; read the recovery to see how far it is. A target that is neither active nor "
+        "paused is a 409, and so is one that has a recovery already.",
+        _RECOVERY.created(
+            "readTicketExportRecovery",
+            "cancelTicketExportRecovery",
+            description="The recovery has begun.",
+            http_status=202,
+        ),
+        error_codes=("CONFLICT",),
+        examples={
+            "The last day": {"target_id": TARGET_ID, "since": "24h"},
+            "Since a moment": {"target_id": TARGET_ID, "since": "2026-02-28T12:00:00Z"},
+        },
+    ),
+    "GET /api/ticket-export-recoveries": _RECOVERY.listed(
+        "Those of the account's targets, the newest first.", many="recoveries"
+    ),
+    "GET /api/ticket-export-recoveries/{recovery_id}": _RECOVERY.read(
+        "How many exports were found, and how many are on their way again.", "The recovery as it is now.", done=17
+    ),
+    "POST /api/ticket-export-recoveries/{recovery_id}/cancel": operation(
+        "cancelTicketExportRecovery",
+        "Cancel a recovery",
+        "What is put back stays so. One that has ended is a 409.",
+        _RECOVERY.response(status="cancelled", done=17, finished_at=AT),
+        error_codes=("CONFLICT",),
+    ),
+}
