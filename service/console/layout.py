@@ -14,15 +14,21 @@ from urllib.parse import urlencode
 import falcon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.console_session import Ended
 from schemas.base.errors import FieldProblem, RiskRelayError, ValidationFailed
-from schemas.settings.definitions import RouteFamily
+from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
+from service.api.health import ReadinessChecks
 from service.console import wording
 from service.console.navigation import Navigation
+from service.console.openid_connect import OpenIdConnect
 from service.console.permissions import require_permission
 from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
 from service.http.paging import PageRequest, next_page
+from service.http.rate_limits import RateLimits
+from service.operations.wiring import Operations
+from storage.secrets.vault import Vault
 
 CONSOLE: Final = "/console"
 SIGN_IN: Final = f"{CONSOLE}/sign-in"
@@ -56,11 +62,19 @@ class Redirect(NamedTuple):
 
 
 class PageLayout:
-    """Renders pages, redirects and errors."""
+    """Renders pages, redirects and errors, and holds what pages and forms share."""
 
-    def __init__(self, gate: SessionGate, navigation: Navigation) -> None:
-        self.gate = gate
-        self.navigation = navigation
+    def __init__(
+        self, settings: Settings, limits: RateLimits, vault: Vault, wake_ups: WakeUpQueue, operations: Operations
+    ) -> None:
+        self.settings = settings
+        self.vault = vault
+        self.wake_ups = wake_ups
+        self.operations = operations
+        self.checks = ReadinessChecks(wake_ups, vault, settings.data_dir)
+        self.navigation = Navigation(self.checks)
+        self.gate = gate = SessionGate(settings, limits)
+        self.openid = OpenIdConnect(settings, vault, gate.console_url) if settings.oidc_issuer else None
         self._base = gate.root + CONSOLE
 
     def render(
@@ -131,15 +145,45 @@ class PageLayout:
         self.redirect(resp, "/sign-in", **({"next": path} if path else {}), **({"why": ended.value} if ended else {}))
 
 
-class Moved:
-    """Redirects from one path to another, both relative to the console."""
+class ConsoleRoute:
+    """A page or a form; subclasses set `path`."""
 
+    path: str
     family = RouteFamily.CONSOLE
 
+    def __init__(self, layout: PageLayout) -> None:
+        self._layout = layout
+        self._settings = layout.settings
+        self._vault = layout.vault
+        self._operations = layout.operations
+
+    def _submitted(
+        self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]
+    ) -> tuple[ConsoleUser, Mapping[str, str]]:
+        """Return the user who sent a form, and its fields, after every check."""
+        gate = self._layout.gate
+        form = gate.read_form(req, gate.authenticate(req, resp))
+        return self._permitted(req, ids), form
+
+    def _permitted(self, req: falcon.Request, ids: Mapping[str, str]) -> ConsoleUser:
+        """Return the user who sent a form, as permitted now. Raises Forbidden, NotFound."""
+        user: ConsoleUser = req.context.user
+        self._layout.gate.require_one_account(req, user)
+        self._layout.require_permission(self, user, ids)
+        return user
+
+    def _finish(self, resp: falcon.Response, user: ConsoleUser, to: Redirect) -> None:
+        self._layout.navigation.forget(user.account_id)
+        self._layout.redirect(resp, to.path, done=to.done)
+
+
+class Moved(ConsoleRoute):
+    """Redirects from one path to another, both relative to the console."""
+
     def __init__(self, path: str, to: str, layout: PageLayout) -> None:
+        super().__init__(layout)
         self.path = CONSOLE + path
         self._to = to
-        self._layout = layout
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Redirect."""
@@ -148,52 +192,42 @@ class Moved:
     on_head = on_get
 
 
-class ConsolePage:
-    """A page: subclasses set `path` and `template`, and return the template's content."""
+class ConsolePage(ConsoleRoute):
+    """A page: subclasses set `template`, and return the template's content."""
 
-    path: str
     template: str
-    family = RouteFamily.CONSOLE
     is_for_operator = False
-
-    def __init__(self, layout: PageLayout) -> None:
-        self._layout = layout
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Render the page."""
-        user = self._layout.gate.authenticate(req, resp)
-        if self.is_for_operator:
-            require_operator(user)
-        self._layout.require_permission(self, user, ids)
+        user = self._reader(req, resp, ids)
         _drop_empty_params(req)
         self._layout.render(req, resp, self.template, self.content(req, user, **ids), user)
 
-    on_head = on_get
+    def on_head(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Do the same; the server leaves the body out."""
+        self.on_get(req, resp, **ids)
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the template's variables."""
         raise NotImplementedError
 
+    def _reader(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> ConsoleUser:
+        """Return the user, who may see the page. Raises SignInRequired, Forbidden, NotFound."""
+        user = self._layout.gate.authenticate(req, resp)
+        if self.is_for_operator:
+            require_operator(user)
+        self._layout.require_permission(self, user, ids)
+        return user
 
-class Action:
-    """A form: subclasses set `path`, act on the submitted fields and return the page to show."""
 
-    path: str
-    family = RouteFamily.CONSOLE
-
-    def __init__(self, layout: PageLayout) -> None:
-        self._layout = layout
+class Action(ConsoleRoute):
+    """A form: subclasses act on the submitted fields and return the page to show."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Check and process the form."""
-        gate = self._layout.gate
-        user = gate.authenticate(req, resp)
-        form = gate.read_form(req, user)
-        gate.require_one_account(req, user)
-        self._layout.require_permission(self, req.context.user, ids)
-        path, done = self.act(req.context.user, form, **ids)
-        self._layout.navigation.forget(user.account_id)
-        self._layout.redirect(resp, path, done=done)
+        user, form = self._submitted(req, resp, ids)
+        self._finish(resp, user, self.act(user, form, **ids))
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Process the form."""
@@ -205,19 +239,14 @@ class FormPage(ConsolePage):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Process the form, or show it again with the reasons."""
-        gate = self._layout.gate
-        form = gate.read_form(req, gate.authenticate(req, resp))
-        gate.require_one_account(req, req.context.user)
-        user: ConsoleUser = req.context.user
-        self._layout.require_permission(self, user, ids)
+        user, form = self._submitted(req, resp, ids)
         try:
-            path, done = self.act(user, form, **ids)
+            to = self.act(user, form, **ids)
         except ValidationFailed as failed:
             resp.status = falcon.HTTP_422
             self._layout.render(req, resp, self.template, self.refused(user, form, failed.problems, **ids), user)
             return
-        self._layout.navigation.forget(user.account_id)
-        self._layout.redirect(resp, path, done=done)
+        self._finish(resp, user, to)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Process the form. Raises ValidationFailed."""

@@ -29,7 +29,7 @@ from schemas.base.timestamps import to_ms
 from service.app import create_app
 from service.console.layout import CONSOLE, CONTENT_SECURITY_POLICY
 from service.console.navigation import LiveCounts
-from service.console.pages.export import ExportReceipt
+from service.console.pages.exports import ExportReceipt
 from service.console.pages.findings import FindingReport
 from service.console.untrusted_text import pretty, visible
 from storage.db.columns import JsonField

@@ -6,8 +6,7 @@ from typing import Any
 import falcon
 
 from schemas.alerts.alert import Alert, AlertText, describe
-from schemas.settings.definitions import Settings
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
+from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
 from service.operations import alerts
@@ -20,10 +19,6 @@ class AlertsPage(ConsolePage):
     path = f"{CONSOLE}/alerts"
     template = "alerts.html"
 
-    def __init__(self, layout: PageLayout, settings: Settings) -> None:
-        super().__init__(layout)
-        self._channels = settings.alert_channels
-
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the alerts in words."""
         page = read_page(req, identifiers.ALERT)
@@ -31,7 +26,7 @@ class AlertsPage(ConsolePage):
         listed = list_content(page, found)
         opened = [] if page.before else alerts.list_open(user.principal, is_operator=user.is_operator)
         shown = [(alert, _text(alert, user)) for alert in (*opened, *listed["shown"])]
-        return {**listed, "shown": shown, "channels": [each.value for each in self._channels]}
+        return {**listed, "shown": shown, "channels": [each.value for each in self._settings.alert_channels]}
 
 
 def _text(alert: Alert, user: ConsoleUser) -> AlertText:

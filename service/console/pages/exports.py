@@ -1,25 +1,34 @@
-"""`/console/exports`: every export of the account in one table.
+"""`/console/exports`: every export of the account in one table, and the page of one, with ticket, attempts and timeline.
 
-For a single target, only its failed and blocked exports are listed, because only those have an index.
+For a single target, only its failed and blocked exports are listed, because only those have an index. Only the operator sees
+the address, the worker and the response of an attempt; other users see what the API returns.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+import json
+from collections.abc import Container, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
+from schemas.base.timestamps import from_ms
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.triage.export_filter import ExportQuery, ListPosition
 from service.console.layout import CONSOLE, ConsolePage, list_content
+from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_view import MOST_TARGETS
-from service.http.paging import PageRequest, read_page
+from service.console.triage.attempts import shown_attempts
+from service.console.triage.ticket_view import MOST_TARGETS, ticket_content
+from service.http.paging import Matching, PageRequest, next_page, read_page
+from storage.accounts import audit_log
+from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
 from storage.exports import queries
+from storage.exports.events import queries as events
 from storage.exports.search import export_list
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
@@ -27,19 +36,18 @@ from storage.targets.summaries import TargetSummary
 EXPORTS: Final = f"{CONSOLE}/exports"
 #: The statuses that are listed for a single target.
 _UNSENT: Final = (ExportStatus.FAILED, ExportStatus.BLOCKED)
+#: Far more entries than an export gets from a full retry schedule and some manual retries.
+MOST_ENTRIES: Final = 200
+#: Each scan run makes one at most; the API lists all.
+MOST_EVENTS: Final = 20
+#: The list that an export is in.
+_INBOX_STATUSES: Final = (ExportStatus.PREPARED, ExportStatus.DISMISSED)
 
 
-class _TargetIds(frozenset[str]):
-    """Contains every text that is well-formed as a target's id."""
-
-    def __contains__(self, text: object) -> bool:
-        return identifiers.is_id(identifiers.TARGET, str(text))
-
-
-_FILTERS: Final[Mapping[str, Collection[str]]] = {
+_FILTERS: Final[Mapping[str, Container[str]]] = {
     "status": tuple(ExportStatus),
     "source": tuple(sorted(SOURCE_TYPES)),
-    "target": _TargetIds(),
+    "target": Matching(lambda text: identifiers.is_id(identifiers.TARGET, text)),
 }
 
 
@@ -53,14 +61,11 @@ class ExportsPage(ConsolePage):
         """Show the list, or redirect to the export with the entered id. Raises ExportNotFound."""
         entered = req.params.get("id")
         if entered:
-            user = self._layout.gate.authenticate(req, resp)
-            self._layout.require_permission(self, user, {})
+            user = self._reader(req, resp, ids)
             export = _find(str(entered), user)
             self._layout.redirect(resp, f"/exports/{export.id}")
         else:
             super().on_get(req, resp, **ids)
-
-    on_head = on_get
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the exports with their targets."""
@@ -109,3 +114,69 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
 def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:
     """Return the targets of the drop-down, including the selected one if it is too old to be offered."""
     return offered if chosen is None else [*offered, chosen]
+
+
+class TimelineEntry(NamedTuple):
+    """An audit entry of the export; `recovery_id` is the recovery that caused it, if any."""
+
+    entry: AuditEntry
+    at: datetime
+    actor: str
+    recovery_id: str | None
+
+
+class ExportPage(ConsolePage):
+    """Shows one export of the account."""
+
+    path = f"{CONSOLE}/exports/{{export_id}}"
+    template = "export.html"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
+        page = read_page(req, identifiers.ATTEMPT)
+        now = utc_now()
+        export = as_shown(queries.get(ids["export_id"], user.account_id), now)
+        found = shown_attempts(export.id, user, page.fetch_limit, page.before)
+        entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
+        return {
+            **ticket_content(export, user, last_target_id(req), self._settings.artifacts_base_url, now),
+            "in_list": False,
+            "is_in_inbox": export.status in _INBOX_STATUSES,
+            "here": "",
+            "then": "",
+            "position": None,
+            "project_name": None,
+            "timeline": [_timeline_entry(entry, user) for entry in entries[:MOST_ENTRIES]],
+            "is_cut": len(entries) > MOST_ENTRIES,
+            "most_entries": MOST_ENTRIES,
+            "attempts": found[: page.limit],
+            "events": events.list_page(export.id, None, MOST_EVENTS),
+            "next": next_page(page, [trace.attempt.id for trace, _ in found]),
+            "is_first": page.before is None,
+        }
+
+
+class ExportReceipt(ConsolePage):
+    """Downloads the delivery receipt of an export, as the API returns it."""
+
+    path = f"{CONSOLE}/exports/{{export_id}}/receipt"
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Respond with the file. Raises ExportNotFound, Conflict."""
+        user = self._reader(req, resp, ids)
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps(self._operations.exports.receipt(ids["export_id"], user.principal), indent=2).encode()
+        resp.downloadable_as = f"receipt-{ids['export_id']}.json"
+
+
+def _timeline_entry(entry: AuditEntry, user: ConsoleUser) -> TimelineEntry:
+    """Return an audit entry for display. A worker's name contains its host, which only the operator sees."""
+    kind = entry.actor.partition(":")[0]
+    actor = entry.actor if kind == "user" or user.is_operator else kind
+    is_recovery = (entry.reason or "").startswith(f"{identifiers.RECOVERY}_")
+    return TimelineEntry(
+        entry,
+        from_ms(entry.at_ms),
+        user.session.email if actor == user.principal.key else actor,
+        entry.reason if is_recovery else None,
+    )

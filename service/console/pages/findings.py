@@ -29,7 +29,7 @@ from service.console.sessions import ConsoleUser
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
 from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
-from service.http.paging import read_page
+from service.http.paging import Matching, read_page
 from service.operations import finding_reports, projects
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.db import engine, identifiers
@@ -53,29 +53,11 @@ GROUPINGS: Final[Mapping[str, str]] = {
 }
 
 
-class _Texts(frozenset[str]):
-    """Contains every text: the form of the filters checks it."""
-
-    def __contains__(self, text: object) -> bool:
-        return True
-
-
-class _ProjectIds(frozenset[str]):
-    """Contains every text that is well-formed as a project's id."""
-
-    def __contains__(self, text: object) -> bool:
-        return PROJECT_ID.fullmatch(str(text)) is not None
-
-
-class _Digests(frozenset[str]):
-    """Contains every text that is well-formed as the digest of a page."""
-
-    def __contains__(self, text: object) -> bool:
-        return re.fullmatch("[0-9a-f]{32}", str(text)) is not None
-
-
-PROJECT_IDS: Final = _ProjectIds()
-_FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _Texts()), "page": _Digests()}
+PROJECT_IDS: Final = Matching(PROJECT_ID.fullmatch)
+#: Any text: the form of the filters checks it.
+_TEXTS: Final = Matching(lambda _: True)
+_DIGESTS: Final = Matching(re.compile("[0-9a-f]{32}").fullmatch)
+_FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _TEXTS), "page": _DIGESTS}
 
 
 class FindingsPage(ConsolePage):
@@ -142,8 +124,7 @@ class FindingReport(ConsolePage):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Respond with the file. Raises NotFound, ValidationFailed for too many findings, LargeBodyOverload."""
-        user = self._layout.gate.authenticate(req, resp)
-        self._layout.require_permission(self, user, ids)
+        user = self._reader(req, resp, ids)
         project = projects.get(ids["project_id"], user.principal)
         if ids["report_format"] not in {*ReportFormat}:
             raise NotFound("There is no such format.")
@@ -157,8 +138,6 @@ class FindingReport(ConsolePage):
         resp.content_type = MEDIA_TYPES[wanted]
         resp.downloadable_as = f"findings-{project.id}.{wanted}"
         resp.set_stream(file, length)
-
-    on_head = on_get
 
 
 class SetTicketGrouping(Action):

@@ -10,19 +10,18 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.intake.sources import InboundSource, Rejection, connected_status
-from schemas.settings.definitions import RouteFamily, Settings
+from schemas.settings.definitions import RouteFamily
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
 from service.api.scanner import ScannerResultsResource
 from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console import samples
-from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.layout import CONSOLE, ConsolePage
 from service.console.samples import SampleValues
 from service.console.sessions import ConsoleUser
 from storage.intake import rejections
 from storage.secrets import integrations
 from storage.secrets.integrations import MOST_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
-from storage.secrets.vault import Vault
 
 
 class _Source(NamedTuple):
@@ -94,15 +93,10 @@ class IntegrationsPage(ConsolePage):
     template = "integrations.html"
     is_for_operator = True
 
-    def __init__(self, layout: PageLayout, settings: Settings, vault: Vault) -> None:
-        super().__init__(layout)
-        self._settings = settings
-        self._secrets = SharedSecrets(settings, vault)
-
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return a card for each source."""
         found = _SourceState(
-            {state.name: state for state in self._secrets.states()},
+            {state.name: state for state in SharedSecrets(self._settings, self._vault).states()},
             integrations.live_platform_tokens(utc_now()),
             integrations.last_accepted(),
             rejections.last(),

@@ -14,7 +14,7 @@ from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
 from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from schemas.triage.export_filter import ExportQuery
-from service.api.health import OK, VITAL, ReadinessChecks
+from service.api.health import OK, VITAL
 from service.console import charts
 from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, Stack
 from service.console.health_cards import HealthCard, health_cards
@@ -90,15 +90,14 @@ class OverviewPage(ConsolePage):
     path = f"{CONSOLE}/overview"
     template = "overview.html"
 
-    def __init__(self, layout: PageLayout, checks: ReadinessChecks) -> None:
+    def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
-        self._checks = checks
         #: The days before today by account: they change no more, and a large account's take a moment to add up.
         self._past: dict[int, tuple[datetime, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the health cards and, if the database is usable, the figures of the account."""
-        found = self._checks.found()
+        found = self._layout.checks.found()
         cards = health_cards(found, is_operator=user.is_operator)
         shown: dict[str, Any] = {"health": cards, "has_database": False}
         # Wrong encryption keys do not affect the figures.

@@ -6,9 +6,8 @@ from typing import Any
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.targets.target import TargetStatus
-from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.layout import CONSOLE, ConsolePage
 from service.console.pages.overview import LATE_S
 from service.console.sessions import ConsoleUser
 from service.console.wording import bounded
@@ -25,10 +24,6 @@ class QueuePage(ConsolePage):
     template = "queue.html"
     is_for_operator = True
 
-    def __init__(self, layout: PageLayout, wake_ups: WakeUpQueue) -> None:
-        super().__init__(layout)
-        self._wake_ups = wake_ups
-
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the figures; `queued` is None while Redis is unavailable."""
         now = utc_now()
@@ -37,7 +32,7 @@ class QueuePage(ConsolePage):
         recoveries = dashboard_queries.list_running_recoveries()
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
         return {
-            "queued": self._wake_ups.queued(),
+            "queued": self._layout.wake_ups.queued(),
             "workers": known,
             "alive": sum(worker.is_alive for worker in known),
             # The clocks of two hosts may differ slightly.

@@ -7,12 +7,11 @@ import falcon
 
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.targets.target import ENABLED
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
+from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import require_webhooks
 from service.console.targets.pages import TARGET
 from service.http.paging import read_page
-from service.operations.recoveries import RecoveryOperations
 from storage.db import identifiers
 from storage.exports import recoveries
 from storage.targets import summaries
@@ -60,15 +59,11 @@ class Recover(Action):
 
     path = f"{TARGET}/recover"
 
-    def __init__(self, layout: PageLayout, operations: RecoveryOperations) -> None:
-        super().__init__(layout)
-        self._recoveries = operations
-
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Start the recovery, then notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(user)
-        recovery = self._recoveries.begin(ids["target_id"], form.get("since", ""), user.principal)
-        self._recoveries.wake_workers()
+        recovery = self._operations.recoveries.begin(ids["target_id"], form.get("since", ""), user.principal)
+        self._operations.recoveries.wake_workers()
         return Redirect(f"/recoveries/{recovery.id}", "recovery_begun")
 
 
@@ -77,12 +72,8 @@ class CancelRecovery(Action):
 
     path = f"{RECOVERY}/cancel"
 
-    def __init__(self, layout: PageLayout, operations: RecoveryOperations) -> None:
-        super().__init__(layout)
-        self._recoveries = operations
-
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Cancel the recovery. Raises NotFound, Conflict, Forbidden."""
         require_webhooks(user)
-        cancelled = self._recoveries.cancel(ids["recovery_id"], user.principal)
+        cancelled = self._operations.recoveries.cancel(ids["recovery_id"], user.principal)
         return Redirect(f"/recoveries/{cancelled.id}", "recovery_cancelled")

@@ -12,7 +12,6 @@ from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.pages.findings import MOST_PROJECTS
 from service.console.sessions import ConsoleUser
 from service.http.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
-from service.operations.report_uploads import ReportUploadOperations
 from storage.accounts import projects
 from storage.intake import report_uploads
 
@@ -37,9 +36,8 @@ class UploadReportPage(ConsolePage):
     path = UPLOADS
     template = "report_upload_new.html"
 
-    def __init__(self, layout: PageLayout, operations: ReportUploadOperations) -> None:
+    def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
-        self._uploads = operations
         self._budget = ByteBudget(MAX_BUFFERED_BYTES)
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
@@ -50,15 +48,13 @@ class UploadReportPage(ConsolePage):
         """Store the report, or show the form again with the reasons."""
         gate = self._layout.gate
         form = gate.read_upload(req, gate.authenticate(req, resp), MAX_FILE_BYTES, self._budget)
-        user: ConsoleUser = req.context.user
-        gate.require_one_account(req, user)
-        self._layout.require_permission(self, user, {})
+        user = self._permitted(req, {})
         typed = form.fields
         project_id, run = typed.get("project", ""), typed.get("scan_run_id", "")
         try:
             if not form.content:
                 raise ValidationFailed(FieldProblem("/report", "required", "Choose a report file that is not empty."))
-            made = self._uploads.upload(project_id, run, form.file_name, form.content, user.principal)
+            made = self._operations.report_uploads.upload(project_id, run, form.file_name, form.content, user.principal)
         except ValidationFailed as failed:
             resp.status = falcon.HTTP_422
             self._layout.render(req, resp, self.template, _form(typed, user, failed.problems), user)
@@ -72,13 +68,9 @@ class ReportUploadPage(ConsolePage):
     path = f"{UPLOADS}/{{upload_id}}"
     template = "report_upload.html"
 
-    def __init__(self, layout: PageLayout, operations: ReportUploadOperations) -> None:
-        super().__init__(layout)
-        self._uploads = operations
-
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the upload. Raises NotFound."""
-        upload = self._uploads.get(ids["upload_id"], user.principal)
+        upload = self._operations.report_uploads.get(ids["upload_id"], user.principal)
         return {
             "upload": upload,
             "format_title": FORMATS[upload.format].title,

@@ -18,12 +18,12 @@ from schemas.settings.certificates import certificate_fingerprint, count_certifi
 from schemas.settings.definitions import FILE_SUFFIX, Setting, Settings
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
 from schemas.version import VERSION
-from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.layout import CONSOLE, ConsolePage
 from service.console.sessions import ConsoleUser
 from storage.accounts import accounts
 from storage.db import engine, schema_version
 from storage.secrets.integrations import SecretState, SharedSecrets
-from storage.secrets.vault import Vault, key_fingerprint
+from storage.secrets.vault import key_fingerprint
 
 NOT_SET: Final = "not set"
 CONFIGURED: Final = "configured"
@@ -50,11 +50,6 @@ class SettingsPage(ConsolePage):
     path = f"{CONSOLE}/settings"
     template = "settings.html"
     is_for_operator = True
-
-    def __init__(self, layout: PageLayout, settings: Settings, vault: Vault) -> None:
-        super().__init__(layout)
-        self._settings = settings
-        self._vault = vault
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return all settings, in the order of the documentation, and the facts."""

@@ -1,17 +1,20 @@
-"""`/console/sign-in` and `/console/sign-out`: exchange an API token for a session, and end it."""
+"""`/console/sign-in` and `/console/sign-out`: begin a session with an API token, a link or at an issuer, and end it."""
 
+import json
 from typing import Final
 
 import falcon
 
+from runtime.clock import utc_now
 from schemas.base.console_session import Ended, SignInMethod
-from schemas.base.errors import Forbidden, RiskRelayError
-from schemas.settings.definitions import RouteFamily
-from service.console.layout import CONSOLE, SIGN_IN, PageLayout, safe_next
-from service.console.openid_connect import OpenIdConnect
+from schemas.base.email_address import is_email_address
+from schemas.base.errors import Conflict, Forbidden, RiskRelayError, ServiceUnavailable
+from service.console.layout import CONSOLE, SIGN_IN, ConsoleRoute, PageLayout, safe_next
+from service.console.openid_connect import CALLBACK, OpenIdConnect, SignInFailed
 from service.console.sessions import SignInRequired, TokenRejected
 from service.http.error_responses import STATUS
-from storage.accounts import sessions
+from storage.accounts import identities, sessions, sign_in_links
+from storage.secrets.encrypted_columns import LINK_MAIL
 
 #: Messages for users whose session has ended.
 _ENDED: Final = {
@@ -26,17 +29,28 @@ _ENDED: Final = {
     Ended.RESTORED: "You were signed out because a backup was restored.",
     Ended.UNKNOWN: "This session no longer exists.",
 }
+#: Parameters of an issuer's redirect.
+_PARAMETERS: Final = ("state", "code", "iss", "error")
 
 
-class SignIn:
+class _SignInRoute(ConsoleRoute):
+    """A way to sign in; a refusal shows the form with its reason."""
+
+    def refuse(self, req: falcon.Request, resp: falcon.Response, refused: RiskRelayError, next_path: str = "") -> None:
+        """Show the form with the reason why a sign-in was refused."""
+        resp.status = falcon.code_to_http_status(STATUS[refused.code])
+        self._render(req, resp, refused.message, next_path)
+
+    def _render(self, req: falcon.Request, resp: falcon.Response, message: str | None, next_path: str) -> None:
+        openid, has_links = self._layout.openid, self._settings.console_sign_in_links
+        methods = {"openid_label": openid.label if openid else None, "has_links": has_links}
+        self._layout.render(req, resp, "sign_in.html", {"message": message, "next": next_path, **methods})
+
+
+class SignIn(_SignInRoute):
     """Shows the sign-in form and processes it."""
 
     path = SIGN_IN
-    family = RouteFamily.CONSOLE
-
-    def __init__(self, layout: PageLayout, openid_label: str | None, *, has_links: bool) -> None:
-        self._layout = layout
-        self._methods = {"openid_label": openid_label, "has_links": has_links}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
@@ -57,24 +71,116 @@ class SignIn:
             return
         self._layout.redirect(resp, next_path)
 
-    def refuse(self, req: falcon.Request, resp: falcon.Response, refused: RiskRelayError, next_path: str) -> None:
-        """Show the form with the reason why a sign-in was refused."""
-        resp.status = falcon.code_to_http_status(STATUS[refused.code])
-        self._render(req, resp, refused.message, next_path)
 
-    def _render(self, req: falcon.Request, resp: falcon.Response, message: str | None, next_path: str) -> None:
-        self._layout.render(req, resp, "sign_in.html", {"message": message, "next": next_path, **self._methods})
+class SignInLink(ConsoleRoute):
+    """Takes a request for a link, and shows the page that a link opens: mail scanners follow links, but send no forms."""
+
+    path = f"{SIGN_IN}/link"
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Show the button that signs in; the link is not spent."""
+        self._layout.render(req, resp, "sign_in_link.html", {"token": req.get_param("token") or ""})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the request; the response is the same for every address."""
+        gate = self._layout.gate
+        gate.require_unblocked(req)
+        email = gate.read_form(req, None).get("email", "").strip()
+        # Requests count as failed sign-ins, so that nobody sends them by the thousand.
+        gate.count_failure(req, "link_requested")
+        if is_email_address(email):
+
+            def seal(link_id: str, token: str) -> bytes:
+                return self._vault.seal(json.dumps([email, token]), LINK_MAIL.context(link_id))
+
+            gate.keep_sign_in(resp, sign_in_links.request(seal, utc_now()).browser)
+            self._layout.wake_ups.notify()
+        self._layout.redirect(resp, "/sign-in", done="link_requested")
 
 
-class SignOut:
+class SignInByLink(_SignInRoute):
+    """Signs in with a link, in the browser that asked for it."""
+
+    path = f"{SIGN_IN}/link/open"
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Begin a session, or show the sign-in with the reason for the refusal."""
+        gate = self._layout.gate
+        gate.require_unblocked(req)
+        token = gate.read_form(req, None).get("token", "")
+        try:
+            user_id = sign_in_links.use(token, gate.kept_sign_in(req), utc_now())
+            gate.begin_for_user(req, resp, user_id, SignInMethod.EMAIL_LINK, token)
+        except (Forbidden, Conflict) as refused:
+            gate.count_failure(req, "link")
+            self.refuse(req, resp, refused)
+        else:
+            gate.keep_sign_in(resp, "")
+            self._layout.redirect(resp, "")
+
+
+class _OpenIdRoute(_SignInRoute):
+    """A part of the sign-in at the operator's issuer."""
+
+    def __init__(self, layout: PageLayout, openid: OpenIdConnect) -> None:
+        super().__init__(layout)
+        self._openid = openid
+
+
+class BeginOpenIdSignIn(_OpenIdRoute):
+    """Sends the browser to the issuer."""
+
+    path = f"{SIGN_IN}/openid-connect"
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Redirect to the issuer, or show why that is not possible."""
+        self._layout.gate.require_unblocked(req)
+        next_path = safe_next(req.get_param("next") or "")
+        try:
+            url, cookie = self._openid.begin(next_path, utc_now())
+        except ServiceUnavailable as failed:
+            self.refuse(req, resp, failed, next_path)
+            return
+        self._layout.gate.keep_sign_in(resp, cookie)
+        resp.status = falcon.HTTP_303
+        resp.set_header("Location", url)
+
+
+class FinishOpenIdSignIn(_OpenIdRoute):
+    """Receives the browser from the issuer."""
+
+    path = f"{CONSOLE}{CALLBACK}"
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Begin a session and show the page that was asked for, or the sign-in with the reason for the refusal."""
+        gate = self._layout.gate
+        gate.require_unblocked(req)
+        cookie = gate.kept_sign_in(req)
+        # Whatever comes of it, this sign-in is over.
+        gate.keep_sign_in(resp, "")
+        answer = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
+        try:
+            person = self._openid.finish(answer, cookie, utc_now())
+            account_id = self._openid.account_id
+            if account_id is None:
+                raise Forbidden("There is no account yet.")
+            user = identities.sign_in(person.identity, account_id, utc_now())
+            sealer = self._openid.sealer(person)
+            gate.begin_for_user(req, resp, user.id, SignInMethod.OPENID_CONNECT, person.state, sealer)
+        except SignInFailed as failed:
+            gate.count_failure(req, "openid_connect")
+            self.refuse(req, resp, failed)
+        except (Forbidden, Conflict, ServiceUnavailable) as refused:
+            self.refuse(req, resp, refused)
+        else:
+            # Not a redirect: after the issuer's, browsers would omit the SameSite cookie.
+            self._layout.go_on(req, resp, self._layout.address(person.next_path))
+
+
+class SignOut(ConsoleRoute):
     """Ends the user's own session."""
 
     path = f"{CONSOLE}/sign-out"
-    family = RouteFamily.CONSOLE
-
-    def __init__(self, layout: PageLayout, openid: OpenIdConnect | None) -> None:
-        self._layout = layout
-        self._openid = openid
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """End the session, then the one at the issuer if that has a page for it; without a session, respond as with one."""
@@ -89,8 +195,9 @@ class SignOut:
             session = user.session
             sealed = sessions.sealed_id_token(session.id)
             gate.sign_out(req, resp)
-            if self._openid is not None and session.method is SignInMethod.OPENID_CONNECT:
-                url = self._openid.sign_out_url(session.id, sealed)
+            openid = self._layout.openid
+            if openid is not None and session.method is SignInMethod.OPENID_CONNECT:
+                url = openid.sign_out_url(session.id, sealed)
                 if url is not None:
                     # Not a redirect: our form-action allows forms to lead to our own pages only.
                     self._layout.go_on(req, resp, url)

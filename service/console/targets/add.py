@@ -16,14 +16,12 @@ from schemas.targets.providers import provider, providers
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from schemas.url_policy.credentials import masked
-from service.console.layout import FormPage, PageLayout, Redirect
+from service.console.layout import FormPage, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import checked_secret, limit_member, require_webhooks, text_members, tried
 from service.console.targets.pages import TARGETS
 from service.console.targets.provider_settings import setting_inputs, settings_in
-from service.operations.targets import TargetOperations
 from storage.db import engine
-from storage.secrets.vault import Vault
 
 #: The place of a value in a list.
 _ENTRY: Final = re.compile(r"/[0-9]+$")
@@ -34,11 +32,6 @@ class AddTargetPage(FormPage):
 
     path = f"{TARGETS}/add"
     template = "target_add.html"
-
-    def __init__(self, layout: PageLayout, operations: TargetOperations, vault: Vault) -> None:
-        super().__init__(layout)
-        self._targets = operations
-        self._vault = vault
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the providers, or an empty form of one. Raises WebhooksForbidden."""
@@ -64,20 +57,20 @@ class AddTargetPage(FormPage):
         request: TargetRequest = read_checked(TargetForm(), members)
         secret = checked_secret(form, self._vault) if form.get("secret") else None
         engine.release()
-        self._targets.require_safe(request, user.account_id)
+        self._operations.targets.require_safe(request, user.account_id)
         with engine.transaction():
-            made = self._targets.create(request, user.account_id, user.principal)
+            made = self._operations.targets.create(request, user.account_id, user.principal)
             if secret is not None:
-                self._targets.set_secret(made.id, secret, self._vault, user.principal)
+                self._operations.targets.set_secret(made.id, secret, self._vault, user.principal)
         return Redirect(f"/targets/{made.id}", self._done(made.id, user, has_token=secret is not None))
 
     def _done(self, target_id: str, user: ConsoleUser, *, has_token: bool) -> str:
         """Return the notice about a new target; waits for a worker that tries the token of a tracker."""
-        if not self._targets.get(target_id, user.principal).is_tracker:
+        if not self._operations.targets.get(target_id, user.principal).is_tracker:
             return "target_added"
         if not has_token:
             return "tracker_added"
-        return tried(self._targets, target_id, user)
+        return tried(self._operations.targets, target_id, user)
 
 
 def _key(form: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The forms that control, change and remove a target.
+"""The forms that control, change and remove a target, and those for what a webhook is sent beside the ticket.
 
-A submitted secret is stored only in the vault; pages show its fingerprint. As in the API, actions that connect or deliver
-need an account that may use webhook targets.
+Submitted secrets and headers are stored only in the vault; pages show their fingerprints. As in the API, actions that
+connect or deliver need an account that may use webhook targets.
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
 from schemas.base.fields import problem
+from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
@@ -24,35 +25,28 @@ from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
+from storage.targets import webhook_secrets
 
 _log: Final = logging.getLogger(__name__)
 
 
-class TargetPageAction(Action):
-    """A form on a target's page."""
-
-    def __init__(self, layout: PageLayout, operations: TargetOperations) -> None:
-        super().__init__(layout)
-        self._targets = operations
-
-
-class StopTarget(TargetPageAction):
+class StopTarget(Action):
     """Pauses or disables a target, which every account may do."""
 
     _DONE: Final = {"pause": "paused", "disable": "disabled"}
 
-    def __init__(self, verb: str, layout: PageLayout, operations: TargetOperations) -> None:
-        super().__init__(layout, operations)
+    def __init__(self, verb: str, layout: PageLayout) -> None:
+        super().__init__(layout)
         self.path = f"{TARGET}/{verb}"
         self._verb = verb
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Pause or disable the target. Raises TargetNotFound, Conflict."""
-        self._targets.change_status(ids["target_id"], self._verb, user.principal)
+        self._operations.targets.change_status(ids["target_id"], self._verb, user.principal)
         return _to_page(ids["target_id"], self._DONE[self._verb])
 
 
-class ResumeTarget(TargetPageAction):
+class ResumeTarget(Action):
     """Resumes a target after its address passes the policy again."""
 
     path = f"{TARGET}/resume"
@@ -63,14 +57,14 @@ class ResumeTarget(TargetPageAction):
         Raises TargetNotFound, Conflict, ValidationFailed, Forbidden.
         """
         require_webhooks(user)
-        validation = self._targets.check_before_resuming(ids["target_id"], user.principal)
+        validation = self._operations.targets.check_before_resuming(ids["target_id"], user.principal)
         with engine.transaction():
-            self._targets.resume(ids["target_id"], user.principal, validation)
-        self._targets.wake_workers()
+            self._operations.targets.resume(ids["target_id"], user.principal, validation)
+        self._operations.targets.wake_workers()
         return _to_page(ids["target_id"], "resumed")
 
 
-class ValidateTarget(TargetPageAction):
+class ValidateTarget(Action):
     """Validates a target's address and certificate."""
 
     path = f"{TARGET}/validate"
@@ -78,12 +72,12 @@ class ValidateTarget(TargetPageAction):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Wait for a worker's validation; the target's page shows the result. Raises TargetNotFound, Forbidden."""
         require_webhooks(user)
-        self._targets.validate(ids["target_id"], user.principal)
-        why_not = self._targets.get(ids["target_id"], user.principal).validation_reason
+        self._operations.targets.validate(ids["target_id"], user.principal)
+        why_not = self._operations.targets.get(ids["target_id"], user.principal).validation_reason
         return _to_page(ids["target_id"], "validated" if why_not is None else "validation_failed")
 
 
-class PingTarget(TargetPageAction):
+class PingTarget(Action):
     """Sends a signed test event through a worker."""
 
     path = f"{TARGET}/ping"
@@ -91,30 +85,26 @@ class PingTarget(TargetPageAction):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Wait for the ping; the target's page shows the result. Raises TargetNotFound, Conflict, Forbidden."""
         require_webhooks(user)
-        found = self._targets.ping(ids["target_id"], user.principal)
+        found = self._operations.targets.ping(ids["target_id"], user.principal)
         return _to_page(ids["target_id"], "pinged" if found.delivered else "ping_failed")
 
 
-class SetTargetSecret(TargetPageAction):
+class SetTargetSecret(Action):
     """Sets a target's own signing secret, or a tracker's token; no page or command shows it again."""
 
     path = f"{TARGET}/secret"
-
-    def __init__(self, layout: PageLayout, operations: TargetOperations, vault: Vault) -> None:
-        super().__init__(layout, operations)
-        self._vault = vault
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden."""
         # The first secret activates an inactive target, which then connects.
         require_webhooks(user)
-        target = self._targets.get(ids["target_id"], user.principal)
+        target = self._operations.targets.get(ids["target_id"], user.principal)
         secret = checked_secret(form, self._vault)
-        self._targets.set_secret(target.id, secret, self._vault, user.principal)
-        return _to_page(target.id, tried(self._targets, target.id, user) if target.is_tracker else "secret_set")
+        self._operations.targets.set_secret(target.id, secret, self._vault, user.principal)
+        return _to_page(target.id, tried(self._operations.targets, target.id, user) if target.is_tracker else "secret_set")
 
 
-class EditTarget(TargetPageAction):
+class EditTarget(Action):
     """Changes a target's name, URL, settings and rate limit."""
 
     path = f"{TARGET}/edit"
@@ -122,7 +112,7 @@ class EditTarget(TargetPageAction):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
         require_webhooks(user)
-        target = self._targets.get(ids["target_id"], user.principal)
+        target = self._operations.targets.get(ids["target_id"], user.principal)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
             # A credential in the URL of an earlier version is shown masked.
@@ -131,26 +121,97 @@ class EditTarget(TargetPageAction):
             settings = settings_in(provider_of(target), form)
             members |= {} if settings == target.provider_settings else {"provider_settings": settings}
         edit: TargetEdit = read_checked(TargetEditForm(), members)
-        self._targets.require_safe_edit(target.id, edit, user.principal)
-        self._targets.edit(target.id, edit, user.principal)
-        self._targets.wake_workers()
-        changed = self._targets.get(target.id, user.principal)
+        self._operations.targets.require_safe_edit(target.id, edit, user.principal)
+        self._operations.targets.edit(target.id, edit, user.principal)
+        self._operations.targets.wake_workers()
+        changed = self._operations.targets.get(target.id, user.principal)
         if target.has_secret and not changed.has_secret:
             return _to_page(target.id, "token_erased")
         if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
-            return _to_page(target.id, tried(self._targets, target.id, user))
+            return _to_page(target.id, tried(self._operations.targets, target.id, user))
         return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
 
 
-class RemoveTarget(TargetPageAction):
+class RemoveTarget(Action):
     """Removes a target that no export waits for, which every account may do."""
 
     path = f"{TARGET}/remove"
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Remove the target and erase its secret. Raises TargetNotFound, TargetInUse."""
-        self._targets.remove(ids["target_id"], user.principal)
+        self._operations.targets.remove(ids["target_id"], user.principal)
         return Redirect("/targets", "target_removed")
+
+
+class SetWebhookOptions(Action):
+    """Changes the signature, the events and the format of a webhook's deliveries."""
+
+    path = f"{TARGET}/webhook"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
+        require_webhooks(user)
+        members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
+        if "has_events" in form:
+            members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
+        self._operations.targets.edit(ids["target_id"], read_checked(TargetEditForm(), members), user.principal)
+        self._operations.targets.wake_workers()
+        return _to_page(ids["target_id"], "target_edited")
+
+
+class WebhookSecretAction(Action):
+    """A form with a value that is encrypted."""
+
+    def _checked_id(self, user: ConsoleUser, ids: Mapping[str, str]) -> str:
+        """Return the id of a target of the user's account. Raises TargetNotFound, Forbidden."""
+        require_webhooks(user)
+        return self._operations.targets.get(ids["target_id"], user.principal).id
+
+
+class SetHeader(WebhookSecretAction):
+    """Sets a header of a webhook's deliveries; no page or command shows its value again."""
+
+    path = f"{TARGET}/header"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Encrypt and store the value. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
+        target_id = self._checked_id(user, ids)
+        name, value = form.get("name", "").strip(), form.get("value", "").removesuffix("\n").removesuffix("\r")
+        webhook_secrets.require_header(name, value)
+        require_keys(self._vault)
+        webhook_secrets.set_header(target_id, name, value, self._vault, utc_now(), user.principal.key, user.account_id)
+        return _to_page(target_id, "header_set")
+
+
+class RemoveHeader(WebhookSecretAction):
+    """Removes a header of a webhook's deliveries."""
+
+    path = f"{TARGET}/header/remove"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Erase the value. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
+        target_id = self._checked_id(user, ids)
+        require_keys(self._vault)
+        name = form.get("name", "")
+        webhook_secrets.remove_header(target_id, name, self._vault, utc_now(), user.principal.key, user.account_id)
+        return _to_page(target_id, "header_removed")
+
+
+class SetStandardSecret(WebhookSecretAction):
+    """Sets the Standard Webhooks secret of a webhook; no page or command shows it again."""
+
+    path = f"{TARGET}/standard-secret"
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
+        target_id = self._checked_id(user, ids)
+        require_keys(self._vault)
+        secret, default = form.get("secret", "").strip(), self._operations.targets.default_secret
+        webhook_secrets.set_standard_secret(
+            target_id, secret, self._vault, default, utc_now(), user.principal.key, user.account_id
+        )
+        self._operations.targets.wake_workers()
+        return _to_page(target_id, "standard_secret_set")
 
 
 def _to_page(target_id: str, done: str) -> Redirect:

@@ -11,12 +11,11 @@ from schemas.exports.recoveries import past_from
 from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
-from service.console.layout import CONSOLE, ConsolePage, PageLayout, list_content
+from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.console.targets.provider_settings import setting_inputs, shown_settings, typed_settings
 from service.console.untrusted_text import safe_link
 from service.http.paging import read_page
-from service.operations.targets import TargetOperations
 from storage.db import identifiers
 from storage.exports import delivery_hours, queries, recoveries
 from storage.reporting.dashboard_queries import MOST_COUNTED
@@ -45,15 +44,11 @@ class TargetsPage(ConsolePage):
     path = TARGETS
     template = "targets.html"
 
-    def __init__(self, layout: PageLayout, operations: TargetOperations) -> None:
-        super().__init__(layout)
-        self._targets = operations
-
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the targets."""
         page = read_page(req, identifiers.TARGET, {"status": tuple(TargetStatus)})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
-        now, default = utc_now(), self._targets.default_secret
+        now, default = utc_now(), self._operations.targets.default_secret
         found = targets.list_page(user.account_id, default, page.fetch_limit, now, page.before, status)
         shown = found[: page.limit]
         return {
@@ -82,13 +77,9 @@ class TargetPage(ConsolePage):
     path = TARGET
     template = "target.html"
 
-    def __init__(self, layout: PageLayout, operations: TargetOperations) -> None:
-        super().__init__(layout)
-        self._targets = operations
-
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the target with its statistics and possible actions. Raises TargetNotFound."""
-        target, now = self._targets.get(ids["target_id"], user.principal), utc_now()
+        target, now = self._operations.targets.get(ids["target_id"], user.principal), utc_now()
         found = provider_of(target)
         day = delivery_hours.hours(target.id, now)
         return {

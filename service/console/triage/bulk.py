@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import falcon
@@ -13,10 +13,9 @@ from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
-from schemas.settings.definitions import RouteFamily
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest
 from schemas.triage.bulk_jobs import BulkJobStatus
-from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, safe_next
+from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, safe_next
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
@@ -24,8 +23,6 @@ from service.console.triage.inbox import INBOX, INBOX_VIEWS
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS, chosen_target
 from service.console.wording import count
-from service.operations.bulk import BulkOperations
-from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports.search import export_list
 from storage.targets import summaries
@@ -58,24 +55,19 @@ class PickedTicket(NamedTuple):
     digest: str
 
 
-class _BulkForm:
+class _BulkForm(ConsoleRoute):
     """A form of a list's selection: signed in, checked, and rendered as a page of its own."""
 
-    path: str
-    family = RouteFamily.CONSOLE
+    verb: ClassVar[str]
 
     def __init__(self, list_path: str, layout: PageLayout) -> None:
+        super().__init__(layout)
+        self.path = f"{CONSOLE}{list_path}/{self.verb}"
         self._list_path = list_path
-        self._layout = layout
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Check and process the form."""
-        gate = self._layout.gate
-        user = gate.authenticate(req, resp)
-        form = gate.read_form(req, user)
-        gate.require_one_account(req, user)
-        self._layout.require_permission(self, req.context.user, {})
-        self.respond(req, resp, req.context.user, form)
+        self.respond(req, resp, *self._submitted(req, resp, {}))
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Process the form."""
@@ -95,9 +87,7 @@ class _BulkForm:
 class ReviewSelection(_BulkForm):
     """Shows what a decision on a selection would do, before it happens."""
 
-    def __init__(self, list_path: str, layout: PageLayout) -> None:
-        super().__init__(list_path, layout)
-        self.path = f"{CONSOLE}{list_path}/review"
+    verb = "review"
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Show the summary."""
@@ -138,27 +128,25 @@ class ReviewSelection(_BulkForm):
 class DecideSelection(_BulkForm):
     """Decides on a selection: at once for checked tickets, as a job for all that match."""
 
-    def __init__(self, list_path: str, layout: PageLayout, exports: ExportOperations, bulk: BulkOperations) -> None:
-        super().__init__(list_path, layout)
-        self.path = f"{CONSOLE}{list_path}/decide"
-        self._exports = exports
-        self._bulk = bulk
+    verb = "decide"
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Show the result of each ticket, or the job."""
         action = _action(form)
         if form.get("all") == "yes":
             request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": [_ALL]})
-            with self._exports.blocking_refused_target(user.principal):
-                job = self._bulk.begin_job(request.decision, self.listed(form, user).query, _expected(form), user.principal)
+            with self._operations.exports.blocking_refused_target(user.principal):
+                job = self._operations.bulk.begin_job(
+                    request.decision, self.listed(form, user).query, _expected(form), user.principal
+                )
             self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
         else:
             picked = _picked(form)
             ids = [{"id": each.id, "ticket_digest": each.digest} for each in picked]
             request = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
             titles = {each.id: each.ticket.get("title") for each in _known(picked, self.listed(form, user))}
-            with self._exports.blocking_refused_target(user.principal):
-                results = self._bulk.decide(request.decision, request.exports, user.principal)
+            with self._operations.exports.blocking_refused_target(user.principal):
+                results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
             content = {
                 "changed": sum(each.is_changed for each in results),
                 "skipped": sum(each.is_skipped for each in results),
@@ -169,7 +157,7 @@ class DecideSelection(_BulkForm):
                 "then": self.then(form),
             }
             self._layout.render(req, resp, "bulk_results.html", content, user)
-        self._bulk.wake_workers()
+        self._operations.bulk.wake_workers()
         self._layout.navigation.forget(user.account_id)
         if request.decision.target_id is not None:
             remember_target(req, resp, self._layout.gate.root, request.decision.target_id)
@@ -181,13 +169,9 @@ class BulkJobPage(ConsolePage):
     path = JOB
     template = "bulk_job.html"
 
-    def __init__(self, layout: PageLayout, bulk: BulkOperations) -> None:
-        super().__init__(layout)
-        self._bulk = bulk
-
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the job. Raises NotFound."""
-        job = self._bulk.job(ids["job_id"], user.principal)
+        job = self._operations.bulk.job(ids["job_id"], user.principal)
         return {"job": job, "is_running": job.status is BulkJobStatus.RUNNING}
 
 
@@ -196,13 +180,9 @@ class CancelBulkJob(Action):
 
     path = f"{JOB}/cancel"
 
-    def __init__(self, layout: PageLayout, bulk: BulkOperations) -> None:
-        super().__init__(layout)
-        self._bulk = bulk
-
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Cancel the job. Raises NotFound."""
-        return Redirect(f"/bulk-jobs/{self._bulk.cancel(ids['job_id'], user.principal).id}", "bulk_job_cancelled")
+        return Redirect(f"/bulk-jobs/{self._operations.bulk.cancel(ids['job_id'], user.principal).id}", "bulk_job_cancelled")
 
 
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redire
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
-from service.operations.exports import ExportOperations
 from storage.exports import queries
 
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
@@ -33,10 +32,6 @@ class ExportAction(Action):
     done: ClassVar[str]
     #: The statuses that the decision leads to: sending its form twice is answered like sending it once.
     decided: ClassVar[frozenset[ExportStatus]] = frozenset()
-
-    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
-        super().__init__(layout)
-        self._exports = exports
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Decide, then show the requested page, or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
@@ -74,9 +69,9 @@ class Approve(ExportAction):
         if "asks_for_events" in form:
             members["events"] = "events" in form
         approval = ApprovalForm().read(members)
-        with self._exports.blocking_refused_target(user.principal):
-            export = self._exports.approve(export_id, user.principal, approval)
-        self._exports.wake_workers()
+        with self._operations.exports.blocking_refused_target(user.principal):
+            export = self._operations.exports.approve(export_id, user.principal, approval)
+        self._operations.exports.wake_workers()
         return export
 
 
@@ -90,10 +85,10 @@ class Retry(ExportAction):
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Queue the export, then notify the workers."""
         target_id = form.get("target_id") or None
-        validation = self._exports.check_blocked_target(export_id, user.principal, target_id)
-        with self._exports.blocking_refused_target(user.principal):
-            export = self._exports.retry(export_id, user.principal, validation, target_id)
-        self._exports.wake_workers()
+        validation = self._operations.exports.check_blocked_target(export_id, user.principal, target_id)
+        with self._operations.exports.blocking_refused_target(user.principal):
+            export = self._operations.exports.retry(export_id, user.principal, validation, target_id)
+        self._operations.exports.wake_workers()
         return export
 
 
@@ -106,7 +101,7 @@ class Dismiss(ExportAction):
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Dismiss the export."""
         wanted = read_dismissal(form)
-        return self._exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
+        return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
 
 
 class Restore(ExportAction):
@@ -117,7 +112,7 @@ class Restore(ExportAction):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Restore the export."""
-        return self._exports.restore(export_id, user.principal)
+        return self._operations.exports.restore(export_id, user.principal)
 
 
 class SnoozeTicket(ExportAction):
@@ -128,7 +123,7 @@ class SnoozeTicket(ExportAction):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Snooze the export."""
-        return self._exports.snooze(export_id, user.principal, _until(form, utc_now()))
+        return self._operations.exports.snooze(export_id, user.principal, _until(form, utc_now()))
 
 
 class Split(ExportAction):
@@ -139,7 +134,7 @@ class Split(ExportAction):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Split the export."""
-        ids = self._exports.split(export_id, user.principal)
+        ids = self._operations.exports.split(export_id, user.principal)
         return queries.get(ids[0], user.account_id)
 
 
@@ -148,10 +143,6 @@ class EditPage(FormPage):
 
     path = f"{EXPORT}/edit"
     template = "edit.html"
-
-    def __init__(self, layout: PageLayout, exports: ExportOperations) -> None:
-        super().__init__(layout)
-        self._exports = exports
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the ticket. Raises ExportNotFound, Conflict for one that is not prepared."""
@@ -163,7 +154,7 @@ class EditPage(FormPage):
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
         edit: Edit = read_checked(EditForm(), {**_parts(form), "ticket_digest": digest})
-        self._exports.edit(export.id, user.principal, edit)
+        self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
 
     def refused(

@@ -24,7 +24,6 @@ from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageL
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS
-from service.operations.approval_rules import ApprovalRuleOperations
 from storage.exports import queries
 from storage.intake import findings
 from storage.targets import summaries
@@ -51,13 +50,9 @@ class RulesPage(ConsolePage):
     path = RULES
     template = "rules.html"
 
-    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
-        super().__init__(layout)
-        self._rules = rules
-
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the rules in words."""
-        rules = sorted(self._rules.list_page(user.principal), key=lambda rule: rule.id)
+        rules = sorted(self._operations.approval_rules.list_page(user.principal), key=lambda rule: rule.id)
         projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
         named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
         targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
@@ -75,15 +70,11 @@ class RuleTestPage(ConsolePage):
     path = f"{RULE}/test"
     template = "rule_test.html"
 
-    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
-        super().__init__(layout)
-        self._rules = rules
-
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the result. Raises NotFound."""
-        result = self._rules.test(ids["rule_id"], user.principal)
+        result = self._operations.approval_rules.test(ids["rule_id"], user.principal)
         return {
-            "rule": self._rules.get(ids["rule_id"], user.principal),
+            "rule": self._operations.approval_rules.get(ids["rule_id"], user.principal),
             "result": result,
             "examples": queries.list_named(result.examples, user.account_id),
         }
@@ -93,10 +84,6 @@ class _RuleFormPage(FormPage):
     """The form of a rule."""
 
     template = "rule.html"
-
-    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
-        super().__init__(layout)
-        self._rules = rules
 
     def refused(
         self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
@@ -118,7 +105,7 @@ class NewRulePage(_RuleFormPage):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""
         request: RuleRequest = read_checked(RuleForm(), _body(form))
-        self._rules.create(request, user.principal)
+        self._operations.approval_rules.create(request, user.principal)
         return _SAVED
 
 
@@ -129,28 +116,27 @@ class RulePage(_RuleFormPage):
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the rule as the form has it. Raises NotFound."""
-        rule = self._rules.get(ids["rule_id"], user.principal)
+        rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         return _form_content(user, _typed(rule), (), rule.id)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
         change: RuleChange = read_checked(RuleChangeForm(), _body(form))
-        self._rules.change(ids["rule_id"], change, user.principal)
+        self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
         return _SAVED
 
 
 class SwitchRule(Action):
     """Turns a rule on or off."""
 
-    def __init__(self, verb: str, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
+    def __init__(self, verb: str, layout: PageLayout) -> None:
         super().__init__(layout)
         self.path = f"{RULE}/{verb}"
         self._is_on = verb == "enable"
-        self._rules = rules
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, Forbidden."""
-        self._rules.change(ids["rule_id"], RuleChange(enabled=self._is_on), user.principal)
+        self._operations.approval_rules.change(ids["rule_id"], RuleChange(enabled=self._is_on), user.principal)
         return Redirect("/rules", "rule_on" if self._is_on else "rule_off")
 
 
@@ -159,13 +145,9 @@ class RemoveRule(Action):
 
     path = f"{RULE}/remove"
 
-    def __init__(self, layout: PageLayout, rules: ApprovalRuleOperations) -> None:
-        super().__init__(layout)
-        self._rules = rules
-
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Remove the rule. Raises NotFound."""
-        self._rules.delete(ids["rule_id"], user.principal)
+        self._operations.approval_rules.delete(ids["rule_id"], user.principal)
         return Redirect("/rules", "rule_removed")
 
 

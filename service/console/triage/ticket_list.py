@@ -14,7 +14,7 @@ from schemas.base.principal import Ability
 from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
-from service.console.layout import ConsolePage, PageLayout
+from service.console.layout import ConsolePage
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
@@ -107,10 +107,6 @@ class TicketListPage(ConsolePage):
     views: tuple[ListView, ...]
     page_title: str
 
-    def __init__(self, layout: PageLayout, artifacts_base_url: str) -> None:
-        super().__init__(layout)
-        self._artifacts_base_url = artifacts_base_url
-
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Show the list, or redirect to the export whose id was searched for."""
         sought = str(req.params.get("q", "")).strip()
@@ -119,8 +115,6 @@ class TicketListPage(ConsolePage):
             self._layout.redirect(resp, f"/exports/{sought}")
         else:
             super().on_get(req, resp, **ids)
-
-    on_head = on_get
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the list, its filters, and the open ticket. Raises ValidationFailed."""
@@ -156,7 +150,7 @@ class TicketListPage(ConsolePage):
 
     def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
         """Return the variables of the open ticket."""
-        return ticket_content(export, user, last_target_id(req), self._artifacts_base_url, now)
+        return ticket_content(export, user, last_target_id(req), self._settings.artifacts_base_url, now)
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
         """Return the row of an export."""

@@ -23,7 +23,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.navigation import MENU
-from service.console.pages.export import ExportReceipt
+from service.console.pages.exports import ExportReceipt
 from service.console.pages.findings import FindingReport
 from service.console.pages.sign_in import SignIn
 from storage.accounts import audit_log, tokens

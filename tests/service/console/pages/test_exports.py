@@ -19,7 +19,7 @@ from schemas.exports.ticket import Ticket
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app
-from service.console.pages.export import MOST_ENTRIES
+from service.console.pages.exports import MOST_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
 from service.console.triage.ticket_view import MOST_TARGETS
 from storage.accounts import audit_chain, audit_log
