@@ -8,13 +8,10 @@ from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.accounts.accounts import AccountResource, AccountsResource, OwnAccountResource
-from service.api.accounts.audit import AuditResource
-from service.api.accounts.authority import AccountAuthority
-from service.api.accounts.compliance_requests import ComplianceRequestResource, ComplianceRequestsResource
-from service.api.accounts.grants import GrantResource, GrantsResource
-from service.api.accounts.scan_runs import ScanRunResource, ScanRunsResource
+from service.api.accounts.audit import AuditResource, ComplianceRequestResource, ComplianceRequestsResource
+from service.api.accounts.projects import ProjectResource, ProjectsResource, ScanRunResource, ScanRunsResource
 from service.api.accounts.tokens import TokenResource, TokensResource
-from service.api.accounts.users import UserResource, UsersResource
+from service.api.accounts.users import GrantResource, GrantsResource, UserResource, UsersResource
 from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
 from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
 from service.api.compliance import ComplianceWebhooksResource
@@ -37,8 +34,8 @@ from service.api.exports import (
 from service.api.findings import FindingResource, FindingsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
-from service.api.projects import ProjectResource, ProjectsResource
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
+from service.api.resources import Api
 from service.api.scanner import ScannerResultsResource
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
 from service.api.target_actions import (
@@ -66,7 +63,6 @@ from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource
 from service.operations.wiring import Operations, build_operations
-from storage.accounts.account_limits import account_limits
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
 
@@ -110,67 +106,67 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     secrets = SharedSecrets(settings, vault)
     executor = IdempotentExecutor(settings.idempotency_ttl)
     base_url = settings.public_base_url
-    exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
+    exports = operations.exports
     docs_page = DocsPageResource()
-    authority, limits = AccountAuthority.of(settings, executor), account_limits(settings)
+    api = Api.of(settings, executor, operations)
 
     resources = (
         ScannerResultsResource(secrets, executor, operations.intake),
         EmailWebhookResource(settings, secrets, executor, operations.intake),
-        TargetsResource(executor, targets, base_url),
-        TargetResource(executor, targets),
-        ProvidersResource(),
-        TargetValidationResource(executor, targets),
-        TargetPingResource(executor, targets),
-        TargetSwitchResource("pause", executor, targets),
-        TargetResumptionResource(executor, targets),
-        TargetSwitchResource("disable", executor, targets),
+        TargetsResource(api),
+        TargetResource(api),
+        ProvidersResource(api),
+        TargetValidationResource(api),
+        TargetPingResource(api),
+        TargetSwitchResource("pause", api),
+        TargetResumptionResource(api),
+        TargetSwitchResource("disable", api),
         TicketExportsResource(executor, exports, base_url),
         TicketExportResource(executor, exports),
         TicketExportAttemptsResource(base_url),
         TicketExportEventsResource(base_url),
         TicketExportReceiptResource(exports),
-        TicketExportApprovalResource(executor, exports, base_url),
-        TicketExportRetryResource(executor, exports, base_url),
-        TicketExportDismissalResource(executor, exports),
-        TicketExportRestorationResource(executor, exports),
-        TicketExportSnoozeResource(executor, exports),
-        TicketExportSplitResource(executor, exports),
-        BulkDecisionsResource(executor, exports, operations.bulk, base_url),
-        BulkJobsResource(base_url),
-        BulkJobResource(operations.bulk),
-        BulkJobCancellationResource(executor, operations.bulk),
-        FindingsResource(base_url),
-        FindingResource(),
-        ProjectsResource(authority),
-        ProjectResource(authority),
-        OwnAccountResource(authority, limits),
-        AccountsResource(authority, limits),
-        AccountResource(authority, limits),
-        UsersResource(authority),
-        UserResource(authority),
-        GrantsResource(authority),
-        GrantResource(authority),
-        TokensResource(authority),
-        TokenResource(authority),
-        ScanRunsResource(authority),
-        ScanRunResource(authority),
-        AuditResource(authority),
-        ComplianceRequestsResource(authority),
-        ComplianceRequestResource(authority),
-        RecoveriesResource(executor, recoveries, base_url),
-        RecoveryResource(),
-        RecoveryCancellationResource(executor, recoveries),
-        ApprovalRulesResource(executor, operations.approval_rules, base_url),
-        ApprovalRuleResource(executor, operations.approval_rules),
-        ApprovalRuleTestResource(executor, operations.approval_rules),
-        EvidenceCapturesResource(executor, operations.uploads),
-        CmsDiagnosticsResource(executor, operations.uploads),
-        StorefrontDiagnosticsResource(executor, operations.uploads),
-        HandoffResource(),
+        TicketExportApprovalResource(api),
+        TicketExportRetryResource(api),
+        TicketExportDismissalResource(api),
+        TicketExportRestorationResource(api),
+        TicketExportSnoozeResource(api),
+        TicketExportSplitResource(api),
+        BulkDecisionsResource(api),
+        BulkJobsResource(api),
+        BulkJobResource(api),
+        BulkJobCancellationResource(api),
+        FindingsResource(api),
+        FindingResource(api),
+        ProjectsResource(api),
+        ProjectResource(api),
+        OwnAccountResource(api),
+        AccountsResource(api),
+        AccountResource(api),
+        UsersResource(api),
+        UserResource(api),
+        GrantsResource(api),
+        GrantResource(api),
+        TokensResource(api),
+        TokenResource(api),
+        ScanRunsResource(api),
+        ScanRunResource(api),
+        AuditResource(api),
+        ComplianceRequestsResource(api),
+        ComplianceRequestResource(api),
+        RecoveriesResource(api),
+        RecoveryResource(api),
+        RecoveryCancellationResource(api),
+        ApprovalRulesResource(api),
+        ApprovalRuleResource(api),
+        ApprovalRuleTestResource(api),
+        EvidenceCapturesResource(api),
+        CmsDiagnosticsResource(api),
+        StorefrontDiagnosticsResource(api),
+        HandoffResource(api),
         ComplianceWebhooksResource(secrets, operations.compliance),
-        ConsoleSessionsResource(base_url),
-        ConsoleSessionRevocationResource(executor),
+        ConsoleSessionsResource(api),
+        ConsoleSessionRevocationResource(api),
         HealthResource(settings),
         ReadinessResource(ReadinessChecks(wake_ups, vault, settings.data_dir)),
         MetricsResource(settings.data_dir, wake_ups),

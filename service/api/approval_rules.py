@@ -11,71 +11,49 @@ from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.settings.definitions import RouteFamily
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
+from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
-from service.operations.approval_rules import ApprovalRuleOperations
 from storage.db import identifiers
 
 RULES: Final = "/api/approval-rules"
+_MANAGER: Final = Bearer(TokenKind.API, Ability.MANAGE_RULES)
+_MANAGING: Final = Operation(_MANAGER)
 
 
-class ApprovalRulesResource:
+class ApprovalRulesResource(ApiResource):
     """Creates rules, and lists them."""
 
     path = RULES
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations, public_base_url: str) -> None:
-        reading = Operation(_managing())
-        self.operations = {"GET": reading, "HEAD": reading, "POST": Operation(_managing(), RuleForm())}
-        self._executor = executor
-        self._rules = operations
-        self._url = public_base_url + self.path
+    checks = by_method(GET=_MANAGING, POST=Operation(_MANAGER, RuleForm()))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's rules, newest first."""
         page = read_page(req, identifiers.RULE)
-        found = self._rules.list_page(req.context.principal, page.fetch_limit, page.before)
+        found = self._api.operations.approval_rules.list_page(req.context.principal, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump_rule(rule) for rule in found])
-
-    on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the rule."""
         self._executor.respond(req, resp, lambda: self._create(req))
 
     def _create(self, req: falcon.Request) -> ApiResponse:
-        rule = self._rules.create(req.context.payload, req.context.principal)
+        rule = self._api.operations.approval_rules.create(req.context.payload, req.context.principal)
         return ApiResponse(201, dump_rule(rule), {"Location": f"{self._url}/{rule.id}"})
 
 
-class ApprovalRuleResource:
+class ApprovalRuleResource(ApiResource):
     """Reads, changes and deletes one rule."""
 
     path = f"{RULES}/{{rule_id}}"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations) -> None:
-        reading = Operation(_managing())
-        self._executor = executor
-        self.operations = {
-            "GET": reading,
-            "HEAD": reading,
-            "PATCH": Operation(_managing(), RuleChangeForm()),
-            "DELETE": reading,
-        }
-        self._rules = operations
+    checks = by_method(GET=_MANAGING, PATCH=Operation(_MANAGER, RuleChangeForm()), DELETE=_MANAGING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Return the record."""
-        record = dump_rule(self._rules.get(rule_id, req.context.principal))
-        send_record(resp, record)
-
-    on_head = on_get
+        send_record(resp, dump_rule(self._api.operations.approval_rules.get(rule_id, req.context.principal)))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Change the rule, and return it."""
@@ -83,23 +61,20 @@ class ApprovalRuleResource:
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Delete the rule."""
-        self._rules.delete(rule_id, req.context.principal)
+        self._api.operations.approval_rules.delete(rule_id, req.context.principal)
         resp.status = falcon.HTTP_204
 
     def _change(self, req: falcon.Request, rule_id: str) -> ApiResponse:
-        return ApiResponse(200, dump_rule(self._rules.change(rule_id, req.context.payload, req.context.principal)))
+        return ApiResponse(
+            200, dump_rule(self._api.operations.approval_rules.change(rule_id, req.context.payload, req.context.principal))
+        )
 
 
-class ApprovalRuleTestResource:
+class ApprovalRuleTestResource(ApiResource):
     """Shows which exports a rule would have matched."""
 
     path = f"{RULES}/{{rule_id}}/test"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, operations: ApprovalRuleOperations) -> None:
-        self.operations = {"POST": Operation(_managing(), NoMembers(), Body.OPTIONAL)}
-        self._executor = executor
-        self._rules = operations
+    checks = by_method(POST=Operation(_MANAGER, NoMembers(), Body.OPTIONAL))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Test the rule, and return the result."""
@@ -107,11 +82,7 @@ class ApprovalRuleTestResource:
 
     def _test(self, req: falcon.Request, rule_id: str) -> None:
         # Before the transaction: it reads for longer than other writers should wait.
-        req.context.result = self._rules.test(rule_id, req.context.principal)
+        req.context.result = self._api.operations.approval_rules.test(rule_id, req.context.principal)
 
     def _result(self, req: falcon.Request) -> ApiResponse:
         return ApiResponse(200, dump(RuleTestResponse, req.context.result))
-
-
-def _managing() -> Bearer:
-    return Bearer(TokenKind.API, Ability.MANAGE_RULES)

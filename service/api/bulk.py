@@ -8,65 +8,50 @@ from schemas.api.bulk import BulkJobResponse
 from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.settings.definitions import RouteFamily
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import EXPORTS
+from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
-from service.operations.bulk import BulkOperations
-from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.triage import bulk_jobs
 
 BULK_JOBS: Final = "/api/bulk-jobs"
+_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
 
 
-class BulkDecisionsResource:
+class BulkDecisionsResource(ApiResource):
     """Approves, dismisses, restores or retries many exports."""
 
     path = f"{EXPORTS}/bulk"
-    family = RouteFamily.EXPORTS
-
-    def __init__(
-        self, executor: IdempotentExecutor, exports: ExportOperations, bulk: BulkOperations, public_base_url: str
-    ) -> None:
-        self.operations = {
-            "POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), BulkDecisionForm())
-        }
-        self._executor = executor
-        self._exports = exports
-        self._bulk = bulk
-        self._jobs_url = public_base_url + BULK_JOBS
+    checks = by_method(POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), BulkDecisionForm()))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Decide on the exports or begin a job, and wake the workers once after the commit."""
-        with self._exports.blocking_refused_target(req.context.principal):
+        with self._api.operations.exports.blocking_refused_target(req.context.principal):
             self._executor.respond(req, resp, lambda: self._decide(req))
-        self._bulk.wake_workers()
+        self._api.operations.bulk.wake_workers()
 
     def _decide(self, req: falcon.Request) -> ApiResponse:
         requested: BulkRequest = req.context.payload
         principal, decision = req.context.principal, requested.decision
         log_fields = {"target_id": decision.target_id}
         if requested.query is None:
-            results = self._bulk.decide(decision, requested.exports, principal)
+            results = self._api.operations.bulk.decide(decision, requested.exports, principal)
             return ApiResponse(200, results_record(results), log_fields=log_fields)
-        job = self._bulk.begin_job(decision, requested.query, requested.expected_count, principal)
-        return ApiResponse(202, dump(BulkJobResponse, job), {"Location": f"{self._jobs_url}/{job.id}"}, log_fields)
+        job = self._api.operations.bulk.begin_job(decision, requested.query, requested.expected_count, principal)
+        return ApiResponse(
+            202, dump(BulkJobResponse, job), {"Location": f"{self._api.public_base_url}{BULK_JOBS}/{job.id}"}, log_fields
+        )
 
 
-class BulkJobsResource:
+class BulkJobsResource(ApiResource):
     """Lists bulk jobs."""
 
     path = BULK_JOBS
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, public_base_url: str) -> None:
-        reading = _reading()
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._url = public_base_url + self.path
+    checks = by_method(GET=_READING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's jobs, newest first."""
@@ -74,50 +59,28 @@ class BulkJobsResource:
         found = bulk_jobs.list_page(req.context.principal.account_id, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump(BulkJobResponse, each) for each in found])
 
-    on_head = on_get
 
-
-class BulkJobResource:
+class BulkJobResource(ApiResource):
     """Reads one bulk job."""
 
     path = f"{BULK_JOBS}/{{job_id}}"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, bulk: BulkOperations) -> None:
-        reading = _reading()
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._bulk = bulk
+    checks = by_method(GET=_READING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, job_id: str) -> None:
         """Return the record."""
-        job = self._bulk.job(job_id, req.context.principal)
+        job = self._api.operations.bulk.job(job_id, req.context.principal)
         send_record(resp, dump(BulkJobResponse, job))
 
-    on_head = on_get
 
-
-class BulkJobCancellationResource:
+class BulkJobCancellationResource(ApiResource):
     """Ends a running bulk job; what was decided stays so."""
 
     path = f"{BULK_JOBS}/{{job_id}}/cancel"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, bulk: BulkOperations) -> None:
-        self.operations = {"POST": Operation(_deciding(), NoMembers(), Body.OPTIONAL)}
-        self._executor = executor
-        self._bulk = bulk
+    checks = by_method(POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, job_id: str) -> None:
         """Cancel the job, and return it."""
         self._executor.respond(req, resp, lambda: self._cancel(req, job_id))
 
     def _cancel(self, req: falcon.Request, job_id: str) -> ApiResponse:
-        return ApiResponse(200, dump(BulkJobResponse, self._bulk.cancel(job_id, req.context.principal)))
-
-
-def _deciding() -> Bearer:
-    return Bearer(TokenKind.API, Ability.APPROVE_EXPORTS)
-
-
-def _reading() -> Operation:
-    return Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        return ApiResponse(200, dump(BulkJobResponse, self._api.operations.bulk.cancel(job_id, req.context.principal)))

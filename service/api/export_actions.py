@@ -1,6 +1,7 @@
 """`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore or snooze an export."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import falcon
 
@@ -8,7 +9,6 @@ from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
-from schemas.settings.definitions import RouteFamily
 from schemas.triage.decision_forms import (
     DismissalForm,
     DismissalRequest,
@@ -18,95 +18,85 @@ from schemas.triage.decision_forms import (
     SnoozeRequest,
 )
 from service.api.exports import EXPORTS, decided, export_url
+from service.api.resources import Api, ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
 from service.http.request_pipeline import Body, Operation
-from service.operations.exports import ExportOperations
+
+_DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True)
 
 
-class TicketExportApprovalResource:
+class TicketExportApprovalResource(ApiResource):
     """Approves a prepared export for a target, or for several."""
 
     path = f"{EXPORTS}/{{export_id}}/approve"
-    family = RouteFamily.EXPORTS
+    checks = by_method(POST=Operation(_DECIDER, ApprovalForm()))
 
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        self.operations = {
-            "POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), ApprovalForm())
-        }
-        self._executor = executor
-        self._batches = IdempotentBatches(executor, self._approve_all)
-        self._exports = exports
-        self._public_base_url = public_base_url
+    def __init__(self, api: Api) -> None:
+        super().__init__(api)
+        self._batches = IdempotentBatches(self._executor, self._approve_all)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Freeze the ticket, make the export due, and wake the workers after the commit."""
         principal, approval = req.context.principal, req.context.payload
-        with self._exports.blocking_refused_target(principal):
+        with self._api.operations.exports.blocking_refused_target(principal):
             if isinstance(approval, ApprovalForAll):
                 self._executor.respond(req, resp, lambda: self._approve(req, export_id))
             else:
                 group = (principal.key, approval.target_id, approval.events)
                 self._batches.respond(req, resp, group, export_id, lambda: self._approve(req, export_id))
-        self._exports.wake_workers()
+        self._api.operations.exports.wake_workers()
 
     def _approve_all(self, requests: Sequence[falcon.Request]) -> list[ApiResponse]:
         approvals = [(req.context.params["export_id"], req.context.payload) for req in requests]
-        exports = self._exports.approve_all(approvals, requests[0].context.principal)
-        return [_due(export, self._public_base_url) for export in exports]
+        exports = self._api.operations.exports.approve_all(approvals, requests[0].context.principal)
+        return [_due(export, self._api.public_base_url) for export in exports]
 
     def _approve(self, req: falcon.Request, export_id: str) -> ApiResponse:
         principal, approval = req.context.principal, req.context.payload
         if isinstance(approval, ApprovalForAll):
-            exports = self._exports.approve_for_all(export_id, principal, approval)
+            exports = self._api.operations.exports.approve_for_all(export_id, principal, approval)
             items = [export_record(each, utc_now()) for each in exports]
-            return ApiResponse(202, {"items": items}, {"Location": export_url(self._public_base_url, export_id)})
-        return _due(self._exports.approve(export_id, principal, approval), self._public_base_url)
+            return ApiResponse(202, {"items": items}, {"Location": export_url(self._api.public_base_url, export_id)})
+        return _due(self._api.operations.exports.approve(export_id, principal, approval), self._api.public_base_url)
 
 
-class TicketExportRetryResource:
+class TicketExportRetryResource(ApiResource):
     """Retries a failed or blocked export with its whole schedule, at its own target or at another one.
 
     Checks the address of its own target first if that is blocked.
     """
 
     path = f"{EXPORTS}/{{export_id}}/retry"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
-        self.operations = {"POST": _optional(RetryForm())}
-        self._executor = executor
-        self._exports = exports
-        self._public_base_url = public_base_url
+    checks = by_method(POST=Operation(_DECIDER, RetryForm(), Body.OPTIONAL))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Make the export due, and wake the workers after the commit."""
-        with self._exports.blocking_refused_target(req.context.principal):
+        with self._api.operations.exports.blocking_refused_target(req.context.principal):
             self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
-        self._exports.wake_workers()
+        self._api.operations.exports.wake_workers()
 
     def _check(self, req: falcon.Request, export_id: str) -> None:
         wanted: RetryRequest = req.context.payload
         principal = req.context.principal
-        req.context.validation = self._exports.check_blocked_target(export_id, principal, wanted.target_id)
+        req.context.validation = self._api.operations.exports.check_blocked_target(export_id, principal, wanted.target_id)
 
     def _retry(self, req: falcon.Request, export_id: str) -> ApiResponse:
         wanted: RetryRequest = req.context.payload
-        export = self._exports.retry(export_id, req.context.principal, req.context.validation, wanted.target_id)
-        return _due(export, self._public_base_url)
+        export = self._api.operations.exports.retry(
+            export_id, req.context.principal, req.context.validation, wanted.target_id
+        )
+        return _due(export, self._api.public_base_url)
 
 
-class _DecisionResource:
+class _DecisionResource(ApiResource):
     """A POST to one export that delivers nothing; its body may be absent."""
 
-    family = RouteFamily.EXPORTS
     form: type[Form]
 
-    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
-        self.operations = {"POST": _optional(self.form())}
-        self._executor = executor
-        self._exports = exports
+    def __init__(self, api: Api) -> None:
+        super().__init__(api, {"POST": Operation(_DECIDER, self.form(), Body.OPTIONAL)})
 
 
 class TicketExportDismissalResource(_DecisionResource):
@@ -121,7 +111,7 @@ class TicketExportDismissalResource(_DecisionResource):
 
     def _dismiss(self, req: falcon.Request, export_id: str) -> ApiResponse:
         wanted: DismissalRequest = req.context.payload
-        return decided(self._exports.dismiss(export_id, req.context.principal, wanted.reason, wanted.note))
+        return decided(self._api.operations.exports.dismiss(export_id, req.context.principal, wanted.reason, wanted.note))
 
 
 class TicketExportRestorationResource(_DecisionResource):
@@ -132,7 +122,9 @@ class TicketExportRestorationResource(_DecisionResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Restore the export."""
-        self._executor.respond(req, resp, lambda: decided(self._exports.restore(export_id, req.context.principal)))
+        self._executor.respond(
+            req, resp, lambda: decided(self._api.operations.exports.restore(export_id, req.context.principal))
+        )
 
 
 class TicketExportSnoozeResource(_DecisionResource):
@@ -147,7 +139,7 @@ class TicketExportSnoozeResource(_DecisionResource):
 
     def _snooze(self, req: falcon.Request, export_id: str) -> ApiResponse:
         wanted: SnoozeRequest = req.context.payload
-        return decided(self._exports.snooze(export_id, req.context.principal, wanted.until))
+        return decided(self._api.operations.exports.snooze(export_id, req.context.principal, wanted.until))
 
 
 class TicketExportSplitResource(_DecisionResource):
@@ -161,12 +153,8 @@ class TicketExportSplitResource(_DecisionResource):
         self._executor.respond(req, resp, lambda: self._split(req, export_id))
 
     def _split(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        ids = self._exports.split(export_id, req.context.principal)
+        ids = self._api.operations.exports.split(export_id, req.context.principal)
         return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})
-
-
-def _optional(form: Form) -> Operation:
-    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), form, Body.OPTIONAL)
 
 
 def _due(export: Export, public_base_url: str) -> ApiResponse:

@@ -1,6 +1,5 @@
 """`/api/findings`: what scan runs found on the account's pages, and whether it is fixed."""
 
-import json
 from dataclasses import asdict, replace
 from typing import Final
 from urllib.parse import urlencode
@@ -13,28 +12,24 @@ from schemas.api.response_fields import dump
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenKind
-from schemas.settings.definitions import RouteFamily
 from schemas.triage.export_filter import ExportSort, ListPosition, decode_cursor, encode_cursor
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
+from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.paging import read_limit, read_text
+from service.http.paging import read_limit, read_text, send_record
 from service.http.request_pipeline import Operation
 from storage.intake import finding_history, finding_list
 
 #: Scan runs of a finding's history.
 MOST_RUNS: Final = 200
+_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
 
 
-class FindingsResource:
+class FindingsResource(ApiResource):
     """Lists findings."""
 
     path = "/api/findings"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._url = public_base_url + self.path
+    checks = by_method(GET=_READING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's findings, newest first."""
@@ -58,22 +53,14 @@ class FindingsResource:
         if len(found) > limit:
             following = encode_cursor(query, ExportSort.NEWEST, ListPosition(shown[-1].id))
             resp.set_header("Link", f'<{self._url}?{urlencode({**given, "limit": limit, "cursor": following})}>; rel="next"')
-        resp.content_type = falcon.MEDIA_JSON
-        items = [dump(FindingResponse, each) for each in shown]
-        resp.data = json.dumps({"items": items, "next_cursor": following}, ensure_ascii=False).encode()
-
-    on_head = on_get
+        send_record(resp, {"items": [dump(FindingResponse, each) for each in shown], "next_cursor": following})
 
 
-class FindingResource:
+class FindingResource(ApiResource):
     """Reads one finding."""
 
     path = "/api/findings/{finding_id}"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
-        self.operations = {"GET": reading, "HEAD": reading}
+    checks = by_method(GET=_READING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, finding_id: str) -> None:
         """Return the finding with its history over scan runs."""
@@ -82,8 +69,4 @@ class FindingResource:
             {"scan_run_id": each.scan_run_id, "at": each.seen_at, "outcome": each.outcome}
             for each in finding_history.list_runs(finding_id, MOST_RUNS)
         ]
-        resp.content_type = falcon.MEDIA_JSON
-        record = dump(FindingHistoryResponse, {**asdict(finding), "history": runs})
-        resp.data = json.dumps(record, ensure_ascii=False).encode()
-
-    on_head = on_get
+        send_record(resp, dump(FindingHistoryResponse, {**asdict(finding), "history": runs}))

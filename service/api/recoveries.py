@@ -14,31 +14,23 @@ from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.recoveries import RecoveryForm
-from schemas.settings.definitions import RouteFamily
+from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
-from service.operations.recoveries import RecoveryOperations
 from storage.db import identifiers
 from storage.exports import recoveries
 
-RECOVERIES: Final = "/api/ticket-export-recoveries"
+_READING: Final = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS))
+_DELIVERING: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True)
 
 
-class RecoveriesResource:
+class RecoveriesResource(ApiResource):
     """Begins recoveries, and lists them."""
 
-    path = RECOVERIES
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, operations: RecoveryOperations, public_base_url: str) -> None:
-        reading = _reading()
-        beginning = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True), RecoveryForm())
-        self.operations = {"GET": reading, "HEAD": reading, "POST": beginning}
-        self._executor = executor
-        self._recoveries = operations
-        self._url = public_base_url + self.path
+    path = "/api/ticket-export-recoveries"
+    checks = by_method(GET=_READING, POST=Operation(_DELIVERING, RecoveryForm()))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the recoveries of the account's targets, newest first."""
@@ -46,60 +38,43 @@ class RecoveriesResource:
         found = recoveries.list_account_page(req.context.principal.account_id, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump(RecoveryResponse, each) for each in found])
 
-    on_head = on_get
-
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Begin a recovery, and wake the workers after the commit."""
         self._executor.respond(req, resp, lambda: self._begin(req))
-        self._recoveries.wake_workers()
+        self._api.operations.recoveries.wake_workers()
 
     def _begin(self, req: falcon.Request) -> ApiResponse:
         requested = req.context.payload
         try:
-            recovery = self._recoveries.begin(requested.target_id, requested.since, req.context.principal)
+            recovery = self._api.operations.recoveries.begin(requested.target_id, requested.since, req.context.principal)
         except TargetNotFound:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         headers = {"Location": f"{self._url}/{recovery.id}"}
         return ApiResponse(202, dump(RecoveryResponse, recovery), headers, {"target_id": recovery.target_id})
 
 
-class RecoveryResource:
+class RecoveryResource(ApiResource):
     """Reads one recovery."""
 
-    path = f"{RECOVERIES}/{{recovery_id}}"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self) -> None:
-        reading = _reading()
-        self.operations = {"GET": reading, "HEAD": reading}
+    path = f"{RecoveriesResource.path}/{{recovery_id}}"
+    checks = by_method(GET=_READING)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, recovery_id: str) -> None:
         """Return the record."""
-        recovery = recoveries.get(recovery_id, req.context.principal.account_id)
-        send_record(resp, dump(RecoveryResponse, recovery))
-
-    on_head = on_get
+        send_record(resp, dump(RecoveryResponse, recoveries.get(recovery_id, req.context.principal.account_id)))
 
 
-class RecoveryCancellationResource:
+class RecoveryCancellationResource(ApiResource):
     """Ends a running recovery; exports that are due again stay due."""
 
-    path = f"{RECOVERIES}/{{recovery_id}}/cancel"
-    family = RouteFamily.EXPORTS
-
-    def __init__(self, executor: IdempotentExecutor, operations: RecoveryOperations) -> None:
-        cancelling = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True)
-        self.operations = {"POST": Operation(cancelling, NoMembers(), Body.OPTIONAL)}
-        self._executor = executor
-        self._recoveries = operations
+    path = f"{RecoveryResource.path}/cancel"
+    checks = by_method(POST=Operation(_DELIVERING, NoMembers(), Body.OPTIONAL))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, recovery_id: str) -> None:
         """Cancel the recovery, and return it."""
-        self._executor.respond(req, resp, lambda: self._cancel(req, recovery_id))
 
-    def _cancel(self, req: falcon.Request, recovery_id: str) -> ApiResponse:
-        return ApiResponse(200, dump(RecoveryResponse, self._recoveries.cancel(recovery_id, req.context.principal)))
+        def cancel() -> ApiResponse:
+            cancelled = self._api.operations.recoveries.cancel(recovery_id, req.context.principal)
+            return ApiResponse(200, dump(RecoveryResponse, cancelled))
 
-
-def _reading() -> Operation:
-    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS))
+        self._executor.respond(req, resp, cancel)

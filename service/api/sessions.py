@@ -3,6 +3,8 @@
 Revoking a session that has ended returns it unchanged, because clients repeat requests that got no response.
 """
 
+from typing import Final
+
 import falcon
 
 from schemas.api.administration import ConsoleSessionResponse
@@ -10,24 +12,23 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
+from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Body, Operation
 from service.operations import sessions
 from storage.db import identifiers
 
+_USER: Final = Bearer(TokenKind.API, Ability.CONSOLE, of_projects=True)
 
-class ConsoleSessionsResource:
+
+class ConsoleSessionsResource(ApiResource):
     """Lists the open sessions of the token's account."""
 
     path = "/api/console-sessions"
     family = RouteFamily.CONSOLE
-
-    def __init__(self, public_base_url: str) -> None:
-        reading = Operation(Bearer(TokenKind.API, Ability.CONSOLE, of_projects=True))
-        self.operations = {"GET": reading, "HEAD": reading}
-        self._url = public_base_url + self.path
+    checks = by_method(GET=Operation(_USER))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the list."""
@@ -35,20 +36,13 @@ class ConsoleSessionsResource:
         found = sessions.list_page(req.context.principal, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump(ConsoleSessionResponse, session) for session in found])
 
-    on_head = on_get
 
-
-class ConsoleSessionRevocationResource:
+class ConsoleSessionRevocationResource(ApiResource):
     """Ends one session."""
 
     path = f"{ConsoleSessionsResource.path}/{{session_id}}/revoke"
     family = RouteFamily.CONSOLE
-
-    def __init__(self, executor: IdempotentExecutor) -> None:
-        self.operations = {
-            "POST": Operation(Bearer(TokenKind.API, Ability.CONSOLE, of_projects=True), NoMembers(), Body.OPTIONAL)
-        }
-        self._executor = executor
+    checks = by_method(POST=Operation(_USER, NoMembers(), Body.OPTIONAL))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
         """End the session, and return it."""

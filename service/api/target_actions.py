@@ -11,28 +11,24 @@ from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from schemas.settings.definitions import RouteFamily
+from service.api.resources import Api, ApiResource
 from service.api.targets import TargetResource
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor, request_digest
+from service.http.idempotency import ApiResponse, request_digest
 from service.http.request_pipeline import Body, Operation
-from service.operations.targets import TargetOperations
 
 
-class _TargetActionResource:
+class _TargetActionResource(ApiResource):
     """A POST without members to one target."""
 
-    family = RouteFamily.EXPORTS
+    verb: str
+    for_webhooks = True
 
-    def __init__(
-        self, verb: str, executor: IdempotentExecutor, operations: TargetOperations, *, for_webhooks: bool = True
-    ) -> None:
-        self.path = f"{TargetResource.path}/{verb}"
-        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=for_webhooks)
-        self.operations = {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)}
-        self._verb = verb
-        self._executor = executor
-        self._targets = operations
+    def __init__(self, api: Api) -> None:
+        self.path = f"{TargetResource.path}/{self.verb}"
+        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=self.for_webhooks)
+        super().__init__(api, {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)})
+        self._targets = api.operations.targets
 
     def _record(self, req: falcon.Request, target_id: str) -> ApiResponse:
         return ApiResponse(200, dump_target(self._targets.get(target_id, req.context.principal), utc_now()))
@@ -41,23 +37,25 @@ class _TargetActionResource:
 class TargetSwitchResource(_TargetActionResource):
     """Pauses or disables a target: its exports wait, or it accepts no more."""
 
-    def __init__(self, verb: str, executor: IdempotentExecutor, operations: TargetOperations) -> None:
-        super().__init__(verb, executor, operations, for_webhooks=False)
+    for_webhooks = False
+
+    def __init__(self, verb: str, api: Api) -> None:
+        self.verb = verb
+        super().__init__(api)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Change the status, and return the target."""
         self._executor.respond(req, resp, lambda: self._change(req, target_id))
 
     def _change(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        self._targets.change_status(target_id, self._verb, req.context.principal)
+        self._targets.change_status(target_id, self.verb, req.context.principal)
         return self._record(req, target_id)
 
 
 class TargetResumptionResource(_TargetActionResource):
     """Resumes deliveries to a target, after the URL policy allowed its address again."""
 
-    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
-        super().__init__("resume", executor, operations)
+    verb = "resume"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Resume the target, and wake the workers for its waiting exports."""
@@ -75,8 +73,7 @@ class TargetResumptionResource(_TargetActionResource):
 class TargetValidationResource(_TargetActionResource):
     """Validates a target as it is now; a refused address blocks it."""
 
-    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
-        super().__init__("validate", executor, operations)
+    verb = "validate"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Validate, and return the target; a replayed request validates nothing."""
@@ -91,8 +88,7 @@ class TargetValidationResource(_TargetActionResource):
 class TargetPingResource(_TargetActionResource):
     """Has a worker send a signed test event to a target; this process connects to nothing."""
 
-    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
-        super().__init__("ping", executor, operations)
+    verb = "ping"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Request a ping, wait for it, and return its result; a replayed request sends no second ping."""

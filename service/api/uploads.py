@@ -23,15 +23,16 @@ from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnostics
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
+from service.api.resources import Api, ApiResource, by_method
 from service.http import conditional_requests
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
-from service.operations.uploads import UploadOperations, get_handoff, require_grant
+from service.operations.uploads import get_handoff, require_grant
 from storage.intake.handoffs import prepare_upload
 
 
-class _UploadResource:
+class _UploadResource(ApiResource):
     """Stores one kind of upload and prepares an export from it."""
 
     family = RouteFamily.HANDOFFS
@@ -39,17 +40,15 @@ class _UploadResource:
     form: type[Form]
     response: type[ResponseSchema]
 
-    def __init__(self, executor: IdempotentExecutor, uploads: UploadOperations) -> None:
-        self._uploads = uploads
+    def __init__(self, api: Api) -> None:
         bearer = Bearer(TokenKind.PLATFORM, self.ability)
-        self.operations = {"POST": Operation(bearer, self.form(), has_dry_run=True, prepare=prepare_upload)}
-        self._executor = executor
+        super().__init__(api, {"POST": Operation(bearer, self.form(), has_dry_run=True, prepare=prepare_upload)})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the upload and prepare an export from it."""
 
         def work() -> ApiResponse:
-            handoff = self._uploads.record(req.context.payload, req.context.principal)
+            handoff = self._api.operations.uploads.record(req.context.payload, req.context.principal)
             content = dump_upload(self.response, req.context.payload.upload, handoff)
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
@@ -88,16 +87,13 @@ class StorefrontDiagnosticsResource(_UploadResource):
     response = StorefrontUploadResponse
 
 
-class HandoffResource:
+class HandoffResource(ApiResource):
     """Serves polls of one handoff."""
 
     path = "/api/handoffs/{handoff_id}"
     family = RouteFamily.HANDOFFS
-
-    def __init__(self) -> None:
-        # The handoff decides which ability of the kind it takes.
-        reading = Operation(Bearer(TokenKind.PLATFORM))
-        self.operations = {"GET": reading, "HEAD": reading}
+    # The handoff decides which ability of the kind it takes.
+    checks = by_method(GET=Operation(Bearer(TokenKind.PLATFORM)))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, handoff_id: str) -> None:
         """Return the handoff, or 304 if the client has this version."""
@@ -110,5 +106,3 @@ class HandoffResource:
             return
         resp.content_type = falcon.MEDIA_JSON
         resp.data = current.body
-
-    on_head = on_get

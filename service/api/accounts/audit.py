@@ -1,17 +1,26 @@
-"""`/api/audit`: the entries of the audit log about the account's records and by its users."""
+"""`/api/audit`: the audit log, as far as it is about the account or by its users. `/api/compliance-requests`: the ledger of
+requests about personal data, for administrators; it holds no such data.
+"""
 
-from typing import Any
+from typing import Any, Final
 
+import falcon
+
+from runtime.clock import utc_now
 from schemas.api.administration import AuditEntryResponse
+from schemas.base.principal import Ability
 from schemas.base.timestamps import moment_from, to_ms
-from service.api.accounts.authority import ACCOUNT, ManagedList
-from service.http.paging import NUMBERS, Matching, PageRequest
+from schemas.compliance.requests import compliance_record
+from service.api.accounts.authority import ACCOUNT, ManagedList, ManagedResource
+from service.http.paging import NUMBERS, Matching, PageRequest, read_page, send_page, send_record
 from service.operations import audit
 from storage.accounts.audit_log_sql import AuditFilter
+from storage.compliance import requests
+from storage.db import identifiers
 
 #: Longer than any actor, action or id.
-_WORD = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
-_MOMENT = Matching(moment_from)
+_WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
+_MOMENT: Final = Matching(moment_from)
 
 
 class AuditResource(ManagedList):
@@ -37,6 +46,30 @@ class AuditResource(ManagedList):
             _ms(named.get("created_before")),
         )
         return audit.list_page(filters, page.fetch_limit, before)
+
+
+class ComplianceRequestsResource(ManagedResource):
+    """Lists compliance requests."""
+
+    path = "/api/compliance-requests"
+    reading = Ability.ADMIN
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the requests."""
+        page, now = read_page(req, identifiers.COMPLIANCE), utc_now()
+        found = requests.list_page(page.fetch_limit, page.before, None, None)
+        send_page(resp, self._url, page, [compliance_record(each, now) for each in found])
+
+
+class ComplianceRequestResource(ManagedResource):
+    """Reads one compliance request."""
+
+    path = f"{ComplianceRequestsResource.path}/{{compliance_id}}"
+    reading = Ability.ADMIN
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, compliance_id: str) -> None:
+        """Return the request."""
+        send_record(resp, compliance_record(requests.get(compliance_id), utc_now()))
 
 
 def _ms(text: str | None) -> int | None:

@@ -4,7 +4,6 @@ Resources find the caller in `req.context.actor`, whose `account_id` is None if 
 """
 
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import falcon
@@ -13,10 +12,10 @@ from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.fields import Form, problem
 from schemas.base.principal import Ability, AdministratorPrincipal, Manager, TokenKind, TokenPrincipal
-from schemas.settings.definitions import RouteFamily, Settings
+from service.api.resources import Api, ApiResource
 from service.http.auth import Bearer
-from service.http.idempotency import ApiResponse, IdempotentExecutor
-from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page
+from service.http.idempotency import ApiResponse
+from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page, send_record
 from service.http.request_pipeline import Operation
 from service.operations.authority import OperatorAccount
 from storage.accounts import accounts
@@ -50,38 +49,37 @@ class AccountBearer(Bearer):
         return principal.abilities - {Ability.ADMIN}
 
 
-@dataclass(frozen=True, slots=True)
-class AccountAuthority:
-    """What resources that manage accounts share."""
+class ManagedResource(ApiResource):
+    """Records that callers with the ability `reading` see; `form` is the body of a POST or a PATCH, for managers."""
 
-    executor: IdempotentExecutor
-    operator_account: OperatorAccount
-    public_base_url: str
-
-    @classmethod
-    def of(cls, settings: Settings, executor: IdempotentExecutor) -> "AccountAuthority":
-        """Return that of an installation."""
-        return cls(executor, OperatorAccount(settings), settings.public_base_url)
-
-    def operation(self, ability: Ability | None = Ability.MANAGE_ACCOUNT, form: Form | None = None) -> Operation:
-        """Return the checks before a method: a caller who has the ability or `admin`, and the body."""
-        return Operation(AccountBearer(self.operator_account, ability), form)
-
-
-class ManagedList:
-    """A list of records with numeric ids; the ability of its readers is `reading`."""
-
-    path: ClassVar[str]
-    family: ClassVar[RouteFamily] = RouteFamily.EXPORTS
     reading: ClassVar[Ability | None] = Ability.MANAGE_ACCOUNT
     response: ClassVar[type[ResponseSchema]]
-    filters: ClassVar[Mapping[str, Container[str]]] = {ACCOUNT: NUMBERS}
+    form: ClassVar[type[Form]]
 
-    def __init__(self, authority: AccountAuthority) -> None:
-        self._authority = authority
-        self._url = authority.public_base_url + self.path
-        reading = authority.operation(self.reading)
-        self.operations = {"GET": reading, "HEAD": reading}
+    def __init__(self, api: Api) -> None:
+        reading = Operation(AccountBearer(api.operator_account, self.reading))
+        changing = AccountBearer(api.operator_account, self.reading or Ability.MANAGE_ACCOUNT)
+        checks = {"GET": reading}
+        for method in ("POST", "PATCH"):
+            if hasattr(self, f"on_{method.lower()}"):
+                checks[method] = Operation(changing, self.form())
+        if hasattr(self, "on_delete"):
+            checks["DELETE"] = reading
+        super().__init__(api, checks)
+
+    def records(self, found: list[Any]) -> list[dict[str, Any]]:
+        """Return the JSON objects of records."""
+        return [dump(self.response, each) for each in found]
+
+    def record(self, found: Any) -> dict[str, Any]:
+        """Return the JSON object of a record."""
+        return self.records([found])[0]
+
+
+class ManagedList(ManagedResource):
+    """A list of records with numeric ids."""
+
+    filters: ClassVar[Mapping[str, Container[str]]] = {ACCOUNT: NUMBERS}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the records that the caller sees."""
@@ -93,18 +91,57 @@ class ManagedList:
         before = None if page.before is None else int(page.before)
         send_page(resp, self._url, page, self.records(self.found(page, actor.account_id or account_id, before)))
 
-    on_head = on_get
-
     def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Any]:
         """Return up to `page.fetch_limit` records of one account, or of all."""
         raise NotImplementedError
 
-    def records(self, found: list[Any]) -> list[dict[str, Any]]:
-        """Return the JSON objects of records."""
-        return [dump(self.response, each) for each in found]
 
-    def _created(self, record: Mapping[str, Any], **more: Any) -> ApiResponse:
-        return ApiResponse(201, record, {"Location": f"{self._url}/{record['id']}"}, **more)
+class ManagedCollection(ManagedList):
+    """A list to which a POST adds."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Create the record, and return it."""
+        self._executor.respond(req, resp, lambda: self.created(self.create(req)))
+
+    def create(self, req: falcon.Request) -> Any:
+        """Return the record that the body asks for, stored."""
+        raise NotImplementedError
+
+    def created(self, made: Any) -> ApiResponse:
+        """Return the response with a new record."""
+        record = self.record(made)
+        return ApiResponse(201, record, {"Location": f"{self._url}/{record['id']}"})
+
+
+class ManagedRecord(ManagedResource):
+    """One record, by its id."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Return the record."""
+        [record_id] = ids.values()
+        send_record(resp, self.record(self.find(record_id, req.context.actor)))
+
+    def find(self, text: str, actor: Manager) -> Any:
+        """Return the record with an id, if the caller may see it. Raises NotFound."""
+        raise NotImplementedError
+
+
+class ChangeableRecord(ManagedRecord):
+    """One record that a PATCH changes."""
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Change the record, and return it."""
+        [record_id] = ids.values()
+
+        def change() -> ApiResponse:
+            found = self.find(record_id, req.context.actor)
+            return ApiResponse(200, self.record(self.change(found, req.context.payload, req.context.actor)))
+
+        self._executor.respond(req, resp, change)
+
+    def change(self, found: Any, changes: Mapping[str, Any], actor: Manager) -> Any:
+        """Return the record with changes, stored."""
+        raise NotImplementedError
 
 
 def number(page: PageRequest, name: str) -> int | None:

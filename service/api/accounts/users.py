@@ -1,80 +1,64 @@
-"""`/api/users`: the users of the account, their roles, and whether their tokens are accepted."""
+"""`/api/users` and `/api/grants`: the users of the account, their roles, and which projects and reports they may manage."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import falcon
 
-from schemas.accounts.forms import UserChangeForm, UserForm
-from schemas.api.administration import UserResponse
-from schemas.api.response_fields import dump
+from schemas.accounts.forms import GrantForm, UserChangeForm, UserForm
+from schemas.api.administration import GrantResponse, UserResponse
 from schemas.base.email_address import is_email_address
-from schemas.base.errors import Conflict
-from schemas.base.principal import Role
-from schemas.settings.definitions import RouteFamily
-from service.api.accounts.authority import ACCOUNT, AccountAuthority, ManagedList, named_account
-from service.http.idempotency import ApiResponse
-from service.http.paging import NUMBERS, Matching, PageRequest, send_record
+from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.fields import problem
+from schemas.base.principal import Manager, Role
+from service.api.accounts.authority import (
+    ACCOUNT,
+    ChangeableRecord,
+    ManagedCollection,
+    ManagedRecord,
+    named_account,
+    number,
+)
+from service.http.paging import NUMBERS, Matching, PageRequest
 from service.operations import accounts as operations
 from service.operations.authority import found
-from storage.accounts import accounts
+from storage.accounts import accounts, grants
 from storage.accounts.accounts import User
+from storage.accounts.grants import UserGrant
 
 
-class UsersResource(ManagedList):
+class UsersResource(ManagedCollection):
     """Creates users, and lists them."""
 
     path = "/api/users"
     response = UserResponse
+    form = UserForm
     filters = {ACCOUNT: NUMBERS, "email": Matching(is_email_address)}  # noqa: RUF012 - never changed
-
-    def __init__(self, authority: AccountAuthority) -> None:
-        super().__init__(authority)
-        self.operations["POST"] = authority.operation(form=UserForm())
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Create the user."""
-        self._authority.executor.respond(req, resp, lambda: self._create(req))
 
     def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[User]:
         """Return a page of users."""
         return accounts.list_users(account_id, page.filters.get("email"), page.fetch_limit, before)
 
-    def _create(self, req: falcon.Request) -> ApiResponse:
+    def create(self, req: falcon.Request) -> User:
+        """Add the user."""
         body = req.context.payload
         account_id = named_account(req, body["account_id"])
-        user = operations.add_user(body["email"], account_id, _role(body["role"]), req.context.actor)
-        return self._created(dump(UserResponse, user))
+        return operations.add_user(body["email"], account_id, _role(body["role"]), req.context.actor)
 
 
-class UserResource:
+class UserResource(ChangeableRecord):
     """Reads, changes and removes one user."""
 
     path = f"{UsersResource.path}/{{user_id}}"
-    family = RouteFamily.EXPORTS
+    response = UserResponse
+    form = UserChangeForm
 
-    def __init__(self, authority: AccountAuthority) -> None:
-        managing = authority.operation()
-        changing = authority.operation(form=UserChangeForm())
-        self.operations = {"GET": managing, "HEAD": managing, "PATCH": changing, "DELETE": managing}
-        self._executor = authority.executor
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, user_id: str) -> None:
+    def find(self, text: str, actor: Manager) -> User:
         """Return the user."""
-        send_record(resp, dump(UserResponse, _user(req, user_id)))
+        return found(text, "user", accounts.find_user, actor)
 
-    on_head = on_get
-
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, user_id: str) -> None:
-        """Change the user, and return it."""
-        self._executor.respond(req, resp, lambda: self._change(req, user_id))
-
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, user_id: str) -> None:
-        """Remove the user for good; one that is removed already stays so."""
-        user = _user(req, user_id)
-        if user.removed_at is None:
-            operations.remove_user(user.email, req.context.actor)
-        resp.status = falcon.HTTP_204
-
-    def _change(self, req: falcon.Request, user_id: str) -> ApiResponse:
-        user, actor, changes = _user(req, user_id), req.context.actor, req.context.payload
+    def change(self, user: User, changes: Mapping[str, Any], actor: Manager) -> User:
+        """Change the role, disable or enable the user. Raises Conflict."""
         if user.removed_at is not None:
             raise Conflict("This user was removed.")
         if "role" in changes:
@@ -82,11 +66,53 @@ class UserResource:
         if "state" in changes:
             switch = operations.enable_user if changes["state"] == "active" else operations.disable_user
             user = switch(user.email, actor)
-        return ApiResponse(200, dump(UserResponse, user))
+        return user
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, user_id: str) -> None:
+        """Remove the user for good; one that is removed already stays so."""
+        user = self.find(user_id, req.context.actor)
+        if user.removed_at is None:
+            operations.remove_user(user.email, req.context.actor)
+        resp.status = falcon.HTTP_204
 
 
-def _user(req: falcon.Request, user_id: str) -> User:
-    return found(user_id, "user", accounts.find_user, req.context.actor)
+class GrantsResource(ManagedCollection):
+    """Gives grants, and lists them."""
+
+    path = "/api/grants"
+    response = GrantResponse
+    form = GrantForm
+    filters = {ACCOUNT: NUMBERS, "user_id": NUMBERS, "project_id": NUMBERS}  # noqa: RUF012 - never changed
+
+    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[UserGrant]:
+        """Return a page of grants."""
+        user_id, project_id = number(page, "user_id"), number(page, "project_id")
+        return grants.list_page(account_id, user_id, project_id, page.fetch_limit, before)
+
+    def create(self, req: falcon.Request) -> UserGrant | None:
+        """Give the grant. Raises ValidationFailed for an unknown user."""
+        body, actor = req.context.payload, req.context.actor
+        user = accounts.find_user(body["user_id"], actor.account_id)
+        if user is None or user.removed_at is not None:
+            raise ValidationFailed(problem("/user_id", "unknown_user"))
+        made = operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
+        return grants.find(made.id, None)
+
+
+class GrantResource(ManagedRecord):
+    """Reads and withdraws one grant."""
+
+    path = f"{GrantsResource.path}/{{grant_id}}"
+    response = GrantResponse
+
+    def find(self, text: str, actor: Manager) -> UserGrant:
+        """Return the grant."""
+        return found(text, "grant", grants.find, actor)
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, grant_id: str) -> None:
+        """Withdraw the grant."""
+        operations.remove_grant(self.find(grant_id, req.context.actor).id, req.context.actor)
+        resp.status = falcon.HTTP_204
 
 
 def _role(name: str | None) -> Role | None:

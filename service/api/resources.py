@@ -1,0 +1,50 @@
+"""What API resources share: the dependencies of their responders, and the checks before them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from schemas.settings.definitions import RouteFamily, Settings
+from service.http.idempotency import IdempotentExecutor
+from service.http.request_pipeline import Operation
+from service.operations.authority import OperatorAccount
+from service.operations.wiring import Operations
+from storage.accounts.account_limits import AccountLimits, account_limits
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What responders use."""
+
+    executor: IdempotentExecutor
+    operations: Operations
+    operator_account: OperatorAccount
+    limits: AccountLimits
+    public_base_url: str
+
+    @classmethod
+    def of(cls, settings: Settings, executor: IdempotentExecutor, operations: Operations) -> "Api":
+        """Return that of an installation."""
+        return cls(executor, operations, OperatorAccount(settings), account_limits(settings), settings.public_base_url)
+
+
+def by_method(**checks: Operation) -> Mapping[str, Operation]:
+    """Return the checks before each method of a route."""
+    return checks
+
+
+class ApiResource:
+    """A route; subclasses set `path` and the `checks` before each method. A route with GET supports HEAD as well."""
+
+    path: str
+    family = RouteFamily.EXPORTS
+    checks: Mapping[str, Operation]
+    on_get: Callable[..., None]
+
+    def __init__(self, api: Api, checks: Mapping[str, Operation] | None = None) -> None:
+        self._api = api
+        self._executor = api.executor
+        self._url = api.public_base_url + self.path
+        self.operations = dict(checks or self.checks)
+        if "GET" in self.operations:
+            self.operations["HEAD"] = self.operations["GET"]
+            self.on_head = self.on_get
