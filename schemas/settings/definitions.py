@@ -9,7 +9,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -27,7 +27,7 @@ from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.env_lines import NAME, line_mistakes
 from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
-from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, parse_ports
+from schemas.url_policy.policy import Network, PortSet, TargetPolicy, parse_networks, parse_ports
 
 #: sun_path has 108 bytes; Redis needs a few of them.
 MAX_SOCKET_PATH_BYTES: Final = 100
@@ -109,559 +109,311 @@ def _redis_url(text: str) -> str:
     return text
 
 
-#: Every setting, in the order of the documentation, which is generated from here.
-SETTINGS: Final = (
-    Setting(
-        "DEPLOYMENT_MODE",
-        "deployment_mode",
+def setting(
+    parse: values.Parse,
+    default: str | None,
+    meaning: str,
+    *,
+    name: str = "",
+    shown: str = "",
+    is_secret: bool = False,
+    in_repr: bool = True,
+) -> Any:
+    """Return a member of `Settings`; `name` is that of the setting where it is not the member's in capitals."""
+    documented = {"parse": parse, "default": default, "meaning": meaning, "shown": shown, "is_secret": is_secret}
+    return field(repr=in_repr and not is_secret, metadata={"name": name, **documented})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The valid settings of an installation, in the order of the documentation; `repr` omits secrets."""
+
+    redis_embedded: bool
+    deployment_mode: DeploymentMode = setting(
         values.member_of(DeploymentMode),
         "self-hosted",
         "`cloud`, `self-hosted` or `webhook-only`: the routes that are served",
-    ),
-    Setting(
-        "EXTRA_ROUTE_FAMILIES",
-        "extra_route_families",
-        _FAMILIES,
-        "",
-        "`scanner,email`: route families that webhook-only mode serves in addition",
-    ),
-    Setting(
-        "DATA_DIR",
-        "data_dir",
+    )
+    extra_route_families: frozenset[RouteFamily] = setting(
+        _FAMILIES, "", "`scanner,email`: route families that webhook-only mode serves in addition"
+    )
+    data_dir: Path = setting(
         Path,
         "./data",
         "folder of the SQLite file, embedded Redis, first token and backups; relative to the folder of the `.env` in use",
-    ),
-    Setting(
-        "DATABASE_URL",
-        "database_url",
+    )
+    database_url: str = setting(
         values.database_url,
         "",
         "`sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`",
         shown="`sqlite:///<DATA_DIR>/riskrelay.db`",
         is_secret=True,
-    ),
-    Setting(
-        "REDIS_URL",
-        "redis_url",
+    )
+    redis_url: str = setting(
         _redis_url,
         "",
         "`redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
         shown="embedded",
         is_secret=True,
-    ),
-    Setting("BIND", "bind", values.bind, "127.0.0.1:8000", "address and port of the service"),
-    Setting("WEB_PROCESSES", "web_processes", values.whole(1), "2", "number of service processes"),
-    Setting("WEB_THREADS", "web_threads", values.whole(1), "1000", "concurrent connections of each service process"),
-    Setting(
-        "PUBLIC_BASE_URL",
-        "public_base_url",
-        values.public_url,
-        "",
-        "base URL of the service for clients",
-        shown="`http://<BIND>`",
-    ),
-    Setting(
-        "ARTIFACTS_BASE_URL",
-        "artifacts_base_url",
+    )
+    bind: str = setting(values.bind, "127.0.0.1:8000", "address and port of the service")
+    web_processes: int = setting(values.whole(1), "2", "number of service processes")
+    web_threads: int = setting(values.whole(1), "1000", "concurrent connections of each service process")
+    public_base_url: str = setting(values.public_url, "", "base URL of the service for clients", shown="`http://<BIND>`")
+    artifacts_base_url: str = setting(
         values.public_url,
         "",
         "URL below which the scanner's artifacts are served: screenshot paths become links in the console and in tickets",
         shown="none: paths are text",
-    ),
-    Setting(
-        "SCANNER_SHARED_SECRET",
-        "scanner_shared_secret",
-        values.secret,
-        None,
-        "expected `X-Scanner-Secret` of scanner postbacks",
-        shown="generated",
-        is_secret=True,
-    ),
-    Setting(
-        "EMAIL_WEBHOOK_SECRET",
-        "email_webhook_secret",
-        values.secret,
-        None,
-        "expected `X-Email-Webhook-Secret` of inbound email",
-        shown="generated",
-        is_secret=True,
-    ),
-    Setting(
-        "STOREFRONT_WEBHOOK_SECRET",
-        "storefront_webhook_secret",
-        values.secret,
-        None,
-        "verifies the signature of storefront webhooks",
-        shown="generated",
-        is_secret=True,
-    ),
-    Setting(
-        "WEBHOOK_SECRET",
-        "webhook_secret",
+    )
+    scanner_shared_secret: str | None = setting(
+        values.secret, None, "expected `X-Scanner-Secret` of scanner postbacks", shown="generated", is_secret=True
+    )
+    email_webhook_secret: str | None = setting(
+        values.secret, None, "expected `X-Email-Webhook-Secret` of inbound email", shown="generated", is_secret=True
+    )
+    storefront_webhook_secret: str | None = setting(
+        values.secret, None, "verifies the signature of storefront webhooks", shown="generated", is_secret=True
+    )
+    webhook_secret: str | None = setting(
         values.secret,
         None,
         "signs deliveries to targets without their own secret; in `cloud` mode only those of `OPERATOR_ACCOUNT_ID`",
         shown="generated",
         is_secret=True,
-    ),
-    Setting(
-        "ENCRYPTION_KEYS",
-        "encryption_keys",
+    )
+    encryption_keys: tuple[bytes, ...] = setting(
         values.encryption_keys,
         "",
         "base64 of 32 bytes each, comma-separated; the first encrypts, all decrypt",
         shown="generated",
         is_secret=True,
-    ),
-    Setting(
-        "DEFAULT_PROJECT_ID",
-        "default_project_id",
-        values.whole(1),
-        None,
-        "project of scan runs that are not registered",
-        shown="generated",
-    ),
-    Setting(
-        "TARGET_ALLOWED_NETWORKS",
-        "allowed_networks",
+    )
+    default_project_id: int | None = setting(
+        values.whole(1), None, "project of scan runs that are not registered", shown="generated"
+    )
+    allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
         "",
         "private networks that deliveries may connect to, such as `10.1.0.0/16`",
-    ),
-    Setting(
-        "TARGET_ALLOWED_PORTS",
-        "allowed_ports",
+        name="TARGET_ALLOWED_NETWORKS",
+    )
+    allowed_ports: PortSet = setting(
         _PORTS,
         "443,8443",
         "ports and port ranges that deliveries may connect to, such as `443,8000-8999`",
-    ),
-    Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "allow targets with plain http"),
-    Setting(
-        "TARGET_CA",
-        "target_ca",
+        name="TARGET_ALLOWED_PORTS",
+    )
+    allow_http: bool = setting(values.truth, "false", "allow targets with plain http", name="TARGET_ALLOW_HTTP")
+    target_ca: str = setting(
         certificates.authorities,
         "",
         "certificates (PEM) of authorities that may sign the certificates of targets, in addition to the usual authorities; "
         "name the file of a bundle with `TARGET_CA_FILE`",
-    ),
-    Setting(
-        "TARGET_CLIENT_CERT",
-        "target_client_cert",
+    )
+    target_client_cert: str = setting(
         certificates.certificate_chain,
         "",
         "client certificate and its chain (PEM) for targets that ask for one and have none of their own; name its file with "
         "`TARGET_CLIENT_CERT_FILE`. In `cloud` mode only for targets of `OPERATOR_ACCOUNT_ID`",
-    ),
-    Setting(
-        "TARGET_CLIENT_KEY",
-        "target_client_key",
-        certificates.private_key,
-        "",
-        "private key (PEM, not encrypted) of `TARGET_CLIENT_CERT`",
-        is_secret=True,
-    ),
-    Setting(
-        "EGRESS_PROXY_URL",
-        "egress_proxy",
+    )
+    target_client_key: str = setting(
+        certificates.private_key, "", "private key (PEM, not encrypted) of `TARGET_CLIENT_CERT`", is_secret=True
+    )
+    egress_proxy: egress.EgressProxy | None = setting(
         egress.parse_proxy,
         "",
         "`http://USER:PASSWORD@HOST:PORT`: HTTP proxy of all connections to targets; RiskRelay resolves and checks the "
         "target's name and asks the proxy for a tunnel (CONNECT) to the address",
+        name="EGRESS_PROXY_URL",
         shown="none",
         is_secret=True,
-    ),
-    Setting(
-        "EGRESS_BIND",
-        "egress_sources",
+    )
+    egress_sources: egress.Sources = setting(
         egress.parse_sources,
         "",
         "source address of all connections to targets: an IPv4 address, an IPv6 address, or both, comma-separated; with "
         "one family, the other is not used",
+        name="EGRESS_BIND",
         shown="chosen by the kernel",
-    ),
-    Setting(
-        "DELIVERY_TIMEOUT_S",
-        "delivery_timeout_s",
-        values.seconds(),
-        "15",
-        "seconds; one deadline for DNS, connect, TLS, headers and body",
-    ),
-    Setting("CONNECT_TIMEOUT_S", "connect_timeout_s", values.seconds(), "5", "seconds for connecting"),
-    Setting(
-        "RETRY_SCHEDULE",
-        "retry_schedule_s",
+    )
+    delivery_timeout_s: float = setting(
+        values.seconds(), "15", "seconds; one deadline for DNS, connect, TLS, headers and body"
+    )
+    connect_timeout_s: float = setting(values.seconds(), "5", "seconds for connecting")
+    retry_schedule_s: tuple[int, ...] = setting(
         values.schedule,
         "5,30,120,600,1800,7200,18000,36000,50400,72000",
         "seconds to wait after each failure; ten entries are ten retries, over a little more than two days",
-    ),
-    Setting("MAX_AGE_HOURS", "max_age_hours", values.whole(1), "72", "exports older than this fail"),
-    Setting("WORKER_PROCESSES", "worker_processes", values.whole(1), "1", "number of worker processes"),
-    Setting(
-        "WORKER_CONCURRENCY",
-        "worker_concurrency",
-        values.whole(1),
-        "32",
-        "concurrent deliveries of each worker process",
-    ),
-    Setting("SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker polls for due exports without a wake-up"),
-    Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "maximum size of a request body"),
-    Setting(
-        "RATE_LIMIT_PER_MINUTE",
-        "rate_limit_per_minute",
-        values.whole(1),
-        "600",
-        "requests per minute of one user or one inbound sender",
-    ),
-    Setting(
-        "AUTH_FAILURES_PER_MINUTE",
-        "auth_failures_per_minute",
-        values.whole(1),
-        "20",
-        "failed authentications per minute of one address",
-    ),
-    Setting(
-        "FIXED_AFTER_RUNS",
-        "fixed_after_runs",
+        name="RETRY_SCHEDULE",
+    )
+    max_age_hours: int = setting(values.whole(1), "72", "exports older than this fail")
+    worker_processes: int = setting(values.whole(1), "1", "number of worker processes")
+    worker_concurrency: int = setting(values.whole(1), "32", "concurrent deliveries of each worker process")
+    sweep_s: float = setting(
+        values.seconds(), "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
+    )
+    max_body_bytes: int = setting(values.whole(1024), "1048576", "maximum size of a request body")
+    rate_limit_per_minute: int = setting(values.whole(1), "600", "requests per minute of one user or one inbound sender")
+    auth_failures_per_minute: int = setting(values.whole(1), "20", "failed authentications per minute of one address")
+    fixed_after_runs: int = setting(
         values.whole(1, 100),
         "2",
         "completed scan runs in a row that looked at the page of a finding and did not report it, until it is fixed",
-    ),
-    Setting(
-        "EVENT_SETTLE_SECONDS",
-        "event_settle_s",
+    )
+    event_settle_s: int = setting(
         values.whole(0, 86_400),
         "60",
         "seconds without a postback of a scan run, until events are formed from what it changed in delivered tickets",
-    ),
-    Setting(
-        "MAX_FINDINGS_PER_ACCOUNT",
-        "max_findings_per_account",
-        values.whole(1),
-        "1000000",
-        "findings that an account may have",
-    ),
-    Setting(
-        "MAX_WAITING_EXPORTS_PER_ACCOUNT",
-        "max_waiting_exports_per_account",
+        name="EVENT_SETTLE_SECONDS",
+    )
+    max_findings_per_account: int = setting(values.whole(1), "1000000", "findings that an account may have")
+    max_waiting_exports_per_account: int = setting(
         values.whole(1),
         "500000",
         "unfinished exports that an account may have: prepared, approved, delivering or to be retried",
-    ),
-    Setting(
-        "MAX_TARGETS_PER_ACCOUNT", "max_targets_per_account", values.whole(1), "1000", "targets that an account may have"
-    ),
-    Setting(
-        "MAX_UPLOADS_PER_DAY",
-        "max_uploads_per_day",
-        values.whole(1),
-        "50000",
-        "captures and diagnostics that an account may upload in 24 hours",
-    ),
-    Setting(
-        "TRUSTED_PROXIES",
-        "trusted_proxies",
-        _NETWORKS,
-        "",
-        "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`",
-    ),
-    Setting(
-        "EMAIL_ALLOWED_NETWORKS",
-        "email_allowed_networks",
+    )
+    max_targets_per_account: int = setting(values.whole(1), "1000", "targets that an account may have")
+    max_uploads_per_day: int = setting(
+        values.whole(1), "50000", "captures and diagnostics that an account may upload in 24 hours"
+    )
+    trusted_proxies: tuple[Network, ...] = setting(
+        _NETWORKS, "", "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`"
+    )
+    email_allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
         "",
         "networks of the email provider, such as `198.51.100.0/24`; email webhooks from other client addresses get 403. "
         "Behind a proxy, set `TRUSTED_PROXIES` too",
         shown="every network",
-    ),
-    Setting(
-        "IDEMPOTENCY_TTL_HOURS",
-        "idempotency_ttl_hours",
-        values.whole(1),
-        "72",
-        "how long an `Idempotency-Key` is stored",
-    ),
-    Setting(
-        "RETENTION_DAYS",
-        "retention_days",
+    )
+    idempotency_ttl_hours: int = setting(values.whole(1), "72", "how long an `Idempotency-Key` is stored")
+    retention_days: int = setting(
         values.whole(1, 36_500),
         "90",
         "how long finished and prepared exports, attempts, page results, uploads and emails are stored",
-    ),
-    Setting(
-        "CONSOLE_ENABLED",
-        "console_enabled",
-        values.truth,
-        "true",
-        "serve the console at `/console`; never in webhook-only mode",
-    ),
-    Setting(
-        "OPERATOR_ACCOUNT_ID",
-        "operator_account_id",
+    )
+    console_enabled: bool = setting(values.truth, "true", "serve the console at `/console`; never in webhook-only mode")
+    operator_account_id: int | None = setting(
         values.whole(1),
         None,
         "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue; in "
         "`cloud` mode the only one that `WEBHOOK_SECRET` serves",
         shown="the first account; none in `cloud` mode",
-    ),
-    Setting(
-        "OIDC_ISSUER",
-        "oidc_issuer",
+    )
+    oidc_issuer: str = setting(
         openid.issuer,
         "",
         "URL of the OpenID Connect issuer whose users may sign in to the console, exactly as it names itself",
         shown="none: people sign in with tokens",
-    ),
-    Setting("OIDC_CLIENT_ID", "oidc_client_id", str, "", "client id of RiskRelay at the issuer"),
-    Setting(
-        "OIDC_CLIENT_SECRET",
-        "oidc_client_secret",
-        str,
-        None,
-        "client secret of RiskRelay at the issuer; none for a public client",
-        is_secret=True,
-    ),
-    Setting("OIDC_SCOPES", "oidc_scopes", openid.scopes, "openid email profile", "scopes that are requested of the issuer"),
-    Setting("OIDC_GROUPS_CLAIM", "oidc_groups_claim", str, "groups", "claim of the issuer that lists a user's groups"),
-    Setting(
-        "OIDC_ROLES",
-        "oidc_roles",
+    )
+    oidc_client_id: str = setting(str, "", "client id of RiskRelay at the issuer")
+    oidc_client_secret: str | None = setting(
+        str, None, "client secret of RiskRelay at the issuer; none for a public client", is_secret=True
+    )
+    oidc_scopes: str = setting(openid.scopes, "openid email profile", "scopes that are requested of the issuer")
+    oidc_groups_claim: str = setting(str, "groups", "claim of the issuer that lists a user's groups")
+    oidc_roles: Mapping[str, Role] = setting(
         openid.roles,
         "",
         "`GROUP=ROLE`, comma-separated: role of each group, set at every sign-in; of several the highest. Users without "
         "such a group cannot sign in",
         shown="none: roles stay as they are, and only existing users sign in",
-    ),
-    Setting(
-        "OIDC_ACCOUNT_ID",
-        "oidc_account_id",
+    )
+    oidc_account_id: int | None = setting(
         values.whole(1),
         None,
         "account of the users who sign in at the issuer",
         shown="`OPERATOR_ACCOUNT_ID`, or the first account",
-    ),
-    Setting(
-        "OIDC_TRUST_EMAIL",
-        "oidc_trusts_email",
+    )
+    oidc_trusts_email: bool = setting(
         values.truth,
         "false",
         "accept email addresses that the issuer does not call verified; only for an issuer that sets them itself",
-    ),
-    Setting(
-        "CONSOLE_SIGN_IN_LINKS",
-        "console_sign_in_links",
+        name="OIDC_TRUST_EMAIL",
+    )
+    console_sign_in_links: bool = setting(
         values.truth,
         "false",
         "users may request a one-time link to the console by email; needs `SMTP_URL` and `ALERT_EMAIL_FROM`",
-    ),
-    Setting(
-        "OIDC_LABEL",
-        "oidc_label",
-        str,
-        "Sign in with OpenID Connect",
-        "text of the button on the sign-in page",
-        shown="Sign in with OpenID Connect",
-    ),
-    Setting(
-        "WORKER_METRICS_BIND",
-        "worker_metrics_bind",
-        values.bind,
-        None,
-        "address for the metrics of a worker host without a service, such as `127.0.0.1:9108`",
-    ),
-    Setting(
-        "SENTRY_DSN",
-        "sentry_dsn",
+    )
+    oidc_label: str = setting(
+        str, "Sign in with OpenID Connect", "text of the button on the sign-in page", shown="Sign in with OpenID Connect"
+    )
+    worker_metrics_bind: str | None = setting(
+        values.bind, None, "address for the metrics of a worker host without a service, such as `127.0.0.1:9108`"
+    )
+    sentry_dsn: str | None = setting(
         values.sentry_dsn,
         None,
         "DSN of the Sentry project for error reports; off unless set, needs `make setup EXTRAS=1`",
         is_secret=True,
-    ),
-    Setting(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "otlp_endpoint",
+    )
+    otlp_endpoint: str | None = setting(
         values.otlp_endpoint,
         None,
         "OTLP/HTTP collector for traces, such as `http://127.0.0.1:4318`; off unless set, needs `make setup EXTRAS=1`",
-    ),
-    Setting(
-        "ALERTS",
-        "alert_kinds",
+        name="OTEL_EXPORTER_OTLP_ENDPOINT",
+        in_repr=False,
+    )
+    alert_kinds: frozenset[AlertKind] = setting(
         _ALERT_KINDS,
         ",".join(AlertKind),
         "kinds of alerts that are sent: `target`, `exports`, `rule`, `compliance`, `disk`, `worker`, `backup`, `weekly`; "
         "none without a channel, which is one of the next settings",
+        name="ALERTS",
         shown="all",
-    ),
-    Setting(
-        "SMTP_URL",
-        "smtp_server",
+    )
+    smtp_server: SmtpServer | None = setting(
         alert_channels.parse_smtp,
         "",
         "`smtps://USER:PASSWORD@HOST:465` or `smtp://USER:PASSWORD@HOST:587` (STARTTLS): mail server for alerts",
+        name="SMTP_URL",
         shown="none",
         is_secret=True,
-    ),
-    Setting(
-        "ALERT_EMAIL_TO",
-        "alert_email_to",
-        alert_channels.parse_addresses,
-        "",
-        "addresses that get alerts by email, comma-separated",
-    ),
-    Setting("ALERT_EMAIL_FROM", "alert_email_from", alert_channels.parse_address, "", "sender of alerts by email"),
-    Setting(
-        "ALERT_SLACK_URL",
-        "alert_slack_url",
-        alert_channels.parse_webhook,
-        "",
-        "incoming webhook of a Slack channel, for alerts",
-        shown="none",
-        is_secret=True,
-    ),
-    Setting(
-        "ALERT_MATTERMOST_URL",
-        "alert_mattermost_url",
+    )
+    alert_email_to: tuple[str, ...] = setting(
+        alert_channels.parse_addresses, "", "addresses that get alerts by email, comma-separated"
+    )
+    alert_email_from: str = setting(alert_channels.parse_address, "", "sender of alerts by email")
+    alert_slack_url: str = setting(
+        alert_channels.parse_webhook, "", "incoming webhook of a Slack channel, for alerts", shown="none", is_secret=True
+    )
+    alert_mattermost_url: str = setting(
         alert_channels.parse_webhook,
         "",
         "incoming webhook of a Mattermost channel, for alerts",
         shown="none",
         is_secret=True,
-    ),
-    Setting(
-        "ALERT_DISCORD_URL",
-        "alert_discord_url",
-        alert_channels.parse_webhook,
-        "",
-        "webhook of a Discord channel, for alerts",
-        shown="none",
-        is_secret=True,
-    ),
-    Setting(
-        "ALERT_TEAMS_URL",
-        "alert_teams_url",
+    )
+    alert_discord_url: str = setting(
+        alert_channels.parse_webhook, "", "webhook of a Discord channel, for alerts", shown="none", is_secret=True
+    )
+    alert_teams_url: str = setting(
         alert_channels.parse_webhook,
         "",
         "webhook of a Microsoft Teams channel, made by Workflows, for alerts",
         shown="none",
         is_secret=True,
-    ),
-    Setting(
-        "ALERT_WEBHOOK_URL",
-        "alert_webhook_url",
-        alert_channels.parse_webhook,
-        "",
-        "https URL that gets alerts as signed JSON",
-        shown="none",
-        is_secret=True,
-    ),
-    Setting(
-        "ALERT_WEBHOOK_SECRET",
-        "alert_webhook_secret",
-        values.secret,
-        None,
-        "signs alerts for `ALERT_WEBHOOK_URL`",
-        is_secret=True,
-    ),
-    Setting(
-        "BACKUP_ALERT_DAYS",
-        "backup_alert_days",
-        values.whole(1, 3_650),
-        "7",
-        "an alert says when `riskrelay backup` made no backup for so many days",
-    ),
-    Setting(
-        "LOG_LEVEL",
-        "log_level",
-        values.one_of("debug", "info", "warning", "error"),
-        "info",
-        "`debug`, `info`, `warning`, `error`",
-    ),
-    Setting(
-        "LOG_FORMAT",
-        "log_format",
-        values.one_of("auto", "json", "text"),
-        "auto",
-        "`json`, `text` or `auto`: text on a terminal, else JSON",
-    ),
-)
+    )
+    alert_webhook_url: str = setting(
+        alert_channels.parse_webhook, "", "https URL that gets alerts as signed JSON", shown="none", is_secret=True
+    )
+    alert_webhook_secret: str | None = setting(values.secret, None, "signs alerts for `ALERT_WEBHOOK_URL`", is_secret=True)
+    backup_alert_days: int = setting(
+        values.whole(1, 3_650), "7", "an alert says when `riskrelay backup` made no backup for so many days"
+    )
+    log_level: str = setting(
+        values.one_of("debug", "info", "warning", "error"), "info", "`debug`, `info`, `warning`, `error`"
+    )
+    log_format: str = setting(
+        values.one_of("auto", "json", "text"), "auto", "`json`, `text` or `auto`: text on a terminal, else JSON"
+    )
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The valid settings of an installation; `repr` omits secrets."""
-
-    deployment_mode: DeploymentMode
-    extra_route_families: frozenset[RouteFamily]
-    data_dir: Path
-    database_url: str = field(repr=False)
-    redis_url: str = field(repr=False)
-    redis_embedded: bool
-    bind: str
-    web_processes: int
-    web_threads: int
-    public_base_url: str
-    artifacts_base_url: str
-    scanner_shared_secret: str | None = field(repr=False)
-    email_webhook_secret: str | None = field(repr=False)
-    storefront_webhook_secret: str | None = field(repr=False)
-    webhook_secret: str | None = field(repr=False)
-    encryption_keys: tuple[bytes, ...] = field(repr=False)
-    default_project_id: int | None
-    target_policy: TargetPolicy
-    target_ca: str
-    target_client_cert: str
-    target_client_key: str = field(repr=False)
-    egress_proxy: egress.EgressProxy | None = field(repr=False)
-    egress_sources: egress.Sources
-    delivery_timeout_s: float
-    connect_timeout_s: float
-    retry_schedule_s: tuple[int, ...]
-    max_age_hours: int
-    worker_processes: int
-    worker_concurrency: int
-    sweep_s: float
-    max_body_bytes: int
-    rate_limit_per_minute: int
-    auth_failures_per_minute: int
-    fixed_after_runs: int
-    event_settle_s: int
-    max_findings_per_account: int
-    max_waiting_exports_per_account: int
-    max_targets_per_account: int
-    max_uploads_per_day: int
-    trusted_proxies: tuple[Network, ...]
-    email_allowed_networks: tuple[Network, ...]
-    idempotency_ttl_hours: int
-    retention_days: int
-    console_enabled: bool
-    operator_account_id: int | None
-    oidc_issuer: str
-    oidc_client_id: str
-    oidc_client_secret: str | None = field(repr=False)
-    oidc_scopes: str
-    oidc_groups_claim: str
-    oidc_roles: Mapping[str, Role]
-    oidc_account_id: int | None
-    oidc_trusts_email: bool
-    oidc_label: str
-    console_sign_in_links: bool
-    worker_metrics_bind: str | None
-    sentry_dsn: str | None = field(repr=False)
-    otlp_endpoint: str | None = field(repr=False)
-    alert_kinds: frozenset[AlertKind]
-    smtp_server: SmtpServer | None = field(repr=False)
-    alert_email_to: tuple[str, ...]
-    alert_email_from: str
-    alert_slack_url: str = field(repr=False)
-    alert_mattermost_url: str = field(repr=False)
-    alert_discord_url: str = field(repr=False)
-    alert_teams_url: str = field(repr=False)
-    alert_webhook_url: str = field(repr=False)
-    alert_webhook_secret: str | None = field(repr=False)
-    backup_alert_days: int
-    log_level: str
-    log_format: str
+    @property
+    def target_policy(self) -> TargetPolicy:
+        """Which addresses targets may have."""
+        return TargetPolicy(self.allow_http, self.allowed_ports, self.allowed_networks)
 
     @property
     def route_families(self) -> frozenset[RouteFamily]:
@@ -710,6 +462,14 @@ class Settings:
     def redis_socket(self) -> Path:
         """The socket of the embedded Redis."""
         return embedded_redis_socket(self.data_dir)
+
+
+#: Every setting, in the order of the documentation, which is generated from here.
+SETTINGS: Final = tuple(
+    Setting(**{**each.metadata, "name": each.metadata["name"] or each.name.upper()}, member=each.name)
+    for each in fields(Settings)
+    if each.metadata
+)
 
 
 def load_settings(env_file: Path | None = None) -> Settings:
@@ -836,16 +596,10 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     url = read["database_url"] or f"{_SQLITE}{data_dir / 'riskrelay.db'}"
     read["database_url"] = f"{_SQLITE}{folder / url.removeprefix(_SQLITE)}" if url.startswith(_SQLITE) else url
     read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
-    policy = TargetPolicy(
-        allow_http=read.pop("allow_http"),
-        allowed_ports=read.pop("allowed_ports"),
-        allowed_networks=read.pop("allowed_networks"),
-    )
     return Settings(
         data_dir=data_dir,
         redis_url=redis_url or f"unix://{quote(str(embedded_redis_socket(data_dir)))}",
         redis_embedded=not redis_url,
-        target_policy=policy,
         **read,
     )
 

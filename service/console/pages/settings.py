@@ -152,7 +152,7 @@ def _sentry(settings: Settings) -> str:
 
 
 def _ports(settings: Settings) -> str:
-    ranges = settings.target_policy.allowed_ports
+    ranges = settings.allowed_ports
     return _joined(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
 
 
@@ -195,9 +195,7 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "OIDC_ROLES": _oidc_roles,
     "TARGET_CA": _target_ca,
     "TARGET_CLIENT_CERT": _client_certificate,
-    "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),
     "TARGET_ALLOWED_PORTS": _ports,
-    "TARGET_ALLOW_HTTP": lambda settings: plain(settings.target_policy.allow_http),
 }
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ def mistakes(load: Load, **variables: str) -> dict[str, list[str]]:
 def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: Path) -> None:
     settings = load()
     found = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    policy = found.pop("target_policy")
+    policy = settings.target_policy
+    assert {name: found.pop(name) for name in ("allow_http", "allowed_ports", "allowed_networks")} == asdict(policy)
     assert (policy.allow_http, policy.allowed_ports, tuple(policy.allowed_networks)) == (
         False,
         parse_ports("443,8443"),
