@@ -57,8 +57,7 @@ from service.http.idempotency import IdempotentExecutor
 from service.http.large_body_limiter import BodyBudgets
 from service.http.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
-from service.http.request_context import RequestContext
-from service.http.request_metrics import RequestMetrics
+from service.http.request_context import RequestContext, RequestMetrics
 from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from schemas.base.errors import Forbidden
 from schemas.base.principal import Ability, TokenPrincipal, least_role
-from service.http.project_roles import require_project_role
+from service.http.auth import require_project_role
 
 
 class Need(NamedTuple):

@@ -1,5 +1,7 @@
 """Authentication: bearer tokens, shared secrets and the storefront's signature; none replaces another.
 
+Users whose roles are in single projects reach records of those projects; all else is as if it did not exist.
+
 WSGI joins a repeated header with a comma, so a repeated secret is wrong like any other; every failure gets the same
 response. Secrets are compared as digests, in constant time. The storefront's signature is checked over the raw bytes, before
 parsing.
@@ -9,20 +11,28 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
-from schemas.base.principal import Ability, Role, SharedSecretPrincipal, TokenKind, TokenPrincipal
+from schemas.base.errors import (
+    ExportNotFound,
+    Forbidden,
+    NotFound,
+    ServiceUnavailable,
+    SignatureInvalid,
+    Unauthorized,
+    WebhooksForbidden,
+)
+from schemas.base.principal import ROLE_ABILITIES, Ability, Role, SharedSecretPrincipal, TokenKind, TokenPrincipal
 from schemas.intake.sources import CredentialFault, RejectedField
 from schemas.url_policy.policy import Network
 from service.http.client_address import client_address, is_in
-from service.http.project_roles import require_project_role
 from storage.accounts import tokens
-from storage.exports import poll_sql
+from storage.exports import poll_sql, queries
+from storage.intake import finding_list
 from storage.secrets.integrations import Integration, SharedSecrets
 
 Principal = TokenPrincipal | SharedSecretPrincipal
@@ -32,6 +42,12 @@ _CHALLENGE: Final = 'Bearer realm="riskrelay"'
 _HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 #: In no form of a signature: WSGI joined two headers.
 _TWICE: Final = ","
+#: The project of the record that a route's parameter names.
+_PROJECT_OF: Final[Mapping[str, Callable[[str], int | None]]] = {
+    "export_id": lambda export_id: queries.projects_of([export_id]).get(export_id),
+    "finding_id": finding_list.project_of,
+    "project_id": lambda text: int(text) if text.isascii() and text.isdecimal() else None,
+}
 
 
 class Authenticate(Protocol):
@@ -165,6 +181,29 @@ class StorefrontSignature:
         principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
         req.context.principal = principal
         return principal
+
+
+def require_project_role(
+    principal: TokenPrincipal, ability: Ability | None, ids: Mapping[str, str], *, of_projects: bool
+) -> None:
+    """Raise unless a role of the caller gives `ability` for the record that a route names; a role in the account does.
+
+    `of_projects` says that the route is for such callers at all: its responder shows no other project's records.
+    Raises NotFound for a record of a project without a role, Forbidden for a role that lacks the ability.
+    """
+    roles = principal.projects
+    if roles is None:
+        return
+    if not of_projects:
+        raise Forbidden("This needs a role in the whole account; your roles are in single projects.")
+    for name, value in ids.items():
+        if name not in _PROJECT_OF:
+            continue
+        project_id = _PROJECT_OF[name](value)
+        if project_id is None or project_id not in roles:
+            raise ExportNotFound if name == "export_id" else NotFound
+        if ability is not None and ability not in ROLE_ABILITIES[roles[project_id]]:
+            raise Forbidden(f"Your role in this project, {roles[project_id].value}, does not allow this.")
 
 
 def is_signed(body: bytes, signature: str, secret: bytes) -> bool:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from runtime.clock import utc_now
 from runtime.metrics import PAGE_FOR_S
 from service.app import create_app
-from service.http.request_metrics import MAX_SERIES
+from service.http.request_context import MAX_SERIES
 from storage.db.engine import close_database, open_database
 from storage.exports import worker_heartbeats
 from tests.support.factories import Customer, make_customer, make_exports, make_settings, make_target
@@ -114,7 +114,7 @@ from runtime import metrics
 folder = Path(sys.argv[1])
 assert metrics.open_files(folder, metrics.ProcessKind.SERVICE)
 from service.app import create_app
-from service.http.request_metrics import RequestMetrics
+from service.http.request_context import RequestMetrics
 from tests.support.factories import make_settings
 from tests.support.fakes import FakeWakeUpQueue, FakeResolver
 app = create_app(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeResolver({}))

@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from service.app import create_app
 from service.http import error_responses
-from service.http.request_context import RequestContext
-from service.http.request_metrics import RequestMetrics
+from service.http.request_context import RequestContext, RequestMetrics
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
 from storage.db.engine import close_database, connection, open_database
 from tests.support.browsers import PATIENCE_MS, watch
