@@ -4,11 +4,14 @@ gevent, because with sync or gthread workers a few slow clients, one per process
 waits for a slow client costs a few kilobytes. docs/performance.md has the figures.
 """
 
+import gc
 import sys
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 
 import gevent
+from gevent import monkey
 
 from runtime import dns_resolver, error_reports, logs, tls_key_log, tracing
 from runtime.files import raise_file_limit
@@ -51,6 +54,23 @@ accesslog = None
 loglevel = "error"
 logger_class = "service.server.gunicorn_logger.RootLogger"
 proc_name = "riskrelay-service"
+#: What `service.wsgi` imports.
+_SHARED_MODULES = ("service.app", "service.http.rejections", "service.server.greenlet_connection")
+
+
+def when_ready(_server: Any) -> None:
+    """Import the application's modules before the processes that run it are forked: they share the memory.
+
+    gevent patches before that, because modules keep what they import. The parent keeps its signals and `os.fork`, with which
+    it watches its children; those patch them as well. The application itself is made in each process: it has connections,
+    threads, open files and settings of its own.
+    """
+    monkey.patch_all(os=False, signal=False)
+    for module in _SHARED_MODULES:
+        import_module(module)
+    # What is collected now leaves no holes, and what is frozen is not written to by later collections.
+    gc.collect()
+    gc.freeze()
 
 
 def post_worker_init(_worker: Any) -> None:

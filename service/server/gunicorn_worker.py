@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from socket import SOCK_STREAM
 from typing import Any, ClassVar, Final
 
 import gevent
+from gevent import monkey, socket
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.util import write_nonblock
 from gunicorn.workers.ggevent import GeventWorker
@@ -61,6 +63,15 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         self._connection_limit = ConnectionLimit(self.worker_connections)
         self._connections: dict[gevent.Greenlet, ClientConnection] = {}
         self._give_way = GiveWay()
+
+    def patch(self) -> None:
+        """Patch what the parent has left to its children.
+
+        Patching everything again, as gunicorn would, touches every object, and no memory would be shared with the parent.
+        """
+        monkey.patch_os()
+        monkey.patch_signal()
+        self.sockets = [socket.socket(each.FAMILY, SOCK_STREAM, fileno=each.sock.detach()) for each in self.sockets]
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve a connection until it ends."""
