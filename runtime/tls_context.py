@@ -2,11 +2,12 @@
 
 import ssl
 
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
-
 
 def client_context(authorities: str) -> ssl.SSLContext:
     """Return a context that verifies servers by the usual authorities and by `authorities` in PEM."""
+    # Imported here: few installations have such a server, and requests takes 3 MB.
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH  # noqa: PLC0415 - see above
+
     # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)

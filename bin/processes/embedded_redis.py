@@ -117,6 +117,12 @@ class EmbeddedRedis:
             raise EmbeddedRedisError("The embedded Redis has not been started.")
         return self._process
 
+    @property
+    def temporary_paths(self) -> list[Path]:
+        """What to remove after the stop, in order: the socket of a long DATA_DIR and its temporary folder."""
+        folder = self.socket_path.parent
+        return [] if folder == self.data_dir.absolute() / "redis" else [self.socket_path, folder]
+
     def start(self) -> None:
         """Start the child and return at once; see wait_until_ready().
 
@@ -163,11 +169,11 @@ class EmbeddedRedis:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # The socket of a long DATA_DIR is in a temporary folder, which is removed with it.
-        folder = self.socket_path.parent
-        if folder != self.data_dir.absolute() / "redis" and folder.exists():
-            self.socket_path.unlink(missing_ok=True)
-            folder.rmdir()
+        for path in self.temporary_paths:
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
 
     def __enter__(self) -> EmbeddedRedis:
         self.start()

@@ -4,23 +4,44 @@ It restarts nothing: a process that exits is an error, and the service manager (
 restarts the installation because of the exit code.
 """
 
-import logging
+from __future__ import annotations
+
+import os
 import signal
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from types import FrameType
-from typing import Final
 
-from bin.processes import child_process
+# Nothing else is imported here: the process that supervises an installation runs this file alone, in 5 MB instead of 50.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import FrameType
+    from typing import Protocol
 
-_log: Final = logging.getLogger(__name__)
+    class Child(Protocol):
+        """A child process; `subprocess.Popen` is one."""
+
+        pid: int
+        returncode: int | None
+
+        def poll(self) -> int | None:
+            """Return the exit code of a child that exited, otherwise None."""
+
+        def terminate(self) -> None:
+            """Send SIGTERM to a child that runs."""
+
+        def kill(self) -> None:
+            """Send SIGKILL to a child that runs."""
+
 
 #: The time a worker may need beyond its longest delivery, for the last commit and its shutdown.
 STOP_GRACE_S = 30
 #: How often the children are checked.
 POLL_INTERVAL_S = 0.1
+#: How often they are checked during a stop.
+STOP_POLL_INTERVAL_S = 0.02
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
@@ -31,18 +52,21 @@ class Supervisor:
 
     def __init__(self, stop_within_s: float) -> None:
         self._stop_within_s = stop_within_s
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        #: By their names, each with its group.
+        self._children: dict[str, tuple[Child, str]] = {}
         self._stopping = False
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
     def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
         """Start a child; it is stopped when this process dies for any reason."""
-        self._children[name] = child_process.start(command, env=env)
+        from bin.processes import child_process  # noqa: PLC0415 - see above
 
-    def adopt(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Supervise a child that was started elsewhere."""
-        self._children[name] = process
+        self.adopt(name, child_process.start(command, env=env), " ".join(command))
+
+    def adopt(self, name: str, child: Child, group: str = "") -> None:
+        """Supervise a child that was started elsewhere; adjacent ones of one group are stopped together."""
+        self._children[name] = child, group
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `ready()`; return False if a child exits, a signal arrives or `timeout_s` passes first."""
@@ -59,7 +83,7 @@ class Supervisor:
 
     def exited(self) -> str | None:
         """Return the name of a child that exited, or None."""
-        return next((name for name, child in self._children.items() if child.poll() is not None), None)
+        return next((name for name, (child, _) in self._children.items() if child.poll() is not None), None)
 
     def run(self) -> int:
         """Wait for a signal or the exit of a child, stop all, and return the exit code: 0 after a signal, otherwise 1."""
@@ -67,27 +91,120 @@ class Supervisor:
             time.sleep(POLL_INTERVAL_S)
         exited = None if self._stopping else self.exited()
         if exited is not None:
-            _log.error("%s exited with %s; stopping the other processes", exited, self._children[exited].returncode)
+            _log_exit(exited, self._children[exited][0].returncode)
         self.stop()
         return 0 if exited is None else 1
 
-    def stop(self) -> None:
-        """Stop the children, the latest started first, those with the same command together; kill those that are late."""
-        self._stopping = True
-        for _, group in groupby(reversed(self._children.values()), key=lambda child: child.args):
-            self._stop_together(list(group))
+    def run_alone(self, level: str, form: str, remove: Iterable[Path]) -> int:
+        """Do as `run` does in a new program that replaces this one, with this process's id and children; do not return.
 
-    def _stop_together(self, children: Sequence[subprocess.Popen[bytes]]) -> None:
+        It logs as `level` and `form` say, and removes the files and folders `remove` afterwards. Returns only if a stop has
+        begun.
+        """
+        # A signal that arrives meanwhile waits for the new program's handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if self.is_running():
+            groups = [group for _, group in self._children.values()]
+            children = [f"{child.pid}:{groups.index(group)}:{name}" for name, (child, group) in self._children.items()]
+            words = [f"{self._stop_within_s}", level, form, *children, "--", *map(str, remove)]
+            os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])  # noqa: S606 - no shell is wanted here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return self.run()
+
+    def stop(self) -> None:
+        """Stop the children, the latest started first, those of one group together; kill those that are late."""
+        self._stopping = True
+        waiting = list(self._children.values())
+        while waiting:
+            child, group = waiting.pop()
+            together = [child]
+            while waiting and waiting[-1][1] == group:
+                together.append(waiting.pop()[0])
+            self._stop_together(together)
+
+    def _stop_together(self, children: Sequence[Child]) -> None:
         # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
         deadline = time.monotonic() + self._stop_within_s
-        for child in children:
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        while any(child.poll() is None for child in children):
+            if time.monotonic() >= deadline:
+                for child in children:
+                    child.kill()
+            time.sleep(STOP_POLL_INTERVAL_S)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+
+
+class _Adopted:
+    """A child of the program that this one has replaced."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        # Of a child that was not waited for, no other process has the id.
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _log_exit(name: str, code: int | None) -> None:
+    import logging  # noqa: PLC0415 - see above
+
+    logging.getLogger(__name__).error("%s exited with %s; stopping the other processes", name, code)
+
+
+def _supervise(stop_within_s: str, level: str, form: str, *words: str) -> int:
+    """Supervise the children of `Supervisor.run_alone`."""
+    end = words.index("--")
+    supervisor = Supervisor(float(stop_within_s))
+    for word in words[:end]:
+        pid, group, name = word.split(":", 2)
+        supervisor.adopt(name, _Adopted(int(pid)), group)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    try:
+        while supervisor.is_running():
+            time.sleep(POLL_INTERVAL_S)
+        _configure_logs(level, form)
+        return supervisor.run()
+    finally:
+        supervisor.stop()
+        _remove(words[end + 1 :])
+
+
+def _configure_logs(level: str, form: str) -> None:
+    """Log as the other processes do."""
+    from pathlib import Path  # noqa: PLC0415 - imported at the end alone
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from runtime import logs  # noqa: PLC0415 - likewise
+
+    logs.configure(level, form)
+
+
+def _remove(paths: Sequence[str]) -> None:
+    from pathlib import Path  # noqa: PLC0415 - imported at the end alone
+
+    for path in map(Path, paths):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(_supervise(*sys.argv[1:]))

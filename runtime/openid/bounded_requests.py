@@ -12,6 +12,7 @@ from threading import Event, Timer
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from runtime.openid.errors import IssuerUnavailable
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.version import USER_AGENT
 
@@ -21,14 +22,6 @@ DEADLINE_S: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
 
 _OK: Final = 200
-
-
-class IssuerUnavailable(Exception):
-    """The issuer did not answer as it must; `reason` is a word for the log."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def fetch_json(

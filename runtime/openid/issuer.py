@@ -20,7 +20,8 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
-from runtime.openid.bounded_requests import IssuerUnavailable, fetch_json
+from runtime.openid.bounded_requests import fetch_json
+from runtime.openid.errors import IssuerUnavailable, TokenRefused
 
 #: Of public keys alone: with HS256, a public key or the client secret would sign.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
@@ -36,14 +37,6 @@ RETRY_S: Final = 10.0
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _Fetched = TypeVar("_Fetched")
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
-
-
-class TokenRefused(Exception):
-    """An ID token, or the response that carried it, failed a check; `reason` is a word for the log."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

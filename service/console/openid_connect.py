@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from runtime.openid.bounded_requests import IssuerUnavailable
-from runtime.openid.issuer import Issuer, TokenRefused
+from runtime.openid.errors import IssuerUnavailable, TokenRefused
 from runtime.tls_context import client_context
 from schemas.base.errors import Forbidden, ServiceUnavailable, WrongEncryptionKey
 from schemas.base.principal import Role
@@ -65,6 +64,9 @@ class OpenIdConnect:
         self._vault = vault
         self._console_url = console_url
         tls = client_context(settings.target_ca)
+        # Not at the top: its packages take 7 MB in each process, and few installations have an issuer.
+        from runtime.openid.issuer import Issuer  # noqa: PLC0415 - see above
+
         self._issuer = Issuer(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, tls)
 
     @property

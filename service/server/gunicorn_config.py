@@ -55,7 +55,12 @@ loglevel = "error"
 logger_class = "service.server.gunicorn_logger.RootLogger"
 proc_name = "riskrelay-service"
 #: What `service.wsgi` imports.
-_SHARED_MODULES = ("service.app", "service.http.rejections", "service.server.greenlet_connection")
+_SHARED_MODULES = [
+    "service.app",
+    "service.http.rejections",
+    "service.server.greenlet_connection",
+    *(["service.console.pages.openid_sign_in"] if _settings.oidc_issuer else []),
+]
 
 
 def when_ready(_server: Any) -> None:

@@ -57,6 +57,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
     """
 
     timeouts: ClassVar = ConnectionTimeouts()
+    sockets: list[Any]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)

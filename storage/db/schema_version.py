@@ -10,14 +10,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from peewee import DatabaseError, OperationalError, Select, Table, fn
-from playhouse.migrations import Runner
 
 from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
 from storage.db.locks import Lock, exclusive
+
+if TYPE_CHECKING:
+    from playhouse.migrations import Runner
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -236,7 +238,10 @@ def _has_run_all(*, is_last: bool) -> bool:
     return True
 
 
-def _runner() -> Runner:
+def _runner() -> "Runner":
+    # Imported here: the services and workers that check the schema run no migration.
+    from playhouse.migrations import Runner  # noqa: PLC0415 - see above
+
     # Tables are made where names without a schema lead; the runner would look for its history in `public` alone.
     current = None if is_sqlite() else Select(columns=[fn.current_schema()]).bind(database).scalar()
     return Runner(database.obj, directory=str(MIGRATIONS), table_name=HISTORY, schema=current)

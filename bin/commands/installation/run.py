@@ -60,7 +60,8 @@ def run() -> None:
             _greet(settings)
         elif supervisor.is_running():
             _log.warning("not ready after %s s, continuing; see the lines above", READY_WITHIN_S)
-        raise SystemExit(supervisor.run())
+        temporary_paths = [] if redis is None else redis.temporary_paths
+        raise SystemExit(supervisor.run_alone(settings.log_level, settings.log_format, temporary_paths))
     except EmbeddedRedisError as failed:
         raise Refused(str(failed)) from None
     finally:

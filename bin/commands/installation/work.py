@@ -13,20 +13,20 @@ from schemas.settings.definitions import Settings
 
 @click.command(epilog="Example: riskrelay work\n\nExit codes: 0 stopped, 1 a process died, 2 wrong settings.")
 @click.option("--processes", type=click.IntRange(min=1), help="Number of processes, instead of WORKER_PROCESSES.")
-@click.option("--part", "is_part", is_flag=True, hidden=True, help="Skip the warnings that the parent process has logged.")
-def work(processes: int | None, is_part: bool) -> None:
+def work(processes: int | None) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()
-    if not is_part:
-        warn_of_unknown_names()
+    warn_of_unknown_names()
     require_startable(settings)
-    if not is_part:
-        warn_of_redis_away(settings)
+    warn_of_redis_away(settings)
     count = processes or settings.worker_processes
-    if settings.worker_metrics_bind and not is_part:
+    if settings.worker_metrics_bind:
         _show_metrics(settings.worker_metrics_bind, settings)
+    elif count == 1:
+        # Without this command's modules, which a worker does not need.
+        os.execv(sys.executable, [sys.executable, *WORK_ALONE])  # noqa: S606 - no shell is wanted here
     if count == 1:
-        # Imported here, so that the parent process does not load it.
+        # Imported here, so that the parent process of several does not load it.
         from worker import daemon  # noqa: PLC0415 - see above
 
         raise SystemExit(daemon.run(settings))
@@ -47,4 +47,4 @@ def _show_metrics(bind: str, settings: Settings) -> None:
         raise Refused(f"{bind} cannot be bound: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
 
 
-WORK_ALONE = ("-P", "-m", "bin", "work", "--processes", "1", "--part")
+WORK_ALONE = ("-P", "-m", "worker")

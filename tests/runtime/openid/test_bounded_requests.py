@@ -10,7 +10,8 @@ from typing import Final
 
 import pytest
 
-from runtime.openid.bounded_requests import DEADLINE_S, IssuerUnavailable, fetch_json
+from runtime.openid.bounded_requests import DEADLINE_S, fetch_json
+from runtime.openid.errors import IssuerUnavailable
 from runtime.tls_context import client_context
 from tests.support.authorities import CertificateAuthority
 

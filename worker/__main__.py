@@ -1,0 +1,15 @@
+"""Runs one worker process, `python -m worker`; what starts it has checked settings and database."""
+
+from runtime import logs, tls_key_log
+from schemas.settings.definitions import load_settings
+
+# Before the daemon is imported: requests prepares TLS when it is imported.
+tls_key_log.disable()
+
+if __name__ == "__main__":
+    settings = load_settings()
+    logs.configure(settings.log_level, settings.log_format)
+
+    from worker import daemon
+
+    raise SystemExit(daemon.run(settings))
