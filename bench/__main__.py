@@ -23,12 +23,28 @@ from bench import (
     delivery_figures,
     growth,
     hostile_bodies,
+from bench import (
+    backlog,
+    delivery_figures,
+    growth,
+    hostile_bodies,
+    memory,
     peers,
     postbacks,
     requests,
     slow_clients,
     starting,
     submissions,
+)
+    peers,
+    postbacks,
+    requests,
+    slow_clients,
+    starting,
+<<<<<<< HEAD
+    submissions,
+=======
+>>>>>>> 0c8d348 (Measure the memory of an installation, idle and under load)
 )
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
@@ -73,6 +89,7 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "slow-clients": (_part(slow_clients.measure, slow_clients.PROMISED, 60, 300),),
     "hostile-bodies": (_part(hostile_bodies.measure, hostile_bodies.PROMISED, 60, 360),),
     "starting": (_part(starting.measure, starting.PROMISED, 60, 180),),
+    "memory": (_part(memory.measure, memory.PROMISED, 90, 240),),
 }
 #: What `make bench` and `make bench-quick` may take, less a quarter of a minute for setting up and for stopping.
 IN_ALL_S: Final = {Extent.QUICK: 165.0, Extent.FULL: 1785.0}
@@ -90,7 +107,7 @@ def _named(_context: click.Context, _option: click.Parameter, names_given: str) 
 @click.option("--only", "names", default=",".join(SECTIONS), callback=_named, help="Sections, with commas between them.")
 @click.option("--into", default=LATEST, type=click.Path(path_type=Path), help="Instead of bench/latest.json.")
 def bench(is_quick: bool, names: list[str], into: Path) -> None:
-    """Measure this machine: deliveries, requests, postbacks, growth, start and stop, slow and hostile clients."""
+    """Measure this machine: deliveries, requests, postbacks, growth, start and stop, memory, slow and hostile clients."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     extent = Extent.QUICK if is_quick else Extent.FULL
     raise SystemExit(run(SECTIONS, names, extent, into, IN_ALL_S[extent]))

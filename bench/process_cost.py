@@ -26,6 +26,12 @@ def proportional_mb(pid: int) -> float:
     return _memory_mb(pid, "smaps_rollup", "Pss:")
 
 
+def family(pid: int) -> list[int]:
+    """Return a process, those that it has started, and those that they have."""
+    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    return [pid, *(each for child in children for each in family(child))]
+
+
 def _memory_mb(pid: int, file: str, name: str) -> float:
     for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(name):

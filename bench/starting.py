@@ -23,7 +23,7 @@ from urllib.request import urlopen
 from bench.crowd import crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, approve, listening, log_on_failure, prepare, wait_until, workers
 from bench.figures import Extent, Figure
-from bench.receiver_process import ROOT, BenchReceiver, receiver
+from bench.receiver_process import ROOT, receiver
 from bench.serving import serving
 from bin.processes import child_process
 from runtime.clock import utc_now
@@ -57,19 +57,30 @@ def measure(extent: Extent) -> list[Figure]:
     return [Figure(name, values, "s", is_cost=True) for name, values in found.items()]
 
 
-def _start_cold() -> dict[str, float]:
-    with receiver(0) as there, _fresh_folder(there) as (folder, env), (folder / "run.log").open("w+b") as log:
-        began_at = time.monotonic()
+@contextmanager
+def initialized(**settings: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Make an installation by `init` with these settings; yield its folder and environment, with its database open."""
+    with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
+        folder = Path(name)
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        own = {"BIND": f"127.0.0.1:{free_port()}", "RISKRELAY_ENV_FILE": str(folder / ".env")}
+        env = {**inherited, **LOOPBACK, **own, **settings}
+        subprocess.run([_RISKRELAY, "init"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+        open_database(f"sqlite:///{folder / 'data' / 'riskrelay.db'}")
+        try:
+            yield folder, env
+        finally:
+            close_database()
+
+
+@contextmanager
+def running(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run everything in an installation's folder; yield the process at once."""
+    with (folder / "run.log").open("w+b") as log:
         process = child_process.start([_RISKRELAY, "run"], env=env, cwd=folder, output=log)
         try:
             with log_on_failure(log):
-                wait_until(lambda: _is_ready(process, env["BIND"]), "the service to be ready", _WITHIN_S)
-                ready_at = time.monotonic()
-                wait_until(lambda: bool(there.arrivals()["requests"]), "the first delivery", _WITHIN_S)
-            stopped_at = time.monotonic()
-            process.terminate()
-            process.wait(_WITHIN_S)
-            ended_at = time.monotonic()
+                yield process
         finally:
             # In order, even where something went wrong: its parts are to be gone when this ends.
             process.terminate()
@@ -77,27 +88,33 @@ def _start_cold() -> dict[str, float]:
                 process.wait(_WITHIN_S)
             process.kill()
             process.wait()
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], env: dict[str, str]) -> None:
+    """Wait until every check of what `running` started is ok."""
+    wait_until(lambda: _is_ready(process, env["BIND"]), "the service to be ready", _WITHIN_S)
+
+
+def _start_cold() -> dict[str, float]:
+    with receiver(0) as there, initialized() as (folder, env):
+        with connection(), transaction():
+            customer = make_customer()
+            approve(prepare(customer, 1, 0), customer, [make_target(customer, there.url).id])
+        close_database()
+        began_at = time.monotonic()
+        with running(folder, env) as process:
+            wait_until_ready(process, env)
+            ready_at = time.monotonic()
+            wait_until(lambda: bool(there.arrivals()["requests"]), "the first delivery", _WITHIN_S)
+            stopped_at = time.monotonic()
+            process.terminate()
+            process.wait(_WITHIN_S)
+            ended_at = time.monotonic()
         return {
             "start_ready_s": ready_at - began_at,
             "start_first_delivery_s": there.arrivals()["first_at"] - began_at,
             "stop_run_s": ended_at - stopped_at,
         }
-
-
-@contextmanager
-def _fresh_folder(there: BenchReceiver) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Make an installation by `init`, with an approved export for `there`; yield its folder and environment."""
-    with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
-        folder = Path(name)
-        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-        env = {**inherited, **LOOPBACK, "BIND": f"127.0.0.1:{free_port()}", "RISKRELAY_ENV_FILE": str(folder / ".env")}
-        subprocess.run([_RISKRELAY, "init"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
-        open_database(f"sqlite:///{folder / 'data' / 'riskrelay.db'}")
-        with connection(), transaction():
-            customer = make_customer()
-            approve(prepare(customer, 1, 0), customer, [make_target(customer, there.url).id])
-        close_database()
-        yield folder, env
 
 
 def _is_ready(process: subprocess.Popen[bytes], bind: str) -> bool:

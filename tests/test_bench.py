@@ -47,6 +47,8 @@ PROMISED: Final = {
     "rows_1e6_vs_1e3",
     "slow_clients_p99_ms",
     "hostile_bodies_slowest_ms",
+    "idle_memory_mb",
+    "loaded_memory_mb",
 }
 
 STARTED_WITHIN_S: Final = 60.0
