@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
-    from typing import Protocol
+    from typing import Any, Protocol
 
-    class Child(Protocol):
+    class SupervisedChild(Protocol):
         """A child process; `subprocess.Popen` is one."""
 
+        args: Any
         pid: int
         returncode: int | None
 
@@ -52,8 +53,7 @@ class Supervisor:
 
     def __init__(self, stop_within_s: float) -> None:
         self._stop_within_s = stop_within_s
-        #: By their names, each with its group.
-        self._children: dict[str, tuple[Child, str]] = {}
+        self._children: dict[str, SupervisedChild] = {}
         self._stopping = False
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
@@ -62,11 +62,11 @@ class Supervisor:
         """Start a child; it is stopped when this process dies for any reason."""
         from bin.processes import child_process  # noqa: PLC0415 - see above
 
-        self.adopt(name, child_process.start(command, env=env), " ".join(command))
+        self.adopt(name, child_process.start(command, env=env))
 
-    def adopt(self, name: str, child: Child, group: str = "") -> None:
-        """Supervise a child that was started elsewhere; adjacent ones of one group are stopped together."""
-        self._children[name] = child, group
+    def adopt(self, name: str, child: SupervisedChild) -> None:
+        """Supervise a child that was started elsewhere."""
+        self._children[name] = child
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `ready()`; return False if a child exits, a signal arrives or `timeout_s` passes first."""
@@ -83,7 +83,7 @@ class Supervisor:
 
     def exited(self) -> str | None:
         """Return the name of a child that exited, or None."""
-        return next((name for name, (child, _) in self._children.items() if child.poll() is not None), None)
+        return next((name for name, child in self._children.items() if child.poll() is not None), None)
 
     def run(self) -> int:
         """Wait for a signal or the exit of a child, stop all, and return the exit code: 0 after a signal, otherwise 1."""
@@ -91,7 +91,7 @@ class Supervisor:
             time.sleep(POLL_INTERVAL_S)
         exited = None if self._stopping else self.exited()
         if exited is not None:
-            _log_exit(exited, self._children[exited][0].returncode)
+            _log_exit(exited, self._children[exited].returncode)
         self.stop()
         return 0 if exited is None else 1
 
@@ -104,25 +104,24 @@ class Supervisor:
         # A signal that arrives meanwhile waits for the new program's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         if self.is_running():
-            groups = [group for _, group in self._children.values()]
-            children = [f"{child.pid}:{groups.index(group)}:{name}" for name, (child, group) in self._children.items()]
+            commands = [child.args for child in self._children.values()]
+            children = [f"{child.pid}:{commands.index(child.args)}:{name}" for name, child in self._children.items()]
             words = [f"{self._stop_within_s}", level, form, *children, "--", *map(str, remove)]
             os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])  # noqa: S606 - no shell is wanted here
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return self.run()
 
     def stop(self) -> None:
-        """Stop the children, the latest started first, those of one group together; kill those that are late."""
+        """Stop the children, the latest started first, those with the same command together; kill those that are late."""
         self._stopping = True
         waiting = list(self._children.values())
         while waiting:
-            child, group = waiting.pop()
-            together = [child]
-            while waiting and waiting[-1][1] == group:
-                together.append(waiting.pop()[0])
+            together = [waiting.pop()]
+            while waiting and waiting[-1].args == together[0].args:
+                together.append(waiting.pop())
             self._stop_together(together)
 
-    def _stop_together(self, children: Sequence[Child]) -> None:
+    def _stop_together(self, children: Sequence[SupervisedChild]) -> None:
         # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
@@ -138,10 +137,11 @@ class Supervisor:
 
 
 class _Adopted:
-    """A child of the program that this one has replaced."""
+    """A child of the program that this one has replaced; those with the same command have the same `args`."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, args: str) -> None:
         self.pid = pid
+        self.args = args
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -173,8 +173,8 @@ def _supervise(stop_within_s: str, level: str, form: str, *words: str) -> int:
     end = words.index("--")
     supervisor = Supervisor(float(stop_within_s))
     for word in words[:end]:
-        pid, group, name = word.split(":", 2)
-        supervisor.adopt(name, _Adopted(int(pid)), group)
+        pid, command, name = word.split(":", 2)
+        supervisor.adopt(name, _Adopted(int(pid), command))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         while supervisor.is_running():

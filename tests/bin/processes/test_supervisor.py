@@ -1,9 +1,11 @@
 """Supervised child processes: the order in which they are stopped, and the ones that do not stop."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,8 @@ import pytest
 
 from bin.processes import child_process
 from bin.processes.supervisor import Supervisor
+
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 #: Waits for SIGTERM, records it, and exits with 0 only if every name in WANTED gets SIGTERM, too.
 TOGETHER: Final = """
@@ -93,3 +97,43 @@ def test_the_exit_of_one_child_stops_all(tmp_path: Path, caplog: pytest.LogCaptu
     assert supervisor.run() == 1
     assert exit_codes(children) == {"one": 0, "two": -signal.SIGKILL}
     assert "two exited with -9; stopping the other processes" in caplog.text
+
+
+#: Starts a supervisor with one child, which the program that replaces it takes over.
+ALONE: Final = """
+import pathlib, sys
+from bin.processes import child_process
+from bin.processes.supervisor import Supervisor
+folder, seconds = pathlib.Path(sys.argv[1]), sys.argv[2]
+supervisor = Supervisor(30)
+supervisor.adopt("one", child_process.start([sys.executable, "-c", f"import time; time.sleep({seconds})"]))
+(folder / "child").write_text(str(supervisor._children["one"].pid))
+(folder / "temporary").touch()
+raise SystemExit(supervisor.run_alone("info", "json", [folder / "temporary"]))
+"""
+
+
+def start_alone(folder: Path, seconds: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", ALONE, str(folder), seconds]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_program_of_its_own_stops_the_children_after_a_signal(tmp_path: Path) -> None:
+    process = start_alone(tmp_path, "60")
+    until = time.monotonic() + 30
+    while not (tmp_path / "temporary").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    process.terminate()
+    _, logged = process.communicate(timeout=30)
+    assert (process.returncode, logged) == (0, "")
+    assert not (tmp_path / "temporary").exists()
+    assert not Path("/proc", (tmp_path / "child").read_text()).exists()
+
+
+def test_a_program_of_its_own_logs_the_exit_of_a_child(tmp_path: Path) -> None:
+    process = start_alone(tmp_path, "0.5")
+    _, logged = process.communicate(timeout=30)
+    line = json.loads(logged)
+    assert (process.returncode, line["level"]) == (1, "error")
+    assert line["message"] == "one exited with 0; stopping the other processes"
+    assert not (tmp_path / "temporary").exists()
