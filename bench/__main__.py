@@ -23,11 +23,6 @@ from bench import (
     delivery_figures,
     growth,
     hostile_bodies,
-from bench import (
-    backlog,
-    delivery_figures,
-    growth,
-    hostile_bodies,
     memory,
     peers,
     postbacks,
@@ -35,16 +30,6 @@ from bench import (
     slow_clients,
     starting,
     submissions,
-)
-    peers,
-    postbacks,
-    requests,
-    slow_clients,
-    starting,
-<<<<<<< HEAD
-    submissions,
-=======
->>>>>>> 0c8d348 (Measure the memory of an installation, idle and under load)
 )
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
