@@ -35,7 +35,7 @@ from service.api.findings import FindingResource, FindingsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
-from service.api.resources import Api
+from service.api.resources import ApiContext
 from service.api.scanner import ScannerResultsResource
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
 from service.api.target_actions import (
@@ -107,7 +107,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     base_url = settings.public_base_url
     exports = operations.exports
     docs_page = DocsPageResource()
-    api = Api.of(settings, executor, operations)
+    api = ApiContext.of(settings, executor, operations)
 
     resources = (
         ScannerResultsResource(secrets, executor, operations.intake),

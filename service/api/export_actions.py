@@ -18,7 +18,7 @@ from schemas.triage.decision_forms import (
     SnoozeRequest,
 )
 from service.api.exports import EXPORTS, decided, export_url
-from service.api.resources import Api, ApiResource, by_method
+from service.api.resources import ApiContext, ApiResource, by_method
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
@@ -33,7 +33,7 @@ class TicketExportApprovalResource(ApiResource):
     path = f"{EXPORTS}/{{export_id}}/approve"
     checks = by_method(POST=Operation(_DECIDER, ApprovalForm()))
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiContext) -> None:
         super().__init__(api)
         self._batches = IdempotentBatches(self._executor, self._approve_all)
 
@@ -95,7 +95,7 @@ class _DecisionResource(ApiResource):
 
     form: type[Form]
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiContext) -> None:
         super().__init__(api, {"POST": Operation(_DECIDER, self.form(), Body.OPTIONAL)})
 
 

@@ -12,7 +12,7 @@ from storage.accounts.account_limits import AccountLimits, account_limits
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ApiContext:
     """What responders use."""
 
     executor: IdempotentExecutor
@@ -22,7 +22,7 @@ class Api:
     public_base_url: str
 
     @classmethod
-    def of(cls, settings: Settings, executor: IdempotentExecutor, operations: Operations) -> "Api":
+    def of(cls, settings: Settings, executor: IdempotentExecutor, operations: Operations) -> "ApiContext":
         """Return that of an installation."""
         return cls(executor, operations, OperatorAccount(settings), account_limits(settings), settings.public_base_url)
 
@@ -40,7 +40,7 @@ class ApiResource:
     checks: Mapping[str, Operation]
     on_get: Callable[..., None]
 
-    def __init__(self, api: Api, checks: Mapping[str, Operation] | None = None) -> None:
+    def __init__(self, api: ApiContext, checks: Mapping[str, Operation] | None = None) -> None:
         self._api = api
         self._executor = api.executor
         self._url = api.public_base_url + self.path

@@ -11,7 +11,7 @@ from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from service.api.resources import Api, ApiResource
+from service.api.resources import ApiContext, ApiResource
 from service.api.targets import TargetResource
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, request_digest
@@ -24,7 +24,7 @@ class _TargetActionResource(ApiResource):
     verb: str
     for_webhooks = True
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiContext) -> None:
         self.path = f"{TargetResource.path}/{self.verb}"
         bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=self.for_webhooks)
         super().__init__(api, {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)})
@@ -39,7 +39,7 @@ class TargetSwitchResource(_TargetActionResource):
 
     for_webhooks = False
 
-    def __init__(self, verb: str, api: Api) -> None:
+    def __init__(self, verb: str, api: ApiContext) -> None:
         self.verb = verb
         super().__init__(api)
 

@@ -23,7 +23,7 @@ from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnostics
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
-from service.api.resources import Api, ApiResource, by_method
+from service.api.resources import ApiContext, ApiResource, by_method
 from service.http import conditional_requests
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
@@ -40,7 +40,7 @@ class _UploadResource(ApiResource):
     form: type[Form]
     response: type[ResponseSchema]
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiContext) -> None:
         bearer = Bearer(TokenKind.PLATFORM, self.ability)
         super().__init__(api, {"POST": Operation(bearer, self.form(), has_dry_run=True, prepare=prepare_upload)})
 

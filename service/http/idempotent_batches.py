@@ -16,7 +16,7 @@ from storage.db import engine
 from storage.exports import idempotency
 
 
-class _Wanted(NamedTuple):
+class _KeyedWork(NamedTuple):
     """A request, its key, and what it is about."""
 
     req: falcon.Request
@@ -43,19 +43,19 @@ class IdempotentBatches:
     ) -> None:
         self._executor = executor
         self._together = together
-        self._batches = Batches[_Wanted, _Done](self._run)
+        self._batches = Batches[_KeyedWork, _Done](self._run)
 
     def respond(
         self, req: falcon.Request, resp: falcon.Response, group: Hashable, subject: str, alone: Callable[[], ApiResponse]
     ) -> None:
         """Respond as `IdempotentExecutor.respond` does with `alone`; no two requests of a batch have the same `subject`."""
-        wanted = _Wanted(req, keyed_request(req), subject)
+        wanted = _KeyedWork(req, keyed_request(req), subject)
         done = self._batches.run(group, wanted, lambda: self._executor.respond(req, resp, alone))
         if done is not None:
             logs.add_context(**done.response.log_fields)
             send(resp, done.stored.status, done.stored.headers, done.stored.body)
 
-    def _run(self, wanted: Sequence[_Wanted]) -> list[_Done | None]:
+    def _run(self, wanted: Sequence[_KeyedWork]) -> list[_Done | None]:
         """Do what can be done together: the first request of each subject and key, unless it is a repeated one."""
         done: dict[int, _Done] = {}
         with engine.transaction():

@@ -12,7 +12,7 @@ from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.fields import Form, problem
 from schemas.base.principal import Ability, AdministratorPrincipal, Manager, TokenKind, TokenPrincipal
-from service.api.resources import Api, ApiResource
+from service.api.resources import ApiContext, ApiResource
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page, send_record
@@ -56,7 +56,7 @@ class ManagedResource(ApiResource):
     response: ClassVar[type[ResponseSchema]]
     form: ClassVar[type[Form]]
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiContext) -> None:
         reading = Operation(AccountBearer(api.operator_account, self.reading))
         changing = AccountBearer(api.operator_account, self.reading or Ability.MANAGE_ACCOUNT)
         checks = {"GET": reading}
