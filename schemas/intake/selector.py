@@ -210,17 +210,13 @@ def _read_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     return True
 
 
-def _read_other(_compound: _Compound, _part: str, _keep: _Spelling) -> bool:
-    return False
-
-
 _READERS: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
     "tag": _read_tag,
     "id": _read_id,
     "class": _read_class,
     "attribute": _read_attribute,
     "pseudo": _read_pseudo,
-    "other": _read_other,
+    "other": lambda *_: False,
 }
 
 

@@ -67,7 +67,7 @@ def list_page(limit: int, before: int | None, subject_id: str | None) -> list[St
         query = query.where(AuditEntryRow.id < before)
     if subject_id is not None:
         query = query.where(AuditEntryRow.subject_id == subject_id)
-    return [_stored(row) for row in query]
+    return [StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at))) for row in query]
 
 
 def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[StoredEntry]:
@@ -94,7 +94,3 @@ def _listed(row: Row) -> StoredEntry:
     entry_id, at_ms, actor, action, subject_id, status_before, status_after, reason, digest = row
     shown = None if digest is None else f"sha256:{bytes(digest).hex()}"
     return StoredEntry(entry_id, AuditEntry(at_ms, actor, action, subject_id, status_before, status_after, reason, shown))
-
-
-def _stored(row: AuditEntryRow) -> StoredEntry:
-    return StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at)))
