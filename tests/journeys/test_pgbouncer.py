@@ -18,7 +18,7 @@ from storage.db import locks, schema_version
 from storage.db.engine import close_database, connection, is_pooled, open_database, rows, transaction
 from storage.db.locks import Lock
 from tests.support.backups import CommandRunner
-from tests.support.databases import on_postgresql
+from tests.support.databases import PostgresEmptier, on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
 from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
 from tests.support.poolers import SESSIONS, PgBouncer
@@ -35,8 +35,10 @@ TAKEN_OVER_WITHIN_S: Final = 30.0
 
 
 @pytest.fixture
-def pooled(postgres_url: str) -> Iterator[str]:
+def pooled(postgres_url: str, postgres_emptier: PostgresEmptier) -> Iterator[str]:
     """The URL of the pooler, whose database is open in this process."""
+    # All sessions of the database are then the pooler's.
+    postgres_emptier.close()
     with PgBouncer(postgres_url) as pooler:
         open_database(pooler.url)
         with connection():
