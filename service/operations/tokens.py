@@ -1,7 +1,7 @@
 """Use cases of tokens: create one, which never has more abilities than its maker, and revoke."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ValidationFailed
@@ -14,11 +14,17 @@ from storage.accounts.tokens import Token
 
 
 def create(
-    user: User, kind: TokenKind, abilities: Sequence[Ability], name: str, expires: timedelta | None, actor: Manager
+    user: User,
+    kind: TokenKind,
+    abilities: Sequence[Ability],
+    name: str,
+    expires: timedelta | None,
+    actor: Manager,
+    now: datetime | None = None,
 ) -> tuple[Token, str]:
     """Create a token for a user and return it with its text, which is not stored.
 
-    Without `abilities`, it gets the default ones that its maker has. Platform tokens may have every ability of their kind:
+    It expires `expires` after `now`. Without `abilities`, it gets the default ones that its maker has. Platform tokens may have every ability of their kind:
     the user's grants limit them. Raises Forbidden for an ability that the maker lacks and for a user with a role above the
     maker's, Conflict for a disabled user, ValidationFailed if the maker has no default ability.
     """
@@ -32,7 +38,7 @@ def create(
             lacking = [each for each in abilities if each not in maker.abilities]
             if lacking:
                 raise Forbidden(f"A token gives no ability that it lacks itself: this one lacks {lacking[0]}.")
-    return tokens.create(user.email, kind, utc_now(), abilities, name, expires, actor.key)
+    return tokens.create(user.email, kind, now or utc_now(), abilities, name, expires, actor.key)
 
 
 def revoke(token_id: int, actor: Manager) -> Token:

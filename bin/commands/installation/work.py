@@ -47,4 +47,5 @@ def _show_metrics(bind: str, settings: Settings) -> None:
         raise Refused(f"{bind} cannot be bound: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
 
 
-WORK_ALONE = ("-P", "-m", "worker")
+#: With the name of the command, by which lists of processes show it.
+WORK_ALONE = ("-P", "-m", "worker", "work")

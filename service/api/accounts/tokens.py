@@ -40,7 +40,7 @@ class TokensResource(ManagedCollection):
         expires = None if body["expires_at"] is None else body["expires_at"] - now
         if expires is not None and body["expires_at"] <= now:
             raise ValidationFailed(problem("/expires_at", "in_the_past"))
-        return operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor)
+        return operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
 
     def created(self, made: tuple[Token, str]) -> ApiResponse:
         """Return the response with the text, which a repeated request does not get."""
