@@ -26,7 +26,8 @@ def create(
 
     It expires `expires` after `now`. Without `abilities`, it gets the default ones that its maker has. Platform tokens may
     have every ability of their kind: the user's grants limit them. Raises Forbidden for an ability that the maker lacks and
-    for a user with a role above the maker's, Conflict for a disabled user, ValidationFailed if the maker has no default ability.
+    for a user with a role above the maker's, Conflict for a disabled user, ValidationFailed if the maker has no default
+    ability.
     """
     maker = token_of(actor)
     if maker is not None:
