@@ -3,6 +3,7 @@
 A hold that a receiver or the circuit breaker set is no obstacle: the export waits for its end.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from schemas.base.errors import FieldProblem, ValidationFailed
@@ -41,6 +42,11 @@ class ApprovalState(NamedTuple):
         return None
 
 
+#: Exports are approved for the same targets again and again, and to check a URL takes 50 µs.
+_MOST_CHECKED: Final = 1024
+_checked: Final = lru_cache(maxsize=_MOST_CHECKED)(check_url)
+
+
 class TargetUrlRefused(ValidationFailed):
     """Validation failed"""
 
@@ -63,7 +69,7 @@ def require_approvable(target_id: str, base_url: str, state: ApprovalState, poli
     Raises TargetUrlRefused, a ValidationFailed, for an active target whose URL the policy refuses: block it.
     """
     if state.status == TargetStatus.ACTIVE:
-        refusal = check_url(base_url, policy)
+        refusal = _checked(base_url, policy)
         if isinstance(refusal, UrlRefusal):
             raise TargetUrlRefused(target_id, base_url, refusal.reason.value)
     problem = state.problem

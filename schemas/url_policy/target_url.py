@@ -9,9 +9,7 @@ the socket is opened to one of them.
 import re
 import unicodedata
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
 from urllib.parse import quote, urlsplit
 
 from schemas.base.shop_domain import LABEL, NUMBER, to_ascii
@@ -61,8 +59,6 @@ _LOCAL_SUFFIXES = frozenset(
     }
 )
 
-#: Targets are approved for again and again; to check one takes 50 µs.
-_MOST_CHECKED: Final = 1024
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"  # RFC 3986 pchar, and the slash; percent signs are checked before
@@ -84,7 +80,6 @@ class TargetAddress:
     address: Address | None = None
 
 
-@lru_cache(maxsize=_MOST_CHECKED)
 def check_url(url: str, policy: TargetPolicy) -> TargetAddress | UrlRefusal:
     """Check the form of `url`, and the address of a literal host. Takes any text and never raises."""
     try:
