@@ -59,7 +59,7 @@ _SHARED_MODULES = [
     "service.app",
     "service.http.rejections",
     "service.server.greenlet_connection",
-    *(["service.console.pages.openid_sign_in"] if _settings.oidc_issuer else []),
+    *(["runtime.openid.issuer"] if _settings.oidc_issuer else []),
 ]
 
 

@@ -160,12 +160,12 @@ def test_an_accounts_entries_are_read_from_an_index(customer: Customer, filters:
 
 
 def _many_entries(account_id: int) -> None:
-    """Store entries, one in five hundred of which is the account's."""
+    """Store entries, one in two thousand of which is the account's."""
     execute(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
         "INSERT INTO audit_entries (at, actor, action, subject_id, account_id) "
         "SELECT 1000 + i, 'worker:a', 'claim', 'exp_' || i, "
-        "CASE i - i / 500 * 500 WHEN 0 THEN CAST(? AS INTEGER) ELSE CAST(? AS INTEGER) END FROM n",
+        "CASE i - i / 2000 * 2000 WHEN 0 THEN CAST(? AS INTEGER) ELSE CAST(? AS INTEGER) END FROM n",
         (MANY, account_id, account_id + 1),
     )
     learn()

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ from tests.support.query_plans import statements
 from tests.support.raw_http import CANARY, JSON, RESULTS
 from tests.support.workers import wait_until
 
+Start = Callable[[RejectionRecorder], None]
+
 EMAIL: Final = "/api/email/webhook"
 CAPTURES: Final = "/api/browser-extension/evidence-captures"
 CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
@@ -56,6 +58,27 @@ SECRETS: Final = {
 def recorder() -> RejectionRecorder:
     """Written when a test says so."""
     return RejectionRecorder()
+
+
+@pytest.fixture
+def start(customer: Customer) -> Iterator[Start]:
+    """Start recorders; when the test ends, none is writing, since the database is closed after it."""
+    at_work: list[threading.Lock] = []
+
+    def begin(recorder: RejectionRecorder) -> None:
+        mine, write = threading.Lock(), recorder.write
+        at_work.append(mine)
+
+        def guarded() -> bool:
+            with mine:
+                return write()
+
+        vars(recorder)["write"] = guarded
+        recorder.start()
+
+    yield begin
+    for lock in at_work:
+        assert lock.acquire(timeout=10)
 
 
 @pytest.fixture
@@ -228,11 +251,13 @@ def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient
     assert rejections.last()[InboundSource.SCANNER].request_id == newest
 
 
-def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(customer: Customer, tmp_path: Path) -> None:
+def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(
+    customer: Customer, tmp_path: Path, start: Start
+) -> None:
     """A pause of an hour stands for one that is not over yet."""
     recorder = RejectionRecorder(pause_s=3600)
     client = made_client(customer, tmp_path, recorder, SECRETS)
-    recorder.start()
+    start(recorder)
     first = post(client, RESULTS, {}).headers["x-request-id"]
     wait_until(lambda: InboundSource.SCANNER in rejections.last())
     with statements() as ran:
@@ -242,10 +267,10 @@ def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits
     assert rejections.last()[InboundSource.SCANNER].request_id == first
 
 
-def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path) -> None:
+def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path, start: Start) -> None:
     recorder = RejectionRecorder(pause_s=0.05)
     client = made_client(customer, tmp_path, recorder, SECRETS)
-    recorder.start()
+    start(recorder)
     for _ in range(20):
         newest = post(client, RESULTS, {}).headers["x-request-id"]
     wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
@@ -263,10 +288,10 @@ class SlippingRefusals(RejectionRecorder):
         return super().write()
 
 
-def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path) -> None:
+def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path, start: Start) -> None:
     recorder = SlippingRefusals(pause_s=0.05)
     client = made_client(customer, tmp_path, recorder, SECRETS)
-    recorder.start()
+    start(recorder)
     post(client, RESULTS, {})
     wait_until(lambda: recorder.has_slipped)
     newest = post(client, RESULTS, {}).headers["x-request-id"]
