@@ -52,7 +52,7 @@ class Postback:
 
 app: "falcon.App[falcon.Request, falcon.Response]" = falcon.App()
 app.add_route("/api/ticket-exports/{export_id}", BareExport())
-app.add_route("/api/ticket-exports/{export_id}/approve", Taken("approve", falcon.HTTP_202))
+app.add_route("/api/ticket-exports/{export_id}/approve", Taken("approval", falcon.HTTP_202))
 app.add_route("/api/ticket-export-targets", Taken("target_create", falcon.HTTP_201))
 app.add_route("/api/browser-extension/evidence-captures", Taken("upload", falcon.HTTP_201))
 app.add_route("/api/scanner/results", Postback())
