@@ -57,11 +57,16 @@ class IdempotentBatches:
 
     def _run(self, wanted: Sequence[_KeyedWork]) -> list[_Done | None]:
         """Do what can be done together: the first request of each subject and key, unless it is a repeated one."""
+        first: list[int] = []
+        seen: set[tuple[str, str]] = set()
+        for number, each in enumerate(wanted):
+            # A key by its text: with another payload it is a conflict, which the later request meets alone.
+            marks = {("subject", each.subject)} | ({("key", each.key.key)} if each.key else set())
+            if seen.isdisjoint(marks):
+                first.append(number)
+            seen |= marks
         done: dict[int, _Done] = {}
         with engine.transaction():
-            by_subject = {each.subject: number for number, each in reversed([*enumerate(wanted)])}
-            by_key = {each.key or number: number for number, each in reversed([*enumerate(wanted)])}
-            first = sorted({*by_subject.values()} & {*by_key.values()})
             claimed = idempotency.claim_all(
                 [key for number in first if (key := wanted[number].key)], utc_now(), self._executor.ttl
             )

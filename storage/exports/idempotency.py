@@ -58,7 +58,7 @@ def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespons
 
 
 def claim_all(requests: Sequence[KeyedRequest], now: datetime, ttl: timedelta) -> set[KeyedRequest]:
-    """Claim the keys of one principal, method and route in the caller's transaction; return those that were not claimed.
+    """Claim distinct keys of one principal, method and route in the caller's transaction; return those that were new.
 
     Raises IdempotencyInProgress when the first request of one takes too long.
     """

@@ -121,6 +121,19 @@ def test_a_repeated_key_is_answered_once_and_replayed(moment: SameMoment, custom
     assert len(rows("SELECT 1 FROM audit_entries WHERE action = 'approve' AND subject_id = ?", (one,))) == 1
 
 
+def test_one_key_for_two_exports_is_a_conflict(moment: SameMoment, client: TestClient, customer: Customer) -> None:
+    one, two, three = make_exports(customer, 3)
+
+    answers = moment.send(
+        *[approval(customer, each, moment.target_id, key) for each, key in ((one, "same"), (two, "same"), (three, "other"))]
+    )
+
+    assert [answer.status_code for answer in answers] == [202, 409, 202]
+    assert_is_error(answers[1], 409, "IDEMPOTENCY_CONFLICT")
+    assert record(client, customer, two)["status"] == "prepared"
+    assert moment.batches == [2]
+
+
 def test_a_key_that_was_used_before_is_replayed_or_a_conflict(
     moment: SameMoment, client: TestClient, customer: Customer
 ) -> None:
