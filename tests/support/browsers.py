@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from playwright.sync_api import Browser, BrowserContext, Dialog, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Request, expect, sync_playwright
 
 from tests.support.runtimes import runtime
 
@@ -58,13 +58,18 @@ def watch(context: BrowserContext) -> Watch:
         seen.dialogs.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
+    def failed(request: Request) -> None:
+        # Who leaves a page before it is complete aborts the rest of it.
+        if request.failure != "net::ERR_ABORTED":
+            seen.failed.append(f"{request.failure} {request.url}")
+
     context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(_TELL)
     context.on("dialog", dismiss)
     context.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
     context.on("weberror", lambda error: seen.console.append(str(error.error)))
     context.on("request", lambda request: seen.asked.append(request.url))
-    context.on("requestfailed", lambda request: seen.failed.append(f"{request.failure} {request.url}"))
+    context.on("requestfailed", failed)
     context.on(
         "response", lambda answer: seen.failed.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
     )

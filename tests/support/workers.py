@@ -29,12 +29,12 @@ START_WITHIN_S: Final = 30.0
 BY_A_SWEEP_S: Final = 5.0
 
 
-def wait_until(is_so: Callable[[], object], timeout_s: float = 30.0) -> float:
+def wait_until(is_so: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> float:
     """Wait until `is_so()`, at most `timeout_s` seconds; return how long it took."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < timeout_s, f"The condition did not become true within {timeout_s:g} s."
-        time.sleep(0.01)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 
