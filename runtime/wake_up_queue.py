@@ -2,12 +2,16 @@
 
 At most one job waits in Redis: `notify` sets a mark, and queues the job only if the mark was not set. A worker removes the
 mark before it queries the table, so the run that is about to start sees whatever was committed before a suppressed `notify`.
+
+RQ needs 2 ms to queue, fetch and register a job. A delivery does not wait for that: the script that sets the mark also adds to
+a list of at most one entry, which running workers wait for.
 """
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -26,10 +30,21 @@ JOB: Final = "worker.jobs.deliver_due"
 JOB_TIMEOUT_S: Final = 180
 
 _MARK: Final = "riskrelay:rung"
+#: Has an entry from a notification until a worker that waits has taken it.
+_NOTIFIED: Final = "riskrelay:notified"
 #: If the job is lost with the mark still set, `notify` works again after this long.
 _MARK_S: Final = 5
 #: RQ keeps a finished job for as long as somebody might inspect it.
 _RESULT_S: Final = 60
+
+#: Sets the mark; if it was not set, also replaces the list by one entry. Returns whether it was not.
+_SET_MARK: Final = """
+if not redis.call('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]) then return 0 end
+redis.call('DEL', KEYS[2])
+redis.call('RPUSH', KEYS[2], 1)
+redis.call('EXPIRE', KEYS[2], ARGV[1])
+return 1
+"""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,21 +72,33 @@ class Queued:
 class WakeUpQueue:
     """Notifies the workers; an unreachable Redis makes a delivery late and is not an error."""
 
+    #: How long after the list the job follows, in seconds.
+    job_delay_s: ClassVar[float] = 0.0
+
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._queue = queue(client)
+        self._set_mark = client.register_script(_SET_MARK)
         self._outage = Outage(_log, "redis unreachable, the sweep will find what is due", "redis takes wake-ups again")
 
     def notify(self) -> bool:
         """Queue the delivery job unless it is queued already; return whether Redis took part."""
         try:
-            if self._client.set(_MARK, 1, nx=True, ex=_MARK_S):
+            if self._set_mark(keys=[_MARK, _NOTIFIED], args=[_MARK_S]):
+                time.sleep(self.job_delay_s)
                 self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
         except RedisError as away:
             self._outage.note(away)
             return False
         self._outage.over()
         return True
+
+    def wait(self, timeout_s: int) -> bool:
+        """Wait for a notification that no other worker has taken, at most `timeout_s` seconds; return whether there was one.
+
+        It does not replace the job, whose worker acknowledges it. Raises RedisError.
+        """
+        return self._client.blpop([_NOTIFIED], timeout_s) is not None
 
     def acknowledge(self) -> None:
         """Remove the mark; from now on `notify` queues a new job."""
@@ -103,6 +130,9 @@ class WakeUpQueue:
 
 class BackgroundWakeUps(WakeUpQueue):
     """Notifies from a thread of its own: no request waits for Redis, and notifications of the same moment are one."""
+
+    #: On few cores, queueing and fetching the job would take processor time from the delivery that has just begun.
+    job_delay_s = 0.005
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)

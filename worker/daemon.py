@@ -33,7 +33,7 @@ from worker.composition import (
 )
 from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
-from worker.wake_up_listener import REDIS_RETRY_S, listen
+from worker.wake_up_listener import REDIS_RETRY_S, early_wake_ups, listen
 
 #: How long a wake-up delivers before it wakes the background tasks: their queries compete for the interpreter with the first
 #: delivery, which took 8 ms instead of 4 from the approval to the receiver.
@@ -78,7 +78,10 @@ class _Daemon:
         self._settings = settings
         client = compose_client(settings, settings.worker_concurrency)
         self._dispatcher = compose_dispatcher(settings, clock, client, Attempts())
-        self._tasks = compose_background_tasks(settings, clock.now)
+        self._tasks = [
+            *compose_background_tasks(settings, clock.now),
+            early_wake_ups(settings.redis_url, self._dispatcher.wake),
+        ]
         self._wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
         self._may_notify_at = 0.0
         self._stop_signal = _StopSignal(self._stop)

@@ -2,6 +2,8 @@
 
 RQ runs any importable function that a job names, so write access to Redis would be code execution. In this worker a job,
 whatever it contains, means "deliver what is due".
+
+A second thread waits for the notification itself, which arrives 2 ms before the job has begun.
 """
 
 import logging
@@ -17,6 +19,7 @@ from rq.serializers import JSONSerializer
 
 from runtime import wake_up_queue
 from worker import jobs, outages
+from worker.background.tasks import BackgroundTask
 
 #: How soon RQ tries again after it lost Redis.
 REDIS_RETRY_S: Final = 1.0
@@ -41,6 +44,22 @@ def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
         _log.exception("listening for wake-ups failed, sweeping for due exports")
     finally:
         client.close()
+
+
+def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> BackgroundTask:
+    """Return a task that calls `on_wake_up` for notifications while RQ still fetches and registers their job."""
+    wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(redis_url, timeout_s=WAIT_S + _ANSWER_S))
+
+    def wait_once() -> bool:
+        try:
+            if wake_ups.wait(WAIT_S):
+                on_wake_up()
+        except RedisError as unavailable:
+            outages.REDIS.note(unavailable)
+            return False
+        return True
+
+    return BackgroundTask("early-wake-ups", wait_once, REDIS_RETRY_S, outages.REDIS)
 
 
 class _WakeUpJob(Job):

@@ -45,6 +45,20 @@ def test_a_wake_up_is_handled_long_before_the_sweep(
             wait_until(is_exported(export_id))
 
 
+def test_a_delivery_begins_before_the_wake_ups_job(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    with Redis.from_url(redis.url) as client, start(**NO_SWEEP):
+        # Not by the scan of the start.
+        [first] = approved(receiver.url())
+        assert notify_workers(redis)
+        wait_until(is_exported(first))
+        [export_id] = approved(receiver.url())
+        # What a notification adds beside the job, without the job.
+        client.rpush("riskrelay:notified", 1)
+        wait_until(is_exported(export_id))
+
+
 def test_a_worker_writes_no_tls_keys_to_the_file_that_the_environment_names(
     start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:

@@ -59,6 +59,10 @@ class Dispatcher:
         self._pool.grow()
         self._thread.start()
 
+    def wake(self) -> None:
+        """Wake the thread."""
+        self._inbox.wake()
+
     def deliver_due(self, timeout_s: float = SLICE_S) -> bool:
         """Wake the thread and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
         return self._inbox.wake_and_wait(timeout_s)
