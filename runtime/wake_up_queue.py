@@ -3,8 +3,8 @@
 At most one job waits in Redis: `notify` sets a mark, and queues the job only if the mark was not set. A worker removes the
 mark before it queries the table, so the run that is about to start sees whatever was committed before a suppressed `notify`.
 
-RQ needs 2 ms to queue, fetch and register a job. A delivery does not wait for that: the script that sets the mark also adds to
-a list of at most one entry, which running workers wait for.
+RQ needs 2 ms to queue, fetch and register a job. A delivery does not wait for that: the script that sets the mark also adds
+to a list of at most one entry, which running workers wait for.
 """
 
 import logging
