@@ -212,6 +212,7 @@ def test_search_and_copying_work_on_a_phone_from_a_local_disk(site: Path, chromi
 
 def first_of(pages: str | list[Any]) -> str:
     """Return the file of the first page of a section."""
-    first: Any = pages if isinstance(pages, str) else pages[0]
-    path: str = first if isinstance(first, str) else next(iter(first.values()))
-    return path.removesuffix(".md") + ".html"
+    first: Any = pages
+    while not isinstance(first, str):
+        first = first[0] if isinstance(first, list) else next(iter(first.values()))
+    return str(first).removesuffix(".md") + ".html"

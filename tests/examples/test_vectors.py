@@ -1,4 +1,4 @@
-"""The test vectors agree with an independent implementation, with `listen` and with the README's code."""
+"""The test vectors agree with an independent implementation, with `listen` and with the documented code."""
 
 import base64
 import hashlib
@@ -145,7 +145,7 @@ def test_verifying_a_serialized_copy_of_the_body_fails() -> None:
 
 def test_the_code_in_the_readme_agrees() -> None:
     """The code checks signature and age, but not nonces, limits and content."""
-    code = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "docs" / "receiving.md").read_text(), re.DOTALL)
     assert code is not None
     for vector in VECTORS:
         if vector["name"] == "replayed nonce" or len(vector["secrets"]) != 1:
@@ -153,7 +153,7 @@ def test_the_code_in_the_readme_agrees() -> None:
         if not all(len(headers_of(vector, f"X-Service-{part}")) == 1 for part in ("Timestamp", "Nonce", "Signature")):
             continue
         names: dict[str, Any] = {}
-        exec(code.group(1), names)  # noqa: S102 - the README's own snippet
+        exec(code.group(1), names)  # noqa: S102 - the page's own snippet
         names["time"] = FixedTime(vector["now"])
         headers = {name.title(): value for name, value in vector["headers"]}
         is_genuine = names["is_genuine"](vector["secrets"][0].encode(), headers, body_of(vector))
@@ -161,7 +161,7 @@ def test_the_code_in_the_readme_agrees() -> None:
 
 
 class FixedTime:
-    """Replaces the `time` module in the README's code."""
+    """Replaces the `time` module in the documented code."""
 
     def __init__(self, at: int) -> None:
         self._at = at

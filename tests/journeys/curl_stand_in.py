@@ -1,4 +1,4 @@
-"""Stands in for curl on a machine without it, as far as the README's story uses it: -s, -H, -d, -w and one URL."""
+"""Stands in for curl on a machine without it, as far as docs/first-ticket.md uses it: -s, -H, -d, -w and one URL."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The README's workflow runs as pasted, its output matches, and its code verifies a delivery."""
+"""The first ticket with curl works as pasted, its output matches, and the code for receivers verifies a delivery."""
 
 import json
 import os
@@ -22,7 +22,8 @@ from tests.support.servers import free_port, processes_in
 from worker.http.signing import sign
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-README = (ROOT / "README.md").read_text()
+FIRST_TICKET = (ROOT / "docs" / "first-ticket.md").read_text()
+RECEIVING = (ROOT / "docs" / "receiving.md").read_text()
 CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"
 
 TARGETS = "/api/ticket-export-targets"
@@ -35,8 +36,8 @@ STOP_WITHIN_S = 30
 
 
 def story(part: str) -> str:
-    """Return the shell blocks of one part of the README's workflow as one script."""
-    return "\n".join(re.findall(rf"<!-- story: {part} -->\n```sh\n(.*?)```", README, re.DOTALL))
+    """Return the shell blocks of one part of the page as one script."""
+    return "\n".join(re.findall(rf"<!-- story: {part} -->\n```sh\n(.*?)```", FIRST_TICKET, re.DOTALL))
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ports() -> dict[str, str]:
-    """Free ports by port of the README, so that the test can run next to an installation."""
+    """Free ports by port of the page, so that the test can run next to an installation."""
     return {"8000": str(free_port()), "9000": str(free_port())}
 
 
@@ -210,10 +211,10 @@ def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], 
 
 
 def test_the_code_for_receivers_verifies_a_delivery() -> None:
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    code = re.search(r"```python\n(.*?)```", RECEIVING, re.DOTALL)
     assert code is not None
     names: dict[str, Any] = {}
-    exec(code.group(1), names)  # noqa: S102 - the README's own snippet
+    exec(code.group(1), names)  # noqa: S102 - the page's own snippet
     is_genuine: Callable[[bytes, dict[str, str], bytes], bool] = names["is_genuine"]
     body, nonce, timestamp = b'{"id": "exp_1"}', "0" * 32, int(time.time())
     headers = {
@@ -229,8 +230,8 @@ def test_the_code_for_receivers_verifies_a_delivery() -> None:
 
 
 def assert_output_as_shown(installation: "RunningCommand", folder: Path, ports: dict[str, str]) -> None:
-    """Assert that the start prints the README's lines in order, except those of set-up and of the token."""
-    shown = README.partition("```text\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
+    """Assert that the start prints the page's lines in order, except those of set-up and of the token."""
+    shown = FIRST_TICKET.partition("```text\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
     for written, real in {"/srv/riskrelay": str(folder), **ports}.items():
         shown = shown.replace(written, real)
     printed = iter(installation.log.read_text().splitlines())
