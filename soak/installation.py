@@ -24,7 +24,10 @@ from soak.plan import SoakPlan
 from soak.receivers import SHUT_ADDRESS
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
+from tests.support.authorities import CertificateAuthority
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment
+from tests.support.fakes import LoopbackServer
+from tests.support.receivers import always, say_nothing
 from tests.support.servers import PostgresServer, RedisServer, processes_in
 from tests.support.storefront import CLOUD
 
@@ -198,6 +201,10 @@ class SoakInstallation:
             SoakReceiverProcess(folder, "receiver", number, WEBHOOK_SECRET, *chance) for number in range(plan.receivers)
         ]
         self.trackers = [SoakReceiverProcess(folder, "tracker", number, *chance) for number in range(plan.trackers)]
+        #: Gets the alerts, and what a second account sends.
+        self._authority = CertificateAuthority("the soak")
+        self.alerts = LoopbackServer(always(), self._authority.server("127.0.0.1"))
+        self.silent = LoopbackServer(say_nothing)
         self.service: Child
         self.workers: list[Child] = []
         self.exit_codes: dict[str, int | None] = {}
@@ -219,6 +226,8 @@ class SoakInstallation:
 
     def start(self, project_id: int) -> None:
         """Start the service, the workers and what gets tickets; wait until the service answers; the database is migrated."""
+        self.alerts.__enter__()
+        self.silent.__enter__()
         env = self._environment(project_id)
         narrow = {**env, "TARGET_ALLOWED_NETWORKS": "127.0.0.1/32"}
         self.service = Child("service", [RISKRELAY, "serve"], env, self.folder)
@@ -308,6 +317,8 @@ class SoakInstallation:
         self.stop_product()
         for receiver in self.recipients:
             receiver.stop()
+        for listener in (self.alerts, self.silent):
+            listener.__exit__()
         close_database()
         for server in self.servers:
             server.stop()
@@ -320,7 +331,12 @@ class SoakInstallation:
 
     def _environment(self, project_id: int) -> dict[str, str]:
         here = f"127.0.0.1:{self.port}"
-        settings = {**SETTINGS, **LOOPBACK, "DEFAULT_PROJECT_ID": str(project_id)}
+        alerts = {
+            "ALERT_WEBHOOK_URL": self.alerts.url(),
+            "ALERT_WEBHOOK_SECRET": WEBHOOK_SECRET,
+            "TARGET_CA": self._authority.pem,
+        }
+        settings = {**SETTINGS, **LOOPBACK, "DEFAULT_PROJECT_ID": str(project_id), **alerts}
         places = {"BIND": here, "PUBLIC_BASE_URL": f"http://{here}"}
         return environment(self.folder, DATABASE_URL=self.database_url, REDIS_URL=self.redis.url, **settings, **places)
 

@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
 from soak.console_client import ConsoleClient
 from soak.event_log import ACTS, ARRIVALS, ISSUES, EventLog, now_ms, read
 from soak.fault_injection import FaultInjector
+from soak.hostile_client import HostileClient
 from soak.installation import SETTINGS, SoakInstallation, SoakReceiverProcess
 from soak.operator_client import OperatorClient
 from soak.plan import SoakPlan, faults, intervals
@@ -37,9 +39,12 @@ from soak.verification import FinalExport, Findings, Recorded, verify
 from storage.accounts import accounts, tokens
 from storage.accounts.projects import add_project, add_scan_run
 from storage.db.engine import connection, execute, open_database, rows, transaction
+from storage.secrets.vault import Vault
 from storage.targets.changes import edit
+from storage.targets.targets import set_secret
 from tests.support.factories import (
     DEFAULT_SECRET,
+    ENCRYPTION_KEY,
     Customer,
     make_customer,
     make_platform_token,
@@ -63,7 +68,8 @@ MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
 _EXPORTS: Final = (
     "SELECT e.id, e.source_id, e.ticket, e.status, e.status_reason, e.target_id, e.body, e.attempts, e.redacted_at, "
-    "t.base_url, t.provider_key, e.provider_ticket_id FROM exports e LEFT JOIN targets t ON t.id = e.target_id"
+    "t.base_url, t.provider_key, e.provider_ticket_id FROM exports e LEFT JOIN targets t ON t.id = e.target_id "
+    "WHERE e.account_id = 1"
 )
 _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 
@@ -107,6 +113,8 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
         found = _verified(folder)
     if injector.kills < plan.kills or shared.approved < plan.exports:
         problems.append(f"Only {injector.kills} kills and {shared.approved} approvals came about.")
+    if not installation.alerts.connections:
+        problems.append("No alert came, though targets were disabled.")
     if counts["not acknowledged"]:
         problems.append(f"{counts['not acknowledged']} requests had no answer after {PATIENCE_S:g} s of asking again.")
     problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
@@ -210,12 +218,23 @@ def _target(installation: SoakInstallation, customer: Customer, number: int) -> 
     return make_target(customer, f"{_one_of(installation.receivers, number)}/t/{number}").id
 
 
+def _hostile(installation: SoakInstallation) -> tuple[Customer, list[str]]:
+    """Create a second account with two targets that never respond, each with a secret of its own."""
+    with connection():
+        customer = make_customer()
+        found = [make_target(customer, installation.silent.url(path=f"/{number}")).id for number in range(2)]
+        for target_id in found:
+            set_secret(target_id, "a secret of its own", Vault([b64decode(ENCRYPTION_KEY)]), utc_now())
+    return customer, found
+
+
 def _one_of(servers: Sequence[SoakReceiverProcess], number: int) -> str:
     """Return the origin of one of the servers."""
     return servers[number % len(servers)].origin
 
 
 def _clients(shared: Shared, installation: SoakInstallation, console_token: str) -> list[SoakClient]:
+    hostile, own_targets = _hostile(installation)
     origins = [receiver.origin for receiver in installation.receivers]
     shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
     operator = OperatorClient(shared, installation.port, origins, shut)
@@ -224,6 +243,7 @@ def _clients(shared: Shared, installation: SoakInstallation, console_token: str)
         operator,
         console_client,
         TriageClient(shared, installation.port),
+        HostileClient(shared, installation.port, hostile.bearer, own_targets),
         *(SoakClient(shared, number, installation.port) for number in range(shared.plan.clients)),
     ]
 
