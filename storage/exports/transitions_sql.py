@@ -82,9 +82,10 @@ SELECT t.id, {select_list(LockedTarget, {"t": TargetRow})} FROM r JOIN targets t
 
 _LOCK: Final = f"""
 WITH r (id) AS ({{rows}})
-SELECT {select_list(LockedExport, {"e": ExportRow})} FROM r JOIN exports e ON e.id = r.id{{of_account}} ORDER BY e.id"""  # noqa: S608 - our own names
+SELECT {select_list(LockedExport, {"e": ExportRow})} FROM r JOIN exports e ON e.id = r.id{{of_account}} ORDER BY r.id"""  # noqa: S608 - our own names
 _LOCK_ALL: Final = _LOCK.replace("{of_account}", "")
-_LOCK_OWN: Final = _LOCK.replace("{of_account}", " WHERE e.account_id = ?")
+# An expression, so that no plan reads all exports of the account to find a few hundred.
+_LOCK_OWN: Final = _LOCK.replace("{of_account}", " WHERE e.account_id + 0 = ?")
 _locked_export: Final = reader(LockedExport, ExportRow)
 
 

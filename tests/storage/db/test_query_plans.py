@@ -9,7 +9,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
-from storage.exports import claims_sql, queries, transitions
+from storage.exports import claims_sql, queries, transitions, transitions_sql
 from storage.targets import throttle_state_sql
 from tests.support.factories import completed_attempt, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
@@ -134,6 +134,20 @@ def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> 
     since = utc_now() - timedelta(days=1)
 
     require_no_scan(asked(queries.count_recoverable_since, target_ids[0], [since], 1000))
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_decisions_read_their_exports_and_not_all_of_the_account(target_ids: list[str], count: int) -> None:
+    [[account_id]] = rows("SELECT DISTINCT account_id FROM exports")
+    ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id LIMIT ?", (count,))]
+    found = asked(transitions_sql.lock_exports, ids, account_id)
+    with taken_back():
+        locked = [(each, target_ids[0]) for each in transitions_sql.lock_exports(ids, account_id)]
+    found += asked(transitions_sql.approve_locked, locked, utc_now(), "user:test")
+
+    require_no_scan(found)
+    for statement in found:
+        assert not indexes_read(statement) & OF_EXPORTS, plan_of(statement)
 
 
 def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
