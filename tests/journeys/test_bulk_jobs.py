@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
 
 MANY: Final = 5_000
-KILLS: Final = 4
+KILLS: Final = 2
 
 
 @pytest.fixture
