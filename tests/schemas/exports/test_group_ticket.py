@@ -1,5 +1,6 @@
 """The ticket of a group names what is wrong, how often and where, and grows without losing what it was written from."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,11 @@ def test_a_group_names_the_rule_the_count_and_the_site() -> None:
     assert facts == "Severity: medium\nRule: csp\nFound by: scan run 42"
     assert (ticket.evidence["findings"], ticket.evidence["pages"], len(ticket.evidence["places"])) == (42, 42, 42)
     assert (ticket.evidence["cwe"], ticket.evidence["screenshot"]) == ("693", "artifacts/home.png")
+
+
+def test_a_long_title_is_cut_to_leave_room_for_the_count() -> None:
+    title = group_ticket(grouped(42, replace(CSP, title="x" * 2 * MAX_TITLE))).title
+    assert (len(title), title.endswith(": 42 pages of shop.example")) == (MAX_TITLE, True)
 
 
 def test_places_and_pages_are_counted_apart() -> None:

@@ -122,6 +122,8 @@ def test_any_sequence_of_runs_is_what_a_simple_model_says(posts: list[Posted], f
         ("completed", 200, True),
         ("completed", 204, True),
         ("completed", 199, False),
+        ("completed", 299, True),
+        ("completed", 300, False),
         ("completed", 301, False),
         ("completed", 404, False),
         ("completed", 503, False),

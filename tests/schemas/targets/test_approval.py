@@ -38,6 +38,8 @@ def test_an_export_is_approved_for_an_active_target_whose_last_validation_did_no
     assert (reported.path, reported.code) == ("/target_id", code)
     for reason in (state.status_reason, state.validation_reason if state.status == TargetStatus.ACTIVE else None):
         assert reason is None or f"({reason})" in reported.message
+    next_step = "validates it again" if code == "target_unavailable" else "To resume it: "
+    assert ("To set its secret: " if state.status == TargetStatus.INACTIVE else next_step) in reported.message
 
 
 #: A URL, the policy that refuses it now, the reason.

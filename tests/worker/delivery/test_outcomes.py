@@ -400,6 +400,7 @@ TICKETS: Final = [
     ({"id": True}, None, None),  # a truth is none
     ({"id": 4.2}, None, None),
     ({"id": ""}, None, None),
+    ({"id": "7"}, "7", None),
     ({"id": "x" * 500}, "x" * 500, None),
     ({"id": "x" * 501}, None, None),  # longer than we keep
     ({"id": "a\nb"}, None, None),  # not to be shown

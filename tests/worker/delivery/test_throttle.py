@@ -1,6 +1,7 @@
 """The arithmetic of throttle states: what attempts change in them, and how much one worker may send."""
 
 import itertools
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from worker.delivery.throttle import (
     rate_allowance,
     rate_allows_from,
     slots,
+    update,
     use_rate_allowance,
 )
 
@@ -552,3 +554,73 @@ def test_a_target_whose_last_attempts_delivered_nothing_is_shown_as_failing(
 def test_a_rejected_ticket_after_many_changes_nothing_more() -> None:
     failing = next_state(state(), [REFUSED] * 5, NOW)
     assert not throttle.update(failing, [REFUSED] * 3, NOW).is_changed
+
+
+# ---------------------------------------------------------------- what a tick changes, and what it logs
+
+OPENED: Final = "circuit breaker opened, target gets single attempts"
+CLOSED: Final = "circuit breaker closed, target responds"
+PAUSED: Final = "target paused, its receiver asked for it"
+DISABLED: Final = "target disabled, nothing more is sent to it"
+OPEN: Final = state(failures_in_row=5, held_until=in_s(-1), held_reason=BREAKER_OPEN, failing_since=in_s(-60))
+HELD: Final = state(held_until=in_s(30), held_reason=RATE_LIMITED)
+FAILED_FOR_DAYS: Final = state(failing_since=NOW - throttle.GIVE_UP_AFTER)
+ELSEWHERE: Final = replace(GONE, base_url="https://old.example/")
+
+# the state before, what came back in one tick, what is logged: text, reason and level
+EVENTS: Final = [
+    (FRESH, [HEALTHY], []),
+    (FRESH, [UNHEALTHY] * 4, []),
+    (FRESH, [UNHEALTHY] * 5, [(OPENED, None, logging.WARNING)]),
+    (OPEN, [UNHEALTHY], []),  # a probe
+    (OPEN, [HEALTHY], [(CLOSED, None, logging.INFO)]),
+    (FRESH, [limited(30)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
+    (FRESH, [unavailable(30)], [(PAUSED, RECEIVER_UNAVAILABLE, logging.INFO)]),
+    (HELD, [limited(20)], []),  # not longer than before
+    (HELD, [limited(31)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
+    (HELD, [HEALTHY], []),
+    (FRESH, [GONE], [(DISABLED, "receiver_gone", logging.WARNING)]),
+    (FAILED_FOR_DAYS, [UNHEALTHY], [(DISABLED, throttle.GIVEN_UP, logging.WARNING)]),
+]
+
+
+@pytest.mark.parametrize(("before", "effects", "logged"), EVENTS)
+def test_pauses_the_breaker_and_the_end_of_a_target_are_logged(
+    before: ThrottleState, effects: list[TargetEffect], logged: list[tuple[str, str | None, int]]
+) -> None:
+    tick = update(before, effects, NOW)
+    assert [(event.text, event.reason, event.level) for event in tick.events] == logged
+    assert {event.target_id for event in tick.events} <= {before.target_id}
+
+
+# the state before, what came back in one tick, what the target is turned off with: status, reason and URL
+TURNED_OFF: Final = [
+    (FRESH, [HEALTHY], (None, None, None)),
+    (FRESH, [UNHEALTHY], (None, None, None)),
+    (FRESH, [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),
+    (FRESH, [GONE, UNHEALTHY], (TargetStatus.DISABLED, "receiver_gone", None)),
+    (FRESH, [GONE, ELSEWHERE, HEALTHY], (TargetStatus.DISABLED, "receiver_gone", "https://old.example/")),  # the last counts
+    (replace(OPEN, held_until=in_s(1)), [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),  # a late answer
+    (state(status=TargetStatus.DISABLED), [GONE], (None, None, None)),
+    (state(status=TargetStatus.BLOCKED), [GONE], (None, None, None)),
+    (FAILED_FOR_DAYS, [UNHEALTHY], (TargetStatus.DISABLED, throttle.GIVEN_UP, None)),
+    (FAILED_FOR_DAYS, [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),
+    (FAILED_FOR_DAYS, [HEALTHY], (None, None, None)),
+    (FAILED_FOR_DAYS, [], (None, None, None)),
+]
+
+
+@pytest.mark.parametrize(("before", "effects", "off"), TURNED_OFF)
+def test_a_target_is_turned_off_once_and_for_the_last_reason(
+    before: ThrottleState, effects: list[TargetEffect], off: tuple[TargetStatus | None, str | None, str | None]
+) -> None:
+    tick = update(before, effects, NOW)
+    assert (tick.deactivated, tick.reason, tick.base_url) == off
+    assert tick.state.status is (off[0] or before.status)
+    assert tick.is_changed or off[0] is None
+
+
+@pytest.mark.parametrize(("validation", "passes"), [("failed", True), ("passed", False), (None, False)])
+def test_a_success_after_a_failed_validation_passes_it(validation: str | None, passes: bool) -> None:
+    assert update(state(validation_status=validation), [HEALTHY], NOW).passes_validation is passes
+    assert not update(state(validation_status=validation), [UNHEALTHY], NOW).passes_validation
