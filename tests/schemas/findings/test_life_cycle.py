@@ -141,6 +141,7 @@ def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int |
     ("code", "rules", "checked"),
     [
         ("csp", None, True),
+        ("cspx", ["csp-*"], False),
         ("csp", (), False),
         ("csp", ("img-alt", "csp"), True),
         (" csp ", (" csp",), True),
