@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from schemas.content_policy.rules import find
+from schemas.content_policy.rules import RULES, find
 from schemas.exports.record import PreparationForm
 from schemas.intake.diagnostics import CmsDiagnosticsForm
 from schemas.intake.email_forms import EmailForm, inspected
@@ -24,6 +24,11 @@ BCRYPT: Final = "$2y$10$" + "N9qo8uLOickgx2ZMRZoMyeIjZAgcfl7p92ldGxad68LJZdL17lh
 PEM: Final = "-----BEGIN PRIVATE KEY-----"
 
 REFUSED: Final[dict[str, list[str]]] = {
+    "documents and signed tokens": [
+        "<!doctype html><title>Shop</title><p>Hello",
+        "-- MySQL dump 10.13  Distrib 8.0.32\n",
+        f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{TOKEN}",
+    ],
     "a placeholder inside a value does not excuse it": [
         "postgres://app:Pa$sw0rd2024@db.shop.example/shop",
         "Authorization: Bearer AbC123xyzQ9Lm4TzW8",
@@ -201,6 +206,10 @@ def codes(value: Any) -> list[str]:
 def test_a_forbidden_text_is_refused_alone_and_in_a_sentence(clause: str, text: str) -> None:
     assert codes(text), clause
     assert codes({"evidence": [f"The scanner found this:\n{text}\nRemove it."]}), clause
+
+
+def test_every_rule_has_a_text_that_it_refuses() -> None:
+    assert {code for _, text in CASES for code in codes(text)} >= {rule.code for rule in RULES}
 
 
 #: Each way to encode a text once. Percent signs, entities and base64 stand for themselves only where nothing else does.
