@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 #: Bounds that docs/performance.md states, on a machine with two cores.
-FIRST_START_S: Final = 90
+FIRST_START_S: Final = 60
 SECOND_START_S: Final = 5
 INSTALLED_MB: Final = 150
-IDLE_MEMORY_MB: Final = 300
+IDLE_MEMORY_MB: Final = 250
 IDLE_PERCENT: Final = 2.0
 IDLE_FOR_S: Final = 20
 PORT: Final = 8911
