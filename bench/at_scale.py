@@ -1,8 +1,8 @@
 """`python -m bench.at_scale`: a bulk approval of ten thousand exports, and lists and searches among a million.
 
 The bulk approval runs from the first byte of the request until the job has ended, with the real service and two workers; its
-target is on hold, so nothing is delivered beside it. Lists and searches are pages of 50 as the API reads them, without HTTP; a
-figure is the median of all of them.
+target is on hold, so nothing is delivered beside it. Lists and searches are pages of 50 as the API reads them, without HTTP;
+a figure is the median of all of them.
 """
 
 import http.client
