@@ -12,9 +12,10 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiContext, ApiResource, by_method
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
+from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from storage.db import identifiers
@@ -76,13 +77,19 @@ class ApprovalRuleTestResource(ApiResource):
     path = f"{RULES}/{{rule_id}}/test"
     checks = by_method(POST=Operation(_MANAGER, NoMembers(), Body.OPTIONAL))
 
+    def __init__(self, api: ApiContext) -> None:
+        super().__init__(api)
+        self._queue = LargeBodyQueue()
+
     def on_post(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Test the rule, and return the result."""
         self._executor.respond(req, resp, lambda: self._result(req), lambda: self._test(req, rule_id))
 
     def _test(self, req: falcon.Request, rule_id: str) -> None:
-        # Before the transaction: it reads for longer than other writers should wait.
-        req.context.result = self._api.operations.approval_rules.test(rule_id, req.context.principal)
+        # Before the transaction: it reads for longer than other writers should wait. One at a time, which yields to others.
+        principal = req.context.principal
+        with self._queue.slot(str(principal.account_id), LARGE_BYTES + 1) as yield_to_others:
+            req.context.result = self._api.operations.approval_rules.test(rule_id, principal, yield_to_others)
 
     def _result(self, req: falcon.Request) -> ApiResponse:
         return ApiResponse(200, dump(RuleTestResponse, req.context.result))

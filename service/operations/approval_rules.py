@@ -7,6 +7,7 @@ live API tokens with the abilities that the rule needs, whichever token it was c
 from collections.abc import Collection, Sequence
 
 from runtime.clock import utc_now
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleChange, RuleRequest, RuleTestResult
@@ -69,9 +70,12 @@ class ApprovalRuleOperations:
         """Delete a rule; what it decided stays decided."""
         approval_rules.delete(rule_id, actor.account_id, utc_now(), actor.key)
 
-    def test(self, rule_id: str, actor: Actor) -> RuleTestResult:
-        """Return what the rule matches among the exports of the last 30 days; changes nothing. Holds no transaction."""
-        return approval_rules.test(self.get(rule_id, actor), utc_now())
+    def test(self, rule_id: str, actor: Actor, checkpoint: Checkpoint = no_checkpoint) -> RuleTestResult:
+        """Return what the rule matches among the exports of the last 30 days; changes nothing. Holds no transaction.
+
+        `checkpoint` is called between parts of the work.
+        """
+        return approval_rules.test(self.get(rule_id, actor), utc_now(), checkpoint)
 
 
 def _require(abilities: Collection[str], action: RuleAction) -> None:

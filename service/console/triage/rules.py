@@ -24,6 +24,8 @@ from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageL
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS
+from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
+from storage.db import engine
 from storage.exports import queries
 from storage.intake import findings
 from storage.targets import summaries
@@ -70,9 +72,15 @@ class RuleTestPage(ConsolePage):
     path = f"{RULE}/test"
     template = "rule_test.html"
 
+    def __init__(self, layout: PageLayout) -> None:
+        super().__init__(layout)
+        self._queue = LargeBodyQueue()
+
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the result. Raises NotFound."""
-        result = self._operations.approval_rules.test(ids["rule_id"], user.principal)
+        """Return the result. Raises NotFound, LargeBodyOverload."""
+        engine.release()
+        with self._queue.slot(str(user.account_id), LARGE_BYTES + 1) as yield_to_others:
+            result = self._operations.approval_rules.test(ids["rule_id"], user.principal, yield_to_others)
         return {
             "rule": self._operations.approval_rules.get(ids["rule_id"], user.principal),
             "result": result,

@@ -9,9 +9,11 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import MAX_RULES, RuleAction, RuleActionType
+from service.http import large_body_limiter
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
+from storage.exports.rules import approval_rules
 from storage.targets import targets
 from tests.support.factories import (
     DEFAULT_SECRET,
@@ -228,6 +230,21 @@ def test_a_test_shows_what_a_rule_would_have_matched_and_changes_nothing(
     call("PATCH", customer, f"{RULES}/{record.json['id']}", match={"rule": "new-*"}).send(client)
     assert call("POST", customer, f"{RULES}/{record.json['id']}/test").send(client).json["matched"] == 1
     assert rows("SELECT id, version, status FROM exports ORDER BY id") == before
+
+
+def test_one_test_at_a_time_reads_in_parts_and_yields_between_them(
+    client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else forty tests of one account kept the polls of another waiting for 45 seconds."""
+    make_exports(customer, 5, utc_now())
+    rule_id = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",))).id
+    resource: Any = (client.app._router.find(f"{RULES}/{rule_id}/test") or (None,))[0]
+    yields: list[bool] = []
+    monkeypatch.setattr(approval_rules, "_TEST_BATCH", 2)
+    monkeypatch.setattr(large_body_limiter._GiveWay, "__call__", lambda _: yields.append(resource._queue._is_busy))
+    assert call("POST", customer, f"{RULES}/{rule_id}/test").send(client).json["matched"] == 5
+    assert yields == [True] * 3
+    assert resource._queue._is_busy is False
 
 
 def test_a_fresh_installation_has_no_rules(client: TestClient, customer: Customer) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from html import unescape
+from typing import Any
 
 import pytest
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType
+from service.http import large_body_limiter
 from storage.exports import queries
 from storage.exports.rules import approval_rules
 from tests.support.console_user import ConsoleBrowser, make_console_token
@@ -66,13 +68,17 @@ def test_a_rule_is_made_shown_in_words_changed_and_removed(
 
 @on_sqlite
 def test_a_test_shows_what_a_rule_would_have_matched(
-    decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+    decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, other = prepare("A high one", severity="high"), prepare("A low one", severity="low")
     fields = {"name": "Noise", "severity_at_least": "high", "type": "dismiss", "reason": "test"}
     assert decider.post("/rules/new", **fields).status_code == 303
     [rule] = stored(customer)
+    resource: Any = (decider.client.app._router.find(f"/console/rules/{rule.id}/test") or (None,))[0]
+    yields: list[bool] = []
+    monkeypatch.setattr(large_body_limiter._GiveWay, "__call__", lambda _: yields.append(resource._queue._is_busy))
     page = decider.get(f"/rules/{rule.id}/test")
+    assert yields == [True]
     assert "<b>1</b> ticket of the last 30 days" in page.text
     assert f"/exports/{wanted}" in page.text
     assert "A low one" not in page.text

@@ -251,8 +251,10 @@ def test_an_export_that_is_extended_is_decided_anew(customer: Customer, target: 
     assert queries.get(export.id).status is ExportStatus.APPROVED
 
 
-def test_a_group_matches_a_path_with_all_its_places(customer: Customer, target: Target) -> None:
-    make_rule(customer, approving(target), RuleMatch(page_path="/checkout/*"))
+def test_a_group_matches_a_path_with_all_its_places(
+    customer: Customer, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = make_rule(customer, approving(target), RuleMatch(page_path="/checkout/*"))
     execute(
         "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 0, 0)",
         (customer.project_id,),
@@ -269,6 +271,12 @@ def test_a_group_matches_a_path_with_all_its_places(customer: Customer, target: 
             execute(statement, (key, customer.project_id, key, f"https://shop.example{each}", export_id))
     made = prepare([draft(customer, source="finding", findings=2, export_id=export_id) for export_id in groups])
     assert [each.status for each in made] == [ExportStatus.APPROVED, ExportStatus.PREPARED]
+    batches: list[int] = []
+    for most in (1, 4):
+        monkeypatch.setattr(approval_rules, "_TEST_FINDINGS", most)
+        tested = approval_rules.test(rule, in_s(20), lambda: batches.append(most))
+        assert (tested.matched, tested.examined) == (1, 2)
+    assert batches == [1, 1, 4]
 
 
 def test_a_url_that_the_policy_refuses_blocks_the_target_and_the_export_waits(customer: Customer) -> None:
