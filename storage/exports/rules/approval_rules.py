@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from peewee import JOIN, SQL, fn
 
-from schemas.base.checkpoint import Checkpoint, no_checkpoint
+from schemas.base.checkpoint import Checkpoint
 from schemas.base.errors import FieldProblem, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, Role, TokenKind, effective_abilities
@@ -263,7 +263,7 @@ def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
     return urls
 
 
-def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint = no_checkpoint) -> RuleTestResult:
+def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint) -> RuleTestResult:
     """Return what a rule matches among the exports of the last TESTED_AGE, of any status; it changes nothing.
 
     Reads the newest MAX_TESTED of them at most, in batches, and calls `checkpoint` between them; call it outside any
