@@ -10,6 +10,8 @@ def refusal_text(reason: str, policy: TargetPolicy) -> str:
     if reason == RefusalReason.PORT_NOT_ALLOWED:
         ports = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in policy.allowed_ports)
         return f"This port is not allowed; the operator allows {ports} (TARGET_ALLOWED_PORTS)."
+    if reason in {RefusalReason.SINGLE_LABEL, RefusalReason.LOCAL_SUFFIX}:
+        return "The host's name exists only in a local network; use its full name in public DNS, or its IP address."
     if reason in NEVER_ALLOWED:
         return "The host has an address that no setting allows."
     if reason.startswith("address_"):

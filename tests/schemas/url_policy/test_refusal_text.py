@@ -16,6 +16,8 @@ _LOOKUPS = ("dns_timeout", "dns_failed", "dns_not_found", "dns_overloaded")
         (RefusalReason.PORT_NOT_ALLOWED, ("443, 8000-8999", "TARGET_ALLOWED_PORTS")),
         (RefusalReason.ADDRESS_PRIVATE, ("TARGET_ALLOWED_NETWORKS",)),
         (RefusalReason.ADDRESS_LOOPBACK, ("TARGET_ALLOWED_NETWORKS",)),
+        (RefusalReason.SINGLE_LABEL, ("public DNS", "IP address")),
+        (RefusalReason.LOCAL_SUFFIX, ("public DNS", "IP address")),
         ("dns_timeout", ("DNS",)),
     ],
 )
