@@ -86,7 +86,8 @@ def settings_from(
             allowed = f"it has {', '.join(properties)}" if properties else "it has none"
             raise click.UsageError(f"{provider_key} has no setting `{outer}`; {allowed}.")
         if dot:
-            found[outer] = {**found.get(outer, {}), part: texts[-1]}
+            parts = found.get(outer)
+            found[outer] = {**(parts if isinstance(parts, Mapping) else {}), part: texts[-1]}
         else:
             found[name] = setting_from(properties[name], texts)
     return found

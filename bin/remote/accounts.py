@@ -16,7 +16,7 @@ from bin.cli.request_bodies import present
 from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
 from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
-from bin.remote.client import ApiClient, ApiRecord
+from bin.remote.client import ApiClient, ApiRecord, counts_of
 from bin.remote.twins import Twin, listing, only, printing
 from runtime.clock import utc_now
 from schemas.base.timestamps import rfc3339
@@ -38,7 +38,7 @@ def _account(record: ApiRecord) -> dict[str, Any]:
 
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
-    ACCOUNTS.show([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
+    ACCOUNTS.show([{**_account(each), **_usage(counts_of(each, "usage"), as_json)} for each in found], as_json)
 
 
 def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:

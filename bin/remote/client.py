@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
+from types import UnionType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -54,10 +55,27 @@ class ApiRefusal(Refused):
 
 
 class ApiRecord(dict[str, Any]):
-    """An object of the API, also one within another; a member that it lacks ends the command."""
+    """An object of the API, also one within another; a member that it lacks, or of another type, ends the command."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        _require(name, [value], _TYPES.get(name, object))
+        return value
 
     def __missing__(self, name: str) -> Any:
         raise ApiRefusal(f"The response of the server lacks `{name}`; check --url, and that its version is not older.")
+
+
+#: The types of members that commands do more with than print them.
+_TYPES: Final[Mapping[str, type | UnionType]] = {
+    **dict.fromkeys(("id", "project_id", "report_id"), int | str | None),
+    **dict.fromkeys(("status", "provider_key"), str),
+    **dict.fromkeys(("error_code", "next_cursor", "reason", "target_id", "token", "url"), str | None),
+    **dict.fromkeys(("facets", "provider_settings", "ticket", "usage"), ApiRecord),
+    **dict.fromkeys(("last_validation", "provider_ticket"), ApiRecord | None),
+    "items": list,
+    "total": int | None,
+}
 
 
 class ApiClient:
@@ -97,8 +115,12 @@ class ApiClient:
         for _ in range(_MAX_PAGES):
             size = _PAGE if limit is None else min(limit - len(found), _PAGE)
             page = self.get(path, **query, limit=size, cursor=cursor)
-            found += _records_of(page, size, self._not_ours)
+            records = records_of(page)
             cursor = page["next_cursor"]
+            # A page that is not the last one is full.
+            if len(records) > size or (cursor is not None and not records):
+                break
+            found += records
             if cursor is None or len(found) == limit:
                 return found
         raise self._not_ours()
@@ -215,18 +237,31 @@ def _within(deadline_s: float, call: Callable[[], Result]) -> Result:
 
 
 def _parsed(content: bytes) -> ApiRecord:
-    """Return the JSON object, or an empty one for anything else."""
+    """Return the JSON object, or an empty one for anything else, also for text that has no encoding."""
     try:
         body = json.loads(content, object_hook=ApiRecord)
+        json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return ApiRecord()
     return body if isinstance(body, ApiRecord) else ApiRecord()
 
 
-def _records_of(page: ApiRecord, size: int, not_ours: Callable[[], ApiRefusal]) -> list[ApiRecord]:
-    items, cursor = page["items"], page["next_cursor"]
-    is_list = isinstance(items, list) and len(items) <= size and all(isinstance(each, ApiRecord) for each in items)
-    # A page that is not the last one is full.
-    if not is_list or not (cursor is None or (isinstance(cursor, str) and items)):
-        raise not_ours()
-    return list(items)
+def records_of(page: ApiRecord) -> list[ApiRecord]:
+    """Return the `items` of a response. Raises ApiRefusal."""
+    items: list[Any] = page["items"]
+    _require("items", items, ApiRecord)
+    return items
+
+
+def counts_of(record: ApiRecord, name: str) -> dict[str, dict[str, int]]:
+    """Return a member whose members are objects of numbers. Raises ApiRefusal."""
+    objects: ApiRecord = record[name]
+    _require(name, objects.values(), ApiRecord)
+    for each in objects.values():
+        _require(name, each.values(), int)
+    return objects
+
+
+def _require(name: str, values: Iterable[Any], kind: type | UnionType) -> None:
+    if not all(isinstance(each, kind) for each in values):
+        raise ApiRefusal(f"The server sent another type of `{name}` than RiskRelay does; check --url.")

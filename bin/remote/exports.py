@@ -27,7 +27,7 @@ from bin.commands.exports.export import (
 from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many, filters_of, require_few
 from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
-from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
+from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
 from bin.remote.twins import Twin, posting, printing
 from schemas.base.timestamps import rfc3339
 from schemas.triage.bulk_decisions import BulkAction
@@ -51,7 +51,7 @@ def _list(
     several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
     query = {several.get(name, name): _joined(value) for name, value in filters.items()}
     if has_facets:
-        print_facets(api.get(_EXPORTS, **query, limit=1, facets="true")["facets"], as_json)
+        print_facets(counts_of(api.get(_EXPORTS, **query, limit=1, facets="true"), "facets"), as_json)
         return
     shown = limit or (None if as_json or is_all else SHOWN)
     records = api.items(_EXPORTS, shown, **query, sort=sort)
@@ -63,7 +63,7 @@ def _list(
 def _show(api: ApiClient, *, export_id: str, as_json: bool) -> None:
     shown = api.get(path_to(_EXPORT, export_id=export_id))
     print_record(shown, as_json)
-    if shown.get("target_id") is None or as_json:
+    if as_json or shown["target_id"] is None:
         return
     try:
         api.get(path_to("/api/ticket-export-targets/{target_id}", target_id=shown["target_id"]))
@@ -99,7 +99,7 @@ def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ..
     if len(target_ids) == 1:
         print_record(api.post(path, {"target_id": target_ids[0]}), as_json)
         return
-    APPROVED.show(api.post(path, {"target_ids": [*target_ids]})["items"], as_json)
+    APPROVED.show(records_of(api.post(path, {"target_ids": [*target_ids]})), as_json)
 
 
 def _dismiss(
@@ -182,7 +182,7 @@ def _decide_on_matching(
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = require_few(page["total"])
     if count and not filters["is_confirmed"]:
-        confirm(action, members.get("target_id"), count, page["facets"]["severity"])
+        confirm(action, members.get("target_id"), count, counts_of(page, "facets")["severity"])
     body = {"action": action.value, **members, "filter": wanted, "expected_count": count}
     job = api.post(f"{_EXPORTS}/bulk", body)
     _wait_for(api, path_to(_JOB, job_id=job["id"]), job, "bulk", as_json)

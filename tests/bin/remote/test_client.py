@@ -272,6 +272,91 @@ def test_a_list_of_another_form_is_refused(page: Any, tmp_path: Path) -> None:
         assert "--url" in refused(tmp_path, server.url(path=""), "target", "list")
 
 
+#: A response that every command takes, whatever it asks for.
+ANY_RECORD: Final[dict[str, Any]] = {
+    **TARGET,
+    "id": "exp_1",
+    "status": "done",
+    "target_id": None,
+    "provider_key": "linear",
+    "provider_settings": {"status": {}},
+    "provider_ticket": {"id": "1", "url": "https://tracker.example.com/1"},
+    "ticket": {"title": "T", "severity": "high"},
+    "last_validation": {"status": "passed", "reason": None},
+    "error_code": None,
+    "delivered": True,
+    "may_use_webhooks": True,
+    "token": "rrt_1",
+    "kind": "user",
+    "user_id": 1,
+    "abilities": [],
+    **dict.fromkeys(("user", "created_at", "expires_at", "revoked_at", "due_at", "role", "project_id")),
+    "report_id": 7,
+    "facets": {"severity": {"high": 1}},
+    "total": 1,
+    "usage": {name: {"used": 1, "limit": 2} for name in ("findings", "waiting_exports", "targets", "uploads_24h")},
+}
+ANY_RESPONSE: Final = {**ANY_RECORD, "items": [ANY_RECORD], "next_cursor": None}
+#: What commands look into, by the command. A dot leads into an object, and into the first one of a list.
+LOOKED_INTO: Final = {
+    "account list": "items.usage items.usage.targets items.usage.targets.used",
+    "grant remove 1": "id",
+    "grant remove --user a@example.com --report 7": "items items.id items.report_id",
+    "token create --user a@example.com": "items.id token",
+    "compliance list": "items.status",
+    "target set tgt_1 --setting labels.part=x": "provider_settings provider_key",
+    "target resume --all": "items.id",
+    "target validate tgt_1": "last_validation last_validation.status last_validation.reason",
+    "target ping tgt_1": "error_code",
+    "export list": "items next_cursor items.ticket items.ticket.title",
+    "export list --limit 1": "total",
+    "export list --facets": "facets facets.severity facets.severity.high",
+    "export show exp_1": "target_id id",
+    "export open exp_1": "provider_ticket provider_ticket.url status",
+    "export approve exp_1 --target tgt_1 --target tgt_2": "items items.id",
+    "export dismiss --severity high": "total facets facets.severity facets.severity.high",
+    "export dismiss --severity high --yes": "id status",
+    "export recover --target tgt_1 --since 7d": "id status",
+    "session revoke --user a@example.com": "items.id items.user",
+}
+WRONG: Final[tuple[Any, ...]] = ("absent", None, 7, "\ud800", "a\nb", [], [3], {}, {"a": []}, {"a": {}})
+
+
+def changed(response: Any, place: str, value: Any) -> Any:
+    """Return a response with another value at a place, or without the member there."""
+    if isinstance(response, list):
+        return [changed(response[0], place, value)]
+    name, _, rest = place.partition(".")
+    others = {each: response[each] for each in response if each != name}
+    if not rest:
+        return others if value == "absent" else {**others, name: value}
+    return {**others, name: changed(response[name], rest, value)}
+
+
+@pytest.mark.parametrize(
+    ("command", "place"), [(each, place) for each in LOOKED_INTO for place in LOOKED_INTO[each].split()]
+)
+def test_a_member_of_another_type_ends_the_command_in_one_line(command: str, place: str, tmp_path: Path) -> None:
+    response: Any = ANY_RESPONSE
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            is_removal = request.line.startswith("DELETE")
+            peer.answer(204 if is_removal else 200, b"" if is_removal else json.dumps(response).encode())
+
+    with LoopbackServer(behave) as server:
+        shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
+        assert shell.type(*command.split(), standard_input="y\n").exit_code == 0
+        refusals = 0
+        for value in WRONG:
+            response = changed(ANY_RESPONSE, place, value)
+            result = shell.type(*command.split(), standard_input="y\n")
+            assert result.exit_code in {0, 1}, (value, result.output)
+            assert result.exception is None or isinstance(result.exception, SystemExit), (value, result.exception)
+            refusals += "--url" in result.stderr
+        assert refusals
+
+
 def test_control_characters_of_a_server_do_not_reach_the_terminal(tmp_path: Path) -> None:
     record = {**TARGET, "name": "\x1b]0;x\x07\u202e"}
     with LoopbackServer(always(200, json.dumps(record).encode())) as server:
