@@ -62,6 +62,10 @@ class ApiRecord(dict[str, Any]):
         _require(name, [value], _TYPES.get(name, object))
         return value
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a member, or the default for one that is absent. Raises ApiRefusal for one of another type."""
+        return super().get(name, default) if name not in self else self[name]
+
     def __missing__(self, name: str) -> Any:
         raise ApiRefusal(f"The response of the server lacks `{name}`; check --url, and that its version is not older.")
 

@@ -63,7 +63,7 @@ def _list(
 def _show(api: ApiClient, *, export_id: str, as_json: bool) -> None:
     shown = api.get(path_to(_EXPORT, export_id=export_id))
     print_record(shown, as_json)
-    if as_json or shown["target_id"] is None:
+    if as_json or shown.get("target_id") is None:
         return
     try:
         api.get(path_to("/api/ticket-export-targets/{target_id}", target_id=shown["target_id"]))

@@ -164,7 +164,7 @@ def open_ticket(export_id: str, as_json: bool) -> None:
 
 def print_link(shown: Record, as_json: bool) -> None:
     """Print the link of an export's ticket. Raises Refused if it has none."""
-    ticket = shown["provider_ticket"]
+    ticket = shown.get("provider_ticket")
     if not ticket or ticket["url"] is None:
         named = "its receiver named no link" if shown["status"] == ExportStatus.EXPORTED else f"it is {shown['status']}"
         raise Refused(f"Export {shown['id']} has no link at a target: {named}.")
