@@ -98,10 +98,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on both kinds of database, unless the test or its module chooses one."""
-    chosen = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    mark = metafunc.definition.get_closest_marker("database")
+    kinds = mark.args if mark else ["sqlite", "postgresql"]
+    chosen = any("database_url" in each.args[0] for each in metafunc.definition.iter_markers("parametrize"))
     if "database_url" in metafunc.fixturenames and not chosen:
-        mark = metafunc.definition.get_closest_marker("database")
-        metafunc.parametrize("database_url", mark.args if mark else ["sqlite", "postgresql"], indirect=True)
+        metafunc.parametrize("database_url", kinds, indirect=True)
+    if "module_database" in metafunc.fixturenames:
+        metafunc.parametrize("module_database", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -120,7 +123,7 @@ def database(database_url: str) -> Iterator[str]:
     close_database()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def module_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A migrated database of each kind, opened for all tests of a module; yields a folder for the installation on it.
 

@@ -16,6 +16,7 @@ from runtime.clock import utc_now
 from storage.db.engine import release, rows
 from storage.secrets.vault import Vault
 from storage.targets import targets
+from tests.support.databases import on_postgresql
 from tests.support.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import RawResponse, Service
@@ -23,6 +24,9 @@ from tests.support.raw_http import TARGETS
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
 from worker.http.signing import SignatureVerdict
+
+# Who pings and for how long does not depend on the database; `storage` asks both.
+pytestmark = on_postgresql
 
 #: The deadline of a delivery here: long enough for loopback on a busy machine, short enough to wait for.
 DEADLINE_S: Final = 1.5

@@ -15,6 +15,7 @@ import pytest
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.compliance.requests import Topic
 from schemas.exports.ticket import REDACTED_TICKET
+from tests.support.databases import on_postgresql
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, issue, postback
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS, RESULTS, SCANNER, TARGETS
@@ -24,6 +25,9 @@ from tests.support.storefront import ADA, CLOUD, SHOP, WEBHOOKS, redact_body, si
 from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea
 from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
 from worker.http.signing import SignatureVerdict, verify
+
+# The journey waits for real delays, so it is made once; its steps are tested on both databases.
+pytestmark = on_postgresql
 
 USER: Final = "user@shop.example"
 RULE: Final = "img-alt"

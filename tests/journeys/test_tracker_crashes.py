@@ -12,10 +12,14 @@ from runtime.clock import utc_now
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support import canaries
+from tests.support.databases import on_postgresql
 from tests.support.factories import Customer, make_approved, make_tracker
 from tests.support.servers import RedisServer
 from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
 from tests.support.workers import UnluckyWorker, WorkerProcess, all_are, forget_workers, notify_workers, wait_until
+
+# What a tracker already has does not depend on the database; `test_kill_points` kills on both.
+pytestmark = on_postgresql
 
 # the point, issues that exist by then
 POINTS: Final = [

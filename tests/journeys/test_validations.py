@@ -13,6 +13,7 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import execute, release, rows
 from storage.targets import targets
+from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import RawResponse, Service
@@ -21,6 +22,9 @@ from tests.support.receivers import make_certificate
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
 from worker.background.validations import VALIDATIONS_AT_ONCE
+
+# Who validates and for how long does not depend on the database; `storage` asks both.
+pytestmark = on_sqlite
 
 #: The deadline of a look here: long enough for loopback on a busy machine, short enough to wait for.
 DEADLINE_S: Final = 1.5

@@ -19,6 +19,7 @@ from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
+from tests.support.databases import on_sqlite
 from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
@@ -33,6 +34,9 @@ from tests.support.raw_http import (
     everything_stored,
     target_request,
 )
+
+# What a request may say does not depend on the database; the targets of `storage` are tested on both.
+pytestmark = on_sqlite
 
 HOST: Final = "tracker.example.com"
 VERBS: Final = ("validate", "ping", "pause", "resume", "disable")

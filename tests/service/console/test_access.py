@@ -25,6 +25,7 @@ from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
 from service.console.permissions import NEEDS, is_offered, route_of
+from service.operations import targets as operations_of_targets
 from storage.accounts import sessions, tokens, users
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
@@ -206,7 +207,9 @@ def make_finding(customer: Customer) -> str:
 
 
 @pytest.fixture
-def scene(customer: Customer, tmp_path: Path) -> AccessScene:
+def scene(customer: Customer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AccessScene:
+    # No worker runs here.
+    monkeypatch.setattr(operations_of_targets, "BEGIN_WITHIN_S", 0.1)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     unlimited |= {"OIDC_ISSUER": "https://issuer.example", "OIDC_CLIENT_ID": "riskrelay"}
     mail = {"SMTP_URL": "smtp://127.0.0.1", "ALERT_EMAIL_TO": "a@example.com", "ALERT_EMAIL_FROM": "b@example.com"}

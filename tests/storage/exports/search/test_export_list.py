@@ -180,7 +180,7 @@ def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
     return ExportQuery(now=NOW, **{name: draw(strategy) for name, strategy in of.items() if name in present})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
 def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject) -> None:
@@ -194,7 +194,7 @@ def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject
     assert export_list.ids_matching(query, 5) == newest[:5]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
 def test_facets_are_counted_with_all_filters_but_their_own(stored: Stored, data: st.DataObject) -> None:
