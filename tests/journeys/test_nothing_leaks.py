@@ -31,7 +31,16 @@ from storage.targets import changes, targets, webhook_secrets
 from tests.support import canaries
 from tests.support.collectors import SentryCollector, TraceCollector
 from tests.support.console_user import FORM, make_console_token
-from tests.support.factories import DEFAULT_SECRET, LOOPBACK, Customer, environment, make_approved, make_exports, make_target
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    LOOPBACK,
+    Customer,
+    environment,
+    make_approved,
+    make_exports,
+    make_target,
+    make_tracker,
+)
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
 from tests.support.invalid_payloads import HEADERS
@@ -67,6 +76,11 @@ PAIR: Final = base64.b64encode(f"somebody:{HEADER}".encode()).decode()
 STANDARD: Final = base64.b64encode(b"cAnArY-of-a-standard-secret-61").decode()
 ECHOED: Final = f"{PAIR} {HEADER} {STANDARD}"
 PASSWORD: Final = "cAnArY-of-a-password-7b9d1f3a"
+TRACKER: Final = "cAnArY-of-a-tracker-0c4e8d2a"
+ISSUER: Final = "cAnArY-of-an-issuer-3d7f1b5c"
+MAIL: Final = "cAnArY-of-mail-6a2c9e4d"
+CHANNEL: Final = "cAnArY-of-a-channel-1f8b3d7e"
+SIGNS_ALERTS: Final = "cAnArY-of-alerts-5c9a7e3b-0d4f"
 KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
 
 #: A moment that no calendar reaches: what reads it breaks on it.
@@ -222,6 +236,8 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         "nowhere": (f"/{NOWHERE}{query}", None),
         "no export": (f"/exports/exp_{NOWHERE}", None),
         "no token": ("/sign-in", typed(token=NOWHERE)),
+        "issuer": (f"/sign-in/openid-connect{query}", None),
+        "issuer's answer": (f"/sign-in/callback?code={NOWHERE}&state={NOWHERE}&iss={NOWHERE}", None),
         "no session's form": (f"{target}/pause", typed(csrf=NOWHERE)),
         "no secret": (f"{target}/secret", typed(csrf=csrf, secret=f"{TYPED_SECRET}\a")),
         "secret": (f"{target}/secret{query}", typed(csrf=csrf, secret=TYPED_SECRET)),
@@ -237,6 +253,7 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         reported[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
     assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(reported)
     assert {"page header 303", "page no header 422", "page standard secret 303"} <= set(reported)
+    assert any(each.startswith("page issuer 5") for each in reported), sorted(reported)
     return reported, [token, cookie.partition("=")[2]]
 
 
@@ -277,14 +294,15 @@ def furnish(target_id: str) -> None:
     changes.edit(target_id, TargetEdit(signature="both"), DEFAULT_SECRET, now, "operator")
 
 
-def deliver(customer: Customer, receivers: list[LoopbackServer]) -> list[str]:
-    """Approve a ticket for each receiver, the first with secrets of its own; return their ids."""
+def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: LoopbackServer) -> list[str]:
+    """Approve a ticket for each receiver, the first with secrets of its own, and for the tracker; return their ids."""
     ids = []
     for number, receiver in enumerate(receivers):
         target = make_target(customer, receiver.url(path=f"/{ADDRESS}-{number}?key={ADDRESS}"))
         if number == 0:
             furnish(target.id)
         ids.append(make_approved(customer, target.id, utc_now()))
+    ids.append(make_approved(customer, make_tracker(customer, tracker.url(path="/acme/shop"), Vault([KEY]), TRACKER), utc_now()))
     release()
     return ids
 
@@ -299,6 +317,8 @@ def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, byte
         "export": ("export", "show", export_id, "--json"),
         "attempts": ("export", "attempts", export_id, "--json"),
         "unknown": ("export", "show", f"exp_{NOWHERE}"),
+        "alert test": ("alert", "test"),
+        "alerts": ("alert", "list", "--json"),
         "backup": ("backup", str(folder / "day.backup"), "--json"),
     }
     reported = {name: CliRunner().invoke(riskrelay, words, env=given).output.encode() for name, words in commands.items()}
@@ -344,6 +364,16 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
             RETRY_SCHEDULE="0,0,0",
             TMPDIR=str(folder / "tmp"),
             PUBLIC_BASE_URL=CONSOLE_URL,
+            # Nothing listens there: what is sent fails, and is reported.
+            OIDC_ISSUER=f"https://127.0.0.1:{(away := free_port())}",
+            OIDC_CLIENT_ID="riskrelay",
+            OIDC_CLIENT_SECRET=ISSUER,
+            SMTP_URL=f"smtp://riskrelay:{MAIL}@127.0.0.1:{away}",
+            ALERT_EMAIL_TO="ada@example.com",
+            ALERT_EMAIL_FROM="riskrelay@example.com",
+            ALERT_SLACK_URL=f"https://127.0.0.1:{away}/{CHANNEL}",
+            ALERT_WEBHOOK_URL=f"https://127.0.0.1:{away}/{CHANNEL}",
+            ALERT_WEBHOOK_SECRET=SIGNS_ALERTS,
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
@@ -353,8 +383,9 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
             for behave in (talks(500, 200, echoed=ECHOED), talks(401), nonsense, redirects)
         ]
         receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
-        ids = deliver(customer, receivers)
-        ended = ["exported", "failed", "failed", "failed", "failed"]
+        tracker = day.enter_context(LoopbackServer(talks(401, echoed=TRACKER)))
+        ids = deliver(customer, receivers, tracker)
+        ended = ["exported", "failed", "failed", "failed", "failed", "blocked"]
         wait_until(lambda: [queries.get(each).status for each in ids] == ended, 60)
         release()
         places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
@@ -383,9 +414,12 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     assert (bool(sentry.events), bool(traces.spans)) == (True, True)
     assert "riskrelay.deliveries" in {line["logger"] for line in worker.log_lines}
     assert b"unexpected error (" in places["command broken"]
+    assert tracker.connections
+    assert b"slack" in places["command alert test"].lower()
     assert {word: found_in(places, word) for word in BELONGS} == BELONGS
 
     nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, TYPED_SECRET, PASSWORD, KEY.decode()]
+    nowhere += [TRACKER, ISSUER, MAIL, CHANNEL, SIGNS_ALERTS]
     nowhere += [HEADER, PAIR, STANDARD, customer.token, *lets_in]
     assert canaries.traces(places, [*nowhere, base64.b64encode(KEY).decode()]) == []
 
