@@ -25,6 +25,8 @@ from runtime.openid.errors import IssuerUnavailable, TokenRefused
 
 #: Of public keys alone: with HS256, a public key or the client secret would sign.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+#: OpenID Connect Core 1.0, section 2: at most 255 ASCII characters.
+MAX_SUBJECT_LENGTH: Final = 255
 #: Clocks of two well-kept hosts differ by less.
 LEEWAY_S: Final = 60
 #: Issuers rotate keys within days or weeks; a key that was withdrawn counts no longer than this.
@@ -108,7 +110,8 @@ class Issuer:
             raise TokenRefused(f"claim_{getattr(refused, 'claim', 'invalid')}") from None
         except (ValueError, TypeError):
             raise TokenRefused("claim_invalid") from None
-        if not claims["sub"]:
+        subject: str = claims["sub"]
+        if not (subject and subject.isascii() and subject.isprintable()) or len(subject) > MAX_SUBJECT_LENGTH:
             raise TokenRefused("claim_sub")
         return dict(claims)
 

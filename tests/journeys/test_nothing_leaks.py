@@ -302,7 +302,9 @@ def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: Loopba
         if number == 0:
             furnish(target.id)
         ids.append(make_approved(customer, target.id, utc_now()))
-    ids.append(make_approved(customer, make_tracker(customer, tracker.url(path="/acme/shop"), Vault([KEY]), TRACKER), utc_now()))
+    ids.append(
+        make_approved(customer, make_tracker(customer, tracker.url(path="/acme/shop"), Vault([KEY]), TRACKER), utc_now())
+    )
     release()
     return ids
 

@@ -237,6 +237,8 @@ MISTAKES: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], str]]] = {
     "expiry as text": (lambda claims: claims.update(exp="9999999999"), "claim_exp"),
     "issued in the future": (lambda claims: claims.update(iat=time.time() + 90), "claim_iat"),
     "no subject": (lambda claims: claims.update(sub=""), "claim_sub"),
+    "subject of 256 characters": (lambda claims: claims.update(sub="x" * 256), "claim_sub"),
+    "subject that PostgreSQL cannot store": (lambda claims: claims.update(sub="a\0b"), "claim_sub"),
     "subject of another type": (lambda claims: claims.update(sub=7), "claim_sub"),
     "another access token": (lambda claims: claims.update(at_hash="AAAA"), "claim_at_hash"),
 }
@@ -246,6 +248,11 @@ MISTAKES: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], str]]] = {
 def test_an_id_token_with_a_wrong_claim_lets_nobody_in(name: str, person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.change, reason = MISTAKES[name]
     assert refused(signed_in(person, issuer), reason)
+
+
+def test_a_subject_may_have_255_characters(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+    issuer.change = lambda claims: claims.update(sub="x" * 255)
+    assert signed_in(person, issuer).status_code == 200
 
 
 def test_clocks_may_differ_by_a_minute(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
