@@ -100,10 +100,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on both kinds of database, unless the test or its module chooses one."""
     mark = metafunc.definition.get_closest_marker("database")
     kinds = mark.args if mark else ["sqlite", "postgresql"]
-    chosen = any("database_url" in each.args[0] for each in metafunc.definition.iter_markers("parametrize"))
-    if "database_url" in metafunc.fixturenames and not chosen:
+    named = [each.args[0] for each in metafunc.definition.iter_markers("parametrize")]
+    if "database_url" in metafunc.fixturenames and not any("database_url" in each for each in named):
         metafunc.parametrize("database_url", kinds, indirect=True)
-    if "module_database" in metafunc.fixturenames:
+    if "module_database" in metafunc.fixturenames and not any("module_database" in each for each in named):
         metafunc.parametrize("module_database", kinds, indirect=True, scope="module")
 
 
