@@ -71,8 +71,9 @@ class Hands:
         self.page.locator(f"main select[name={name}]").select_option(label=text)
 
     def key(self, key: str) -> None:
-        """Press a key."""
+        """Press a key on a page whose script runs: on one that still loads, it would do nothing."""
         self.interactions += 1
+        self.page.wait_for_load_state()
         self.page.keyboard.press(key)
 
     def select_all(self) -> None:
