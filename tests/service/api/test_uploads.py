@@ -20,7 +20,7 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.corpora import naughty_strings
-from tests.support.databases import on_sqlite
+from tests.support.databases import on_postgresql
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -49,8 +49,8 @@ from tests.support.raw_http import (
     everything_stored,
 )
 
-# What an upload may contain does not depend on the database; naughty texts are stored in both elsewhere.
-pytestmark = on_sqlite
+# What an upload may contain does not depend on the database; of the two, PostgreSQL is the one that refuses texts.
+pytestmark = on_postgresql
 
 LIMIT_BYTES = 64 * 1024
 #: Said to whoever may not, whatever there is or is not.
