@@ -228,7 +228,8 @@ def _of_places(group: Group) -> dict[str, Any]:
 def _first_places(places: Sequence[Place]) -> tuple[Place, ...]:
     """Return the first places that fit into the limits; one that is too long is left out."""
     kept: list[Place] = []
-    size = len("[]")
+    # One comma fewer than places.
+    size = len("[]") - len(",")
     for place in places[:MAX_PLACES]:
         size += len(canonical({**place.record()})) + len(",")
         if size > MAX_PLACES_BYTES:

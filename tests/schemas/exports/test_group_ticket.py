@@ -103,6 +103,18 @@ def test_the_evidence_has_fifty_places_or_as_many_as_fit() -> None:
     assert MAX_PLACES_BYTES - 2100 < len(canonical(long)) <= MAX_PLACES_BYTES
 
 
+def test_places_fit_to_the_byte() -> None:
+    def kept(last: int) -> list[Any]:
+        long = [(Place(f"https://shop.example/{number}", "x" * 1500), "low") for number in range(40)]
+        group = with_findings(grouped(1), [*long, (Place("https://shop.example/last", "x" * last), "low")], ())
+        places: list[Any] = group_ticket(group).evidence["places"]
+        return places
+
+    room = MAX_PLACES_BYTES - len(canonical(kept(1)))
+    assert len(canonical(kept(1 + room))) == MAX_PLACES_BYTES
+    assert (len(kept(1 + room)), len(kept(2 + room))) == (42, 41)
+
+
 def test_what_a_rule_labeled_stays_when_a_group_grows() -> None:
     ticket = group_ticket(grouped(2)).record()
     ticket["labels"].append("team:shop")
