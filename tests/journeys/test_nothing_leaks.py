@@ -44,6 +44,7 @@ from tests.support.factories import (
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
 from tests.support.invalid_payloads import HEADERS
+from tests.support.proxies import tinyproxy
 from tests.support.raw_http import EXPORTS, RESULTS, TARGETS
 from tests.support.receivers import make_certificate
 from tests.support.servers import PostgresServer, RedisServer, free_port
@@ -79,6 +80,7 @@ PASSWORD: Final = "cAnArY-of-a-password-7b9d1f3a"
 TRACKER: Final = "cAnArY-of-a-tracker-0c4e8d2a"
 ISSUER: Final = "cAnArY-of-an-issuer-3d7f1b5c"
 MAIL: Final = "cAnArY-of-mail-6a2c9e4d"
+PROXY: Final = "cAnArY-of-a-proxy-7e1d5b9c"
 CHANNEL: Final = "cAnArY-of-a-channel-1f8b3d7e"
 SIGNS_ALERTS: Final = "cAnArY-of-alerts-5c9a7e3b-0d4f"
 KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
@@ -346,9 +348,11 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
 ) -> None:
     (folder / "secret").write_text(SECRETS["WEBHOOK_SECRET"])
     (tmp_path / "certificate").mkdir()
+    (tmp_path / "proxy").mkdir()
     context, _ = make_certificate(tmp_path / "certificate", f"{RECEIVER}.example.com".lower())
     with ExitStack() as day:
         monitor = day.enter_context(canaries.Monitor(written_redis.url))
+        proxy = day.enter_context(tinyproxy(tmp_path / "proxy", credentials=f"riskrelay {PROXY}"))
         sentry, traces = day.enter_context(SentryCollector()), day.enter_context(TraceCollector())
         given = environment(
             folder,
@@ -376,6 +380,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
             ALERT_SLACK_URL=f"https://127.0.0.1:{away}/{CHANNEL}",
             ALERT_WEBHOOK_URL=f"https://127.0.0.1:{away}/{CHANNEL}",
             ALERT_WEBHOOK_SECRET=SIGNS_ALERTS,
+            EGRESS_PROXY_URL=f"http://riskrelay:{PROXY}@127.0.0.1:{proxy.port}",
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
@@ -390,6 +395,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
         ended = ["exported", "failed", "failed", "failed", "failed", "blocked"]
         wait_until(lambda: [queries.get(each).status for each in ids] == ended, 60)
         release()
+        proxied = proxy.tunnels()
         places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
         [[target_id]] = rows("SELECT target_id FROM exports WHERE id = ?", (ids[1],))
         release()
@@ -417,11 +423,12 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     assert "riskrelay.deliveries" in {line["logger"] for line in worker.log_lines}
     assert b"unexpected error (" in places["command broken"]
     assert tracker.connections
+    assert proxied
     assert b"slack" in places["command alert test"].lower()
     assert {word: found_in(places, word) for word in BELONGS} == BELONGS
 
     nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, TYPED_SECRET, PASSWORD, KEY.decode()]
-    nowhere += [TRACKER, ISSUER, MAIL, CHANNEL, SIGNS_ALERTS]
+    nowhere += [TRACKER, ISSUER, MAIL, CHANNEL, SIGNS_ALERTS, PROXY]
     nowhere += [HEADER, PAIR, STANDARD, customer.token, *lets_in]
     assert canaries.traces(places, [*nowhere, base64.b64encode(KEY).decode()]) == []
 
