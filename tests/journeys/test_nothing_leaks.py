@@ -12,7 +12,7 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -42,11 +42,12 @@ from tests.support.factories import (
     make_tracker,
 )
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Service
+from tests.support.gunicorn_process import RawResponse, Service
 from tests.support.invalid_payloads import HEADERS
 from tests.support.proxies import tinyproxy
 from tests.support.raw_http import EXPORTS, RESULTS, TARGETS
 from tests.support.receivers import make_certificate
+from tests.support.scan_reports import FILES
 from tests.support.servers import PostgresServer, RedisServer, free_port
 from tests.support.workers import RISKRELAY, WorkerProcess, wait_until
 
@@ -253,10 +254,35 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         method, headers = ("GET", carried) if content is None else ("POST", form)
         answer = service.request(method, f"/console{path}", headers, content)
         reported[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
+    answer = upload(service, form, csrf, customer.project_id, hostile_report())
+    reported[f"page upload {answer.status}"] = f"{answer.headers}".encode() + answer.content
+    assert answer.status == 303
+    wait_until(lambda: rows("SELECT status FROM report_uploads") == [("done",)], 30)
+    assert rows("SELECT COUNT(*) FROM findings")[0][0] > 5
+    release()
     assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(reported)
     assert {"page header 303", "page no header 422", "page standard secret 303"} <= set(reported)
     assert any(each.startswith("page issuer 5") for each in reported), sorted(reported)
     return reported, [token, cookie.partition("=")[2]]
+
+
+def hostile_report() -> bytes:
+    """Return a report of a scanner with `NOWHERE` in all that is not imported: what it sent, and what came back."""
+    report = json.loads(FILES["zap"].read_bytes())
+    for alert in report["site"][0]["alerts"]:
+        for instance in alert["instances"]:
+            instance |= {"attack": NOWHERE, "evidence": NOWHERE, "otherinfo": NOWHERE, NOWHERE: NOWHERE}
+    return json.dumps(report | {NOWHERE: [NOWHERE]}).encode()
+
+
+def upload(service: Service, form: Mapping[str, str], csrf: str, project_id: int, content: bytes) -> RawResponse:
+    """Upload a report at the console, with `NOWHERE` around it."""
+    before = f'--b\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n{csrf}\r\n'
+    before += f'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n{project_id}\r\n'
+    before += '--b\r\nContent-Disposition: form-data; name="report"; filename="zap.json"\r\n'
+    before += f"Content-Type: text/{NOWHERE}\r\nX-Part: {NOWHERE}\r\n\r\n"
+    headers = {**form, "Content-Type": "multipart/form-data; boundary=b"}
+    return service.request("POST", "/console/report-uploads", headers, before.encode() + content + b"\r\n--b--\r\n")
 
 
 def exchanged(service: Service, data: bytes) -> bytes:
