@@ -367,7 +367,9 @@ def test_a_request_in_flight_is_finished_at_sigterm(sqlite_url: str, tmp_path: P
 
 
 def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url: str, tmp_path: Path) -> None:
-    with Service(settings(tmp_path, sqlite_url, customer_in(sqlite_url))) as service, service.connect() as connection_:
+    # One process, which runs once it answers: gunicorn waits for one that still starts as long as for a request.
+    alone = {**settings(tmp_path, sqlite_url, customer_in(sqlite_url)), "WEB_PROCESSES": "1"}
+    with Service(alone) as service, service.connect() as connection_:
         connection_.sendall(raw(b"GET", b"/healthz"))
         assert read_answer(connection_).status == 200
         asked_at = time.monotonic()
