@@ -11,7 +11,6 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from storage.accounts import audit_chain
 from storage.db.engine import execute, rows
-from tests.support.databases import on_postgresql
 from tests.support.factories import WEBHOOK_SECRET, Customer, environment, make_approved, make_tracker
 from tests.support.servers import RedisServer
 from tests.support.tracker_servers import FakeGitea
@@ -24,9 +23,6 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
-
-# Two workers write at once here, which SQLite does not let them; `storage` chains receipts on both.
-pytestmark = on_postgresql
 
 #: A worker chains every five seconds.
 CHAINED_WITHIN_S: Final = 30.0

@@ -24,7 +24,6 @@ from service.app import create_app
 from storage.targets import pings, validations
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in, numbers_in
-from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, issue, make_customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.invalid_payloads import Pointer, Spoiled, base_calls, changed, fresh, leaves, requests, unnamed_members
@@ -43,9 +42,6 @@ from tests.support.raw_http import (
 )
 from tests.support.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, CloudInstallation, make_world
 from tests.support.storefront import CLOUD
-
-# What is refused is refused before anything is stored.
-pytestmark = on_sqlite
 
 #: Headers that no route reads, and some that others read.
 CARRIERS = (

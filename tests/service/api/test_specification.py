@@ -27,7 +27,6 @@ from storage.db.engine import execute, rows
 from storage.db.shared_clock import SharedClock
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
-from tests.support.databases import on_sqlite
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, issue, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, LoopbackServer, Peer, ReceivedRequest
 from tests.support.raw_http import TARGETS, assert_is_error, everything_stored, schedule_retry
@@ -49,9 +48,6 @@ from tests.support.workers import wait_until
 from worker.composition import compose_client, compose_dispatcher
 from worker.delivery.dispatcher import Dispatcher
 from worker.metrics import Attempts
-
-# What a request may say does not depend on the database.
-pytestmark = on_sqlite
 
 Check = Callable[[CloudInstallation], None]
 

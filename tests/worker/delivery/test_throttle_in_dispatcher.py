@@ -15,16 +15,12 @@ from schemas.exports.record import as_shown
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state_sql
-from tests.support.databases import on_sqlite
 from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
 from tests.support.factories import NOW, Customer, limit_target, make_approved, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
 from worker.delivery import throttle
 from worker.delivery.dispatcher import Dispatcher
-
-# Throttles are kept in Redis; what `storage` keeps of them is tested on both databases.
-pytestmark = on_sqlite
 
 BUSY_URL: Final = "https://busy.example.com/hook"
 OTHER_URL: Final = "https://other.example.com/hook"
