@@ -86,6 +86,7 @@ def settings_from(
             allowed = f"it has {', '.join(properties)}" if properties else "it has none"
             raise click.UsageError(f"{provider_key} has no setting `{outer}`; {allowed}.")
         if dot:
+            # The settings before may come from another host, which can send anything.
             parts = found.get(outer)
             found[outer] = {**(parts if isinstance(parts, Mapping) else {}), part: texts[-1]}
         else:
