@@ -62,7 +62,7 @@ class ProcessKind(StrEnum):
 def open_files(data_dir: Path, role: ProcessKind) -> bool:
     """Store this process's counters in files from now on; return whether that is possible.
 
-    Call it before the first counter is made, once per process and not before a fork.
+    Call it before anything is counted, once per process and not before a fork.
     """
     folder = data_dir / "metrics" / role
     name = f"{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,6 +1,9 @@
-"""What gunicorn loads in each worker process: settings, the database, the application."""
+"""What gunicorn loads once, before it forks the processes that serve: settings, the database, the application.
 
-from runtime import error_reports, logs, metrics, tracing
+Nothing connects, starts a thread or opens a file here; the processes do so when they first need to.
+"""
+
+from runtime import logs
 from schemas.settings.definitions import RouteFamily, load_settings
 from service.app import create_app
 from service.http.rejections import RejectionRecorder
@@ -8,10 +11,8 @@ from service.server.greenlet_connection import GreenletConnection
 from storage.db.engine import open_database
 
 _settings = load_settings()
+# Again: gevent has patched the locks of logging since `gunicorn_config` did it.
 logs.configure(_settings.log_level, _settings.log_format)
-error_reports.configure(_settings, "service")
-tracing.configure(_settings, "service")
-metrics.open_files(_settings.data_dir, metrics.ProcessKind.SERVICE)
 open_database(_settings.database_url, driver=GreenletConnection)
 _rejections = RejectionRecorder()
 if RouteFamily.CONSOLE in _settings.route_families:

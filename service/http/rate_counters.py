@@ -71,7 +71,8 @@ class RateLimitCounters:
         self._redis = RedisStorage(
             "redis://", connection_pool=self._client.connection_pool, key_prefix="riskrelay", wrap_exceptions=True
         )
-        self._memory = MemoryStorage()
+        #: Made when Redis is first down: it starts a thread, which a fork would leave behind.
+        self._memory: MemoryStorage | None = None
         self._clock = clock
         self._lock = Lock()
         self._away_until: float | None = None
@@ -124,10 +125,11 @@ class RateLimitCounters:
             _log.info("Redis is back, rate limits hold over all processes again")
 
     def _in_memory(self) -> MemoryStorage:
-        # The storage scans all its keys every 10 ms: a flood of addresses must not fill it. Forgetting is the lesser harm.
-        if len(self._memory.expirations) > MAX_CACHED_KEYS:
-            self._memory = MemoryStorage()
-        return self._memory
+        with self._lock:
+            # The storage scans its keys every 10 ms: a flood of addresses must not fill it. Forgetting is the lesser harm.
+            if self._memory is None or len(self._memory.expirations) > MAX_CACHED_KEYS:
+                self._memory = MemoryStorage()
+            return self._memory
 
 
 def _take(

@@ -38,6 +38,8 @@ class RejectionRecorder:
         self._newest: dict[InboundSource, Rejection] = {}
         self._lock = threading.Lock()
         self._noted = threading.Event()
+        #: Whether the next rejection starts the thread.
+        self._starts = False
 
     def watch(self, resources: Iterable[Any]) -> None:
         """Record rejections of the resources that have a `source`."""
@@ -51,11 +53,15 @@ class RejectionRecorder:
         rejection = Rejection(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
         with self._lock:
             self._newest[source] = rejection
+            starts, self._starts = self._starts, False
         self._noted.set()
+        if starts:
+            threading.Thread(target=self._write_for_ever, name="rejections", daemon=True).start()
 
     def start(self) -> None:
-        """Write from now on, for the life of the process."""
-        threading.Thread(target=self._write_for_ever, name="refusals", daemon=True).start()
+        """Write from now on, for the life of the process and of those that it forks before the first rejection."""
+        # No thread yet: a fork would leave it behind.
+        self._starts = True
 
     def write(self) -> bool:
         """Write the rejections noted since the last call; return whether that succeeded."""

@@ -6,14 +6,13 @@ waits for a slow client costs a few kilobytes. docs/performance.md has the figur
 
 import gc
 import sys
-from importlib import import_module
 from types import TracebackType
 from typing import Any
 
 import gevent
 from gevent import monkey
 
-from runtime import dns_resolver, error_reports, logs, tls_key_log, tracing
+from runtime import dns_resolver, error_reports, logs, metrics, tls_key_log, tracing
 from runtime.files import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
 
@@ -25,7 +24,7 @@ except InvalidSettings as wrong:
     # `serve` has checked already; gunicorn started by hand would print a stack trace instead of the report.
     sys.stderr.write(f"{wrong.report()}\n")
     raise SystemExit(2) from None
-# For the parent process; its children configure logging again after gevent has patched threads and locks.
+# For what goes wrong before the application is loaded.
 logs.configure(_settings.log_level, _settings.log_format)
 
 bind = [_settings.bind]
@@ -54,35 +53,30 @@ accesslog = None
 loglevel = "error"
 logger_class = "service.server.gunicorn_logger.RootLogger"
 proc_name = "riskrelay-service"
-#: What `service.wsgi` imports.
-_SHARED_MODULES = [
-    "service.app",
-    "service.http.rejections",
-    "service.server.greenlet_connection",
-    *(["runtime.openid.issuer"] if _settings.oidc_issuer else []),
-]
 
 
-def when_ready(_server: Any) -> None:
-    """Import the application's modules before the processes that run it are forked: they share the memory.
+def when_ready(server: Any) -> None:
+    """Load the application before the processes that serve it are forked: they share its memory.
 
     gevent patches before that, because modules keep what they import. The parent keeps its signals and `os.fork`, with which
-    it watches its children; those patch them as well. The application itself is made in each process: it has connections,
-    threads, open files and settings of its own.
+    it watches its children; those patch them as well.
     """
     monkey.patch_all(os=False, signal=False)
-    for module in _SHARED_MODULES:
-        import_module(module)
+    server.app.wsgi()
     # What is collected now leaves no holes, and what is frozen is not written to by later collections.
     gc.collect()
     gc.freeze()
 
 
 def post_worker_init(_worker: Any) -> None:
-    """Log what ends a greenlet; gevent would print it, in its own format and with the error's words.
+    """Open what each process has for itself, its threads and locked files.
 
-    Give name lookups their threads: gevent's ten would be fewer than the resolver shares between accounts.
+    Log what ends a greenlet; gevent would print it, in its own format and with the error's words. Give name lookups their
+    threads: gevent's ten would be fewer than the resolver shares between accounts.
     """
+    error_reports.configure(_settings, "service")
+    tracing.configure(_settings, "service")
+    metrics.open_files(_settings.data_dir, metrics.ProcessKind.SERVICE)
     hub = gevent.get_hub()
     hub.print_exception = _tell_end
     hub.threadpool.maxsize = max(hub.threadpool.maxsize, dns_resolver.MAX_THREADS)
