@@ -3,7 +3,7 @@
 import errno
 import time
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import groupby, repeat
 
 import gevent
 import pytest
@@ -185,6 +185,22 @@ def test_who_gives_way_lets_what_came_be_received() -> None:
     assert hearing.ready()
     ours.close()
     theirs.close()
+
+
+def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
+    give_way, served = GiveWay(), []
+
+    def serve(name: str) -> None:
+        for _ in range(20):
+            give_way()
+            # As long as a short request takes.
+            time.sleep(0.0005)
+            served.append(name)
+
+    serving = [gevent.spawn(serve, name) for name in "abc"]
+    gevent.joinall(serving, raise_error=True)
+    longest = max(len(list(same)) for _, same in groupby(served))
+    assert longest <= 2, "".join(served)
 
 
 # --- who gets up --------------------------------------------------------------
