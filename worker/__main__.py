@@ -2,6 +2,7 @@
 
 from runtime import logs, tls_key_log
 from schemas.settings.definitions import load_settings
+from storage.db.unused_driver import leave_out_postgresql
 
 # Before the daemon is imported: requests prepares TLS when it is imported.
 tls_key_log.disable()
@@ -9,6 +10,7 @@ tls_key_log.disable()
 if __name__ == "__main__":
     settings = load_settings()
     logs.configure(settings.log_level, settings.log_format)
+    leave_out_postgresql(settings.database_url)
 
     from worker import daemon
 

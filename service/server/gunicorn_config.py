@@ -15,6 +15,7 @@ from gevent import monkey
 from runtime import dns_resolver, error_reports, logs, metrics, tls_key_log, tracing
 from runtime.files import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
+from storage.db.unused_driver import leave_out_postgresql
 
 # Here as well, for gunicorn without the command `serve`.
 tls_key_log.disable()
@@ -62,6 +63,7 @@ def when_ready(server: Any) -> None:
     it watches its children; those patch them as well.
     """
     monkey.patch_all(os=False, signal=False)
+    leave_out_postgresql(_settings.database_url)
     server.app.wsgi()
     # What is collected now leaves no holes, and what is frozen is not written to by later collections.
     gc.collect()

@@ -13,14 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-import psycopg
-
 #: SQLite's log has 4 MiB between two checkpoints, a segment of PostgreSQL's has 16.
 FULL_BYTES: Final = 16 * 1024**2
 #: A day of a small installation.
 LOW_BYTES: Final = 100 * 1024**2
 #: How long a failed write counts. There may be no later write that would show that the disk has room again.
 FULL_FOR_S: Final = 30.0
+#: PostgreSQL's code of that error.
+_DISK_FULL: Final = "53100"
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: SQLite's extended codes have the primary one in the lowest byte.
 _PRIMARY_CODE: Final = 0xFF
@@ -63,7 +63,7 @@ def is_full_error(error: BaseException | None) -> bool:
         seen.add(id(error))
         if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_FULL:
             return True
-        if isinstance(error, psycopg.errors.DiskFull) or (isinstance(error, OSError) and error.errno in _NO_SPACE):
+        if getattr(error, "sqlstate", None) == _DISK_FULL or (isinstance(error, OSError) and error.errno in _NO_SPACE):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -4,7 +4,8 @@ from typing import Any, TypeVar
 
 from peewee import Field, Query
 
-from storage.db.engine import Row, is_sqlite
+from storage.db.drivers import Row
+from storage.db.engine import is_sqlite
 
 Selected = TypeVar("Selected", bound=Query)
 

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 from peewee import DatabaseError, OperationalError, Select, Table, fn
 
-from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
+from storage.db.drivers import LOCK_WAIT_S
+from storage.db.engine import OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
 from storage.db.locks import Lock, exclusive
 
 if TYPE_CHECKING:

@@ -18,8 +18,6 @@ from storage.accounts import accounts
 from storage.db.engine import (
     DAMAGE,
     OUTAGES,
-    SQLITE_CACHE_BYTES,
-    SQLITE_WRITER_CACHE_BYTES,
     close_database,
     connection,
     execute,
@@ -34,6 +32,7 @@ from storage.db.engine import (
 )
 from storage.db.engine import database as db
 from storage.db.models import AccountRow
+from storage.db.sqlite import CACHE_BYTES, WRITER_CACHE_BYTES
 from tests.support.factories import NOW, Customer
 from tests.support.servers import PostgresServer
 
@@ -446,9 +445,9 @@ def test_only_the_writer_of_sqlite_has_a_large_page_cache(sqlite_url: str) -> No
     open_database(sqlite_url)
     try:
         with connection():
-            assert rows("PRAGMA cache_size") == [(-SQLITE_CACHE_BYTES // 1024,)]
+            assert rows("PRAGMA cache_size") == [(-CACHE_BYTES // 1024,)]
             with transaction():
-                assert rows("PRAGMA cache_size") == [(-SQLITE_WRITER_CACHE_BYTES // 1024,)]
-        assert SQLITE_WRITER_CACHE_BYTES + 25 * SQLITE_CACHE_BYTES < 16 * 1024 * 1024
+                assert rows("PRAGMA cache_size") == [(-WRITER_CACHE_BYTES // 1024,)]
+        assert WRITER_CACHE_BYTES + 25 * CACHE_BYTES < 16 * 1024 * 1024
     finally:
         close_database()

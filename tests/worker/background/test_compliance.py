@@ -23,8 +23,9 @@ from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
-from storage.db.engine import _SQLITE_PRAGMAS, execute, rows, transaction
 from storage.db.engine import database as db
+from storage.db.engine import execute, rows, transaction
+from storage.db.sqlite import PRAGMAS
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys
@@ -709,7 +710,7 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
 ) -> None:
     planter = PersonDataSeeder(client, shop)
     # Some builds of SQLite have it on by themselves; what was asked for here is on in all of them.
-    assert _SQLITE_PRAGMAS["secure_delete"] == 1
+    assert PRAGMAS["secure_delete"] == 1
     assert rows("PRAGMA secure_delete") == [(1,)]
     planter.plant(ADA)
     # Long enough for pages of its own, which a change or a deletion gives back.

@@ -1,0 +1,13 @@
+"""Keeps PostgreSQL's driver out of a process whose database is SQLite, where it would take 7 MB.
+
+Peewee imports the driver wherever it is installed.
+"""
+
+import sys
+
+
+def leave_out_postgresql(database_url: str) -> None:
+    """Let imports of the driver fail from now on if `database_url` is SQLite's; call it before Peewee is imported."""
+    if database_url.startswith("sqlite:"):
+        # Python's own sign for a module that cannot be imported.
+        sys.modules["psycopg"] = None  # type: ignore[assignment]  # the annotation knows modules alone
