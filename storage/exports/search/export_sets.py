@@ -26,6 +26,10 @@ from storage.exports.search.export_search import HOST, RULE, account_word
 #: of an index.
 MOST_SORTED: Final = 5_000
 
+#: A word that PostgreSQL's statistics know so many times as frequent needs no count: its index returns nothing before it has
+#: read all exports with the word, 100 ms for one that half of a million have. The estimate takes 0.5 ms.
+_FREQUENT: Final = 10
+
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
 #: How many findings an export has, to sort by.
 FINDINGS: Final = fn.COALESCE(ExportRow.findings_total, 0)
@@ -191,12 +195,22 @@ def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
     """Return the size of each set, counted no further than what is sorted whole."""
     most = MOST_SORTED * len(sets) + 1
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
-    counts = []
+    counts: list[Any] = []
     for each in sets:
-        found = union([part.select(alone, [SQL("1")]) for part in each.parts], most)
-        counts.append(Select([found.limit(most).alias("found")], [fn.COUNT(SQL("1"))]))
+        parts = [part.select(alone, [SQL("1")]) for part in each.parts]
+        if not (each.is_ordered or is_sqlite()) and _estimate(parts[0]) > _FREQUENT * most:
+            counts.append(Value(most))
+        else:
+            counts.append(Select([union(parts, most).limit(most).alias("found")], [fn.COUNT(SQL("1"))]))
     [sizes] = Select(columns=counts).bind(database).tuples()
     return [int(size) for size in sizes]
+
+
+def _estimate(found: Any) -> int:
+    """Return how many rows PostgreSQL expects of a query, by its statistics."""
+    sql, parameters = found.sql()
+    [[[explained]]] = database.execute_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters)
+    return int(explained["Plan"]["Plan Rows"])
 
 
 def _bounds(query: ExportQuery, export_id: Any) -> Iterator[Any]:

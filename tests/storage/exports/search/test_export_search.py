@@ -14,9 +14,10 @@ from schemas.triage.search_words import hosts_of, words_of
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
-from storage.exports.search import export_list, export_search, export_words_sql
+from storage.exports.search import export_list, export_search, export_sets, export_words_sql
 from storage.exports.search.export_search import SearchEntry
 from storage.triage import decisions
+from tests.support.databases import on_postgresql
 from tests.support.factories import NOW, Customer, make_customer, make_exports, postback, record_postback
 from tests.support.many_rows import export_id, many_finished, many_targets
 from tests.support.query_plans import indexes_read, statements
@@ -110,8 +111,8 @@ def test_nothing_of_removed_words_stays_in_sqlites_file(customer: Customer) -> N
     assert found(customer, "missing", "name") == kept
 
 
-@pytest.mark.parametrize("sort", ExportSort)
-def test_a_word_that_nothing_has_is_not_looked_for_in_all_texts(customer: Customer, sort: ExportSort) -> None:
+def store_many(customer: Customer) -> None:
+    """Store 20,000 exports; a word such as `w1` is in 1,150 of them."""
     many_targets(customer, 0, 1, "https://desk.example/")
     many_finished(customer, 0, 20_000, (0, 1), NOW)
     texts = [f"w{number % 50} w{number % 51} w{number % 53}" for number in range(20_000)]
@@ -120,9 +121,32 @@ def test_a_word_that_nothing_has_is_not_looked_for_in_all_texts(customer: Custom
             [SearchEntry(export_id(number), customer.account_id, text, ()) for number, text in enumerate(texts)]
         )
     database.execute_sql("ANALYZE")
+
+
+@pytest.mark.parametrize("sort", ExportSort)
+def test_a_word_that_nothing_has_is_not_looked_for_in_all_texts(customer: Customer, sort: ExportSort) -> None:
+    store_many(customer)
     query = ExportQuery(customer.account_id, words=("nowhere",))
     with statements() as ran:
         assert export_list.list_page(query, sort, 50) == []
     in_order = "sqlite_autoindex_export_search_1" if is_sqlite() else "export_search_export_id_key"
     assert ran
     assert not [each.sql for each in ran if in_order in indexes_read(each)]
+
+
+@on_postgresql
+@pytest.mark.parametrize("sort", ExportSort)
+def test_a_page_of_a_frequent_word_does_not_count_all_that_have_it(
+    customer: Customer, sort: ExportSort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_many(customer)
+    monkeypatch.setattr(export_sets, "MOST_SORTED", 10)
+    query = ExportQuery(customer.account_id, words=("w1",))
+    with statements() as ran:
+        page = export_list.list_page(query, sort, 50)
+    assert ran
+    # The operator of the index of words.
+    assert not [each.sql for each in ran if "@@" in each.sql]
+    having = {export_id(number) for number in range(20_000) if 1 in {number % 50, number % 51, number % 53}}
+    assert len(page) == 50
+    assert {each.id for each in page} <= having
