@@ -11,9 +11,11 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from falcon.inspect import inspect_routes
 
+from schemas.trackers.registry import TRACKERS
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import App
 from tests.support.canaries import numbered
@@ -56,6 +58,7 @@ from tests.support.specification import (
     signed,
 )
 from tests.support.storefront import ADA, data_request_body, redact_body, shop_body
+from tests.support.tracker_settings import every_setting
 
 Pointer = tuple[str | int, ...]
 
@@ -99,24 +102,15 @@ _FILTER: Final = {
     "created_after": "2026-01-01T00:00:00Z",
     "created_before": "2026-02-01T00:00:00Z",
 }
-_OF_ALL: Final = {"labels": ["risk"], "on_fixed": "close", "api_base": "https://tracker.example.com/api"}
-_PRIORITIES: Final = dict.fromkeys(("critical", "high", "medium", "low", "info"), "High")
-_JIRA: Final = {
-    "project": "SHOP",
-    "issue_type": "Bug",
-    "assignee": "ada",
-    "api_version": 3,
-    "priority_by_severity": _PRIORITIES,
-}
-#: Targets of trackers that have every setting between them.
+#: A target of each tracker, with every setting.
 _TRACKERS: Final = [
-    {"provider_key": key, "base_url": f"https://tracker.example.com{path}", "name": "Shop", "provider_settings": settings}
-    for key, path, settings in (
-        ("jira", "", {**_JIRA, **_OF_ALL}),
-        ("gitea", "/acme/shop", {"assignees": ["ada"]}),
-        ("linear", "/acme", {"team": "ENG"}),
-        ("redmine", "/projects/shop", {"tracker": "Bug"}),
-    )
+    {
+        "provider_key": key,
+        "base_url": f"https://tracker.example.com{urlsplit(tracker.base_url_example).path}",
+        "name": "Shop",
+        "provider_settings": every_setting(key),
+    }
+    for key, tracker in TRACKERS.items()
 ]
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}, "rules": ["img-alt", "csp*"]}

@@ -10,22 +10,7 @@ from schemas.targets.forms import TargetForm, settings_form
 from schemas.targets.providers import provider, providers, setting_from
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS, provider_keys
-
-#: What a target of each provider needs, and further settings that it takes.
-REQUIRED: Final[dict[str, dict[str, Any]]] = {"jira": {"project": "SHOP"}, "linear": {"team": "ENG"}}
-FURTHER: Final[dict[str, dict[str, Any]]] = {
-    "github": {"assignees": ["ada"]},
-    "gitlab": {"assignees": ["ada"]},
-    "gitea": {"assignees": ["ada"]},
-    "jira": {"issue_type": "Bug", "priority_by_severity": {"high": "High"}, "assignee": "ada", "api_version": 2},
-    "linear": {},
-    "redmine": {"tracker": "Bug", "priority_by_severity": {"high": "High"}, "assignee": "ada"},
-}
-OF_ALL: Final[dict[str, Any]] = {
-    "labels": ["website-risk"],
-    "on_fixed": "close",
-    "api_base": "https://tracker.example.com/api",
-}
+from tests.support.tracker_settings import OF_ALL, REQUIRED, every_setting
 
 
 def body(key: str, settings: object = None) -> dict[str, Any]:
@@ -44,13 +29,15 @@ def problems(request: dict[str, Any]) -> list[tuple[str, str]]:
 def settings_of(key: str) -> list[dict[str, Any]]:
     """Return settings that a tracker takes."""
     least = REQUIRED.get(key, {})
-    return [least, {**least, **OF_ALL}, {**least, **OF_ALL, **FURTHER[key]}]
+    return [least, {**least, **OF_ALL}, every_setting(key)]
 
 
 def unfit_settings_of(key: str) -> list[tuple[Any, str, str]]:
     """Return settings that a tracker refuses, each with the path and the code of the problem."""
     least, path = REQUIRED.get(key, {}), "/provider_settings"
-    missing: list[tuple[Any, str, str]] = [({}, f"{path}/{name}", "required") for name in least]
+    missing: list[tuple[Any, str, str]] = [
+        ({other: value for other, value in least.items() if other != name}, f"{path}/{name}", "required") for name in least
+    ]
     return [
         *missing,
         (None, path, "null"),
@@ -92,8 +79,7 @@ def test_settings_that_a_tracker_does_not_have_are_refused_at_their_own_path(key
 @pytest.mark.parametrize("key", REQUIRED)
 def test_a_required_setting_is_named_where_there_are_no_settings_at_all(key: str) -> None:
     request = {name: value for name, value in body(key).items() if name != "provider_settings"}
-    [name] = REQUIRED[key]
-    assert problems(request) == [(f"/provider_settings/{name}", "required")]
+    assert problems(request) == [(f"/provider_settings/{name}", "required") for name in sorted(REQUIRED[key])]
 
 
 def test_an_unknown_provider_is_refused_with_those_that_there_are() -> None:
@@ -120,6 +106,7 @@ def test_every_provider_says_what_it_is_and_which_secret_it_needs() -> None:
 @pytest.mark.parametrize("key", TRACKERS)
 def test_the_described_settings_are_those_that_the_form_takes(key: str) -> None:
     validator = OAS31Validator(TRACKERS_SCHEMAS[key])
+    assert TRACKERS_SCHEMAS[key]["properties"].keys() == every_setting(key).keys()
     for settings in settings_of(key):
         assert validator.is_valid(settings), settings
         assert settings_form(key).read(settings) == settings

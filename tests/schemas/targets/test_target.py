@@ -59,7 +59,7 @@ def test_a_target_may_name_its_deployment_mode(mode: str) -> None:
     ("body", "expected"),
     [
         ({}, [("/base_url", "required"), ("/name", "required"), ("/provider_key", "required")]),
-        ({**REQUEST, "provider_key": "bugzilla"}, [("/provider_key", "not_allowed")]),
+        ({**REQUEST, "provider_key": "no_tracker"}, [("/provider_key", "not_allowed")]),
         ({**REQUEST, "provider_key": 1}, [("/provider_key", "invalid_type")]),
         ({**REQUEST, "deployment_mode": "hybrid"}, [("/deployment_mode", "not_allowed")]),
         ({**REQUEST, "deployment_mode": []}, [("/deployment_mode", "invalid_type")]),

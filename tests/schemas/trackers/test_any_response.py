@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from schemas.trackers.exchange import TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.registry import TRACKERS
 from tests.support.tracker_events import event
+from tests.support.tracker_settings import REQUIRED, every_setting
 from tests.support.tracker_steps import answer, play
 
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
 TICKET: Final = TrackerTicket(MARKER, "A form has no label", "The field has no label.", "high", labels=("website-risk",))
+#: What is required, and people: modules look them up before a create.
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
-    "github": {"assignees": ["octocat"]},
-    "gitlab": {"assignees": ["jane"]},
-    "gitea": {"assignees": ["jane"]},
-    "jira": {"project": "SHOP"},
-    "linear": {"team": "ENG"},
-    "redmine": {},
+    key: {name: value for name, value in every_setting(key).items() if name in REQUIRED.get(key, ()) or name == "assignees"}
+    for key in TRACKERS
 }
 
 #: Names that the modules read, so that the values beneath them are read too.
@@ -73,8 +71,8 @@ def responses(draw: st.DrawFn) -> TrackerResponse:
 
 #: A tracker may respond well until the last request of a task.
 GOOD: Final = {
-    "login": "octocat",
-    "username": "jane",
+    "login": "ada",
+    "username": "ada",
     "id": 1,
     "number": 7,
     "iid": 7,

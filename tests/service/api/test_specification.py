@@ -670,7 +670,7 @@ STATEMENTS: Final = (
     SpecificationStatement("2.1", "issues may be empty", takes(1, 202, issues=[])),
     # 2.2
     SpecificationStatement(
-        "2.2", "provider_key is generic_webhook or a tracker", refuses(3, "/provider_key", provider_key="bugzilla")
+        "2.2", "provider_key is generic_webhook or a tracker", refuses(3, "/provider_key", provider_key="no_tracker")
     ),
     SpecificationStatement("2.2", "base_url is a URL", refuses(3, "/base_url", base_url=BAD_URL)),
     SpecificationStatement(
