@@ -76,7 +76,15 @@ def _models(openapi: Mapping[str, Any]) -> str:
         found |= wanted
         wanted = {each for name in wanted for each in _named_in(schemas[name])} - found
     # In the order of the description, a schema stands before those that refer to it.
-    return "\n\n".join([_MODELS_HEAD, *(_model(name, schemas[name]) for name in schemas if name in found)])
+    models = [_model(name, schemas[name]) for name in schemas if name in found]
+    return "\n\n".join([_MODELS_HEAD, *models, _new_target(openapi)])
+
+
+def _new_target(openapi: Mapping[str, Any]) -> str:
+    """Return the type of the body that creates a target: one model per provider."""
+    body = openapi["paths"]["/api/ticket-export-targets"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    lines = "\n    | ".join(_type(each) for each in body["anyOf"])
+    return f"NewTarget = (\n    {lines}\n)\n"
 
 
 def _named_in(part: Any) -> set[str]:

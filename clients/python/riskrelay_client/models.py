@@ -1982,3 +1982,14 @@ class TicketEventBody(TypedDict):
     """What the receiver called it."""
     change: TicketChange
     """What changed."""
+
+
+NewTarget = (
+    WebhookTargetInput
+    | GithubTargetInput
+    | GitlabTargetInput
+    | JiraTargetInput
+    | GiteaTargetInput
+    | LinearTargetInput
+    | RedmineTargetInput
+)

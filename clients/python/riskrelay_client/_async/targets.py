@@ -13,16 +13,6 @@ _TARGET: Final = "/api/ticket-export-targets/{}"
 _RECOVERIES: Final = "/api/ticket-export-recoveries"
 _RECOVERY: Final = "/api/ticket-export-recoveries/{}"
 
-NewTarget = (
-    models.WebhookTargetInput
-    | models.GithubTargetInput
-    | models.GitlabTargetInput
-    | models.JiraTargetInput
-    | models.GiteaTargetInput
-    | models.LinearTargetInput
-    | models.RedmineTargetInput
-)
-
 
 class AsyncTargets(AsyncResource):
     """Where tickets are delivered. Secrets are set by the operator, never by the API."""
@@ -37,7 +27,7 @@ class AsyncTargets(AsyncResource):
         """Read which providers there are, with the settings of each."""
         return (await self._sender.get(models.ProviderList, "/api/providers"))["items"]
 
-    async def create(self, target: NewTarget, *, idempotency_key: str | None = None) -> models.Target:
+    async def create(self, target: models.NewTarget, *, idempotency_key: str | None = None) -> models.Target:
         """Create a target; an unsafe or unresolvable `base_url` raises ValidationFailed."""
         return await self._sender.post(models.Target, _TARGETS, target, idempotency_key)
 

@@ -16,16 +16,6 @@ _TARGET: Final = "/api/ticket-export-targets/{}"
 _RECOVERIES: Final = "/api/ticket-export-recoveries"
 _RECOVERY: Final = "/api/ticket-export-recoveries/{}"
 
-NewTarget = (
-    models.WebhookTargetInput
-    | models.GithubTargetInput
-    | models.GitlabTargetInput
-    | models.JiraTargetInput
-    | models.GiteaTargetInput
-    | models.LinearTargetInput
-    | models.RedmineTargetInput
-)
-
 
 class Targets(Resource):
     """Where tickets are delivered. Secrets are set by the operator, never by the API."""
@@ -40,7 +30,7 @@ class Targets(Resource):
         """Read which providers there are, with the settings of each."""
         return (self._sender.get(models.ProviderList, "/api/providers"))["items"]
 
-    def create(self, target: NewTarget, *, idempotency_key: str | None = None) -> models.Target:
+    def create(self, target: models.NewTarget, *, idempotency_key: str | None = None) -> models.Target:
         """Create a target; an unsafe or unresolvable `base_url` raises ValidationFailed."""
         return self._sender.post(models.Target, _TARGETS, target, idempotency_key)
 
