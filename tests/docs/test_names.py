@@ -24,6 +24,7 @@ from schemas.targets.pings import NO_WORKER, WORKER_LOST
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED, TargetStatus
 from schemas.targets.validations import EXPIRES_SOON
 from schemas.trackers import failures
+from schemas.trackers.registry import TRACKERS, provider_keys
 from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
 from service.http.error_responses import STATUS
@@ -263,6 +264,16 @@ def test_every_rule_and_name_of_forbidden_content_is_documented() -> None:
 def test_every_rule_of_forbidden_content_is_documented_with_what_it_accepts() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]{20,} \| [^|]{10,} \|$", TEXTS["docs/forbidden-content.md"], re.MULTILINE)
     assert {*rows} == {*rules.MESSAGES}
+
+
+def test_every_tracker_and_every_setting_of_one_is_in_the_tables_of_the_targets_page() -> None:
+    page = TEXTS["docs/targets/index.md"]
+    assert {*re.findall(r"^\| \[`(\w+)`\]\(", page, re.MULTILINE)} == {*provider_keys()}
+    section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+    trackers = {name: {*TRACKERS} if named == "all" else {*re.findall(r"`(\w+)`", named)} for name, named in rows.items()}
+    settings = [(name, key) for key, tracker in TRACKERS.items() for name in tracker.settings_form().fields]
+    assert trackers == {name: {key for other, key in settings if other == name} for name, _ in settings}
 
 
 def test_the_documented_address_codes_are_those_of_the_policy() -> None:
