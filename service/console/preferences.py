@@ -7,6 +7,7 @@ from typing import Final
 
 import falcon
 
+from service.console.sessions import SessionGate
 from storage.db import identifiers
 
 _COOKIE: Final = "riskrelay_preferences"
@@ -26,22 +27,28 @@ def uses_keys(req: falcon.Request) -> bool:
     return _NO_KEYS not in _parts(req)
 
 
-def remember_target(req: falcon.Request, resp: falcon.Response, root: str, target_id: str) -> None:
+def remember_target(req: falcon.Request, resp: falcon.Response, gate: SessionGate, target_id: str) -> None:
     """Keep the target of an approval."""
-    _keep(resp, root, [target_id, *([] if uses_keys(req) else [_NO_KEYS])])
+    _keep(resp, gate, [target_id, *([] if uses_keys(req) else [_NO_KEYS])])
 
 
-def remember_keys(req: falcon.Request, resp: falcon.Response, root: str, *, are_on: bool) -> None:
+def remember_keys(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
     """Keep whether shortcuts are on."""
     target_id = last_target_id(req)
-    _keep(resp, root, [*([target_id] if target_id else []), *([] if are_on else [_NO_KEYS])])
+    _keep(resp, gate, [*([target_id] if target_id else []), *([] if are_on else [_NO_KEYS])])
 
 
 def _parts(req: falcon.Request) -> list[str]:
     return (req.get_cookie_values(_COOKIE) or [""])[0].split(_DOT)
 
 
-def _keep(resp: falcon.Response, root: str, parts: list[str]) -> None:
+def _keep(resp: falcon.Response, gate: SessionGate, parts: list[str]) -> None:
     resp.set_cookie(
-        _COOKIE, _DOT.join(parts), max_age=_YEAR_S, http_only=True, same_site="Strict", secure=False, path=f"{root}/console"
+        _COOKIE,
+        _DOT.join(parts),
+        max_age=_YEAR_S,
+        http_only=True,
+        same_site="Strict",
+        secure=gate.is_secure,
+        path=f"{gate.root}/console",
     )

@@ -113,15 +113,16 @@ class SessionGate:
         base = urlsplit(settings.public_base_url)
         self.origin = origin_of(settings.public_base_url)
         self._loopback_origins = _loopback_origins(self.origin)
-        self._is_secure = base.scheme == "https"
+        #: Whether cookies are sent over https only.
+        self.is_secure = base.scheme == "https"
         #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
         # The name has the path prefix: with the path /, other installations on the same host get the cookie too.
         suffix = self.root.replace("/", "-")
         self.console_url = f"{settings.public_base_url}/console"
-        self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self._is_secure else COOKIE
+        self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self.is_secure else COOKIE
         self._sign_in_cookie = self._cookie.replace(COOKIE, SIGN_IN_COOKIE)
-        self._cookie_path = "/" if self._is_secure else f"{self.root}/console"
+        self._cookie_path = "/" if self.is_secure else f"{self.root}/console"
         self._limits = limits
         self._operator_account = OperatorAccount(settings)
 
@@ -297,7 +298,7 @@ class SessionGate:
             expires=None if secret else _EXPIRED,
             http_only=True,
             same_site=same_site,
-            secure=self._is_secure,
+            secure=self.is_secure,
             path=self._cookie_path,
         )
 

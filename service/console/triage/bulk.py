@@ -160,7 +160,7 @@ class DecideSelection(_BulkForm):
         self._operations.bulk.wake_workers()
         self._layout.navigation.forget(user.account_id)
         if request.decision.target_id is not None:
-            remember_target(req, resp, self._layout.gate.root, request.decision.target_id)
+            remember_target(req, resp, self._layout.gate, request.decision.target_id)
 
 
 class BulkJobPage(ConsolePage):

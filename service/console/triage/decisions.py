@@ -59,7 +59,7 @@ class Approve(ExportAction):
         super().on_post(req, resp, **ids)
         export = queries.get(ids["export_id"], req.context.user.account_id)
         if export.target_id is not None:
-            remember_target(req, resp, self._layout.gate.root, export.target_id)
+            remember_target(req, resp, self._layout.gate, export.target_id)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Approve the export, then notify the workers."""
@@ -176,7 +176,7 @@ class Shortcuts(Action):
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Process the form and remember the choice."""
         super().on_post(req, resp, **ids)
-        remember_keys(req, resp, self._layout.gate.root, are_on=self._choice == "on")
+        remember_keys(req, resp, self._layout.gate, are_on=self._choice == "on")
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
         """Return the page that the form was on."""

@@ -107,6 +107,17 @@ def test_the_cookie_is_for_our_own_pages_alone(
     assert (value, shown) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_preferences_are_kept_for_the_console_alone(scheme: str, customer: Customer, tmp_path: Path) -> None:
+    base = f"{scheme}://desk.example.com"
+    person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base)
+    person.cookie_name = "__Host-riskrelay_session" if scheme == "https" else "riskrelay_session"
+    person.sign_in(make_console_token(customer))
+    value, shown = cookie_of(person.post("/shortcuts/off"), "riskrelay_preferences")
+    attributes = {"HttpOnly", "SameSite=Strict", "Path=/console", "Max-Age=31536000"}
+    assert (value, shown) == ("no-keys", attributes | ({"Secure"} if scheme == "https" else set()))
+
+
 def test_what_is_kept_of_a_session_opens_nothing(person: ConsoleBrowser) -> None:
     stored = repr(rows("SELECT * FROM console_sessions"))
     assert person.cookie not in stored
