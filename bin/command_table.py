@@ -79,7 +79,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         "Manage console sessions.",
         {
             "list": Summary("List open console sessions, newest first, up to 1,000."),
-            "revoke": Summary("End one session, or all sessions of a user; signing in again takes a valid token."),
+            "revoke": Summary("End one session, or all sessions of a user; the user must sign in again."),
         },
     ),
     "secret": Summary(
@@ -153,7 +153,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "alert": Summary(
         "Test the channels of alerts, and list alerts.",
         {
-            "test": Summary("Send a test message to each configured channel, and print what each one answers."),
+            "test": Summary("Send a test message to each configured channel, and print each response."),
             "acknowledge": Summary("Silence an open alert until it comes back."),
             "list": Summary("List alerts: open ones, the latest first, then up to 100 that are over, newest first."),
         },
@@ -184,7 +184,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "prune": Summary("Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens."),
-    "rotate-keys": Summary("Encrypt every stored secret with the first of ENCRYPTION_KEYS, and say when older keys can go."),
+    "rotate-keys": Summary("Encrypt stored secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."),
     "backup": Summary("Back up the database to FILE, or to a new file in a folder, while everything runs."),
     "restore": Summary("Restore the database from a backup; every target stays paused until you resume it."),
     "doctor": Summary("Check this installation and print a fix for each problem."),

@@ -79,7 +79,7 @@ def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
     "--webhooks",
     type=click.Choice(["on", "off"]),
     required=True,
-    help="off blocks the account's targets and what waits for them; after on, resume each target.",
+    help="off blocks the account's targets and their waiting exports; after on, resume each target.",
 )
 @json_option
 def set_account(account_id: int, webhooks: str, as_json: bool) -> None:

@@ -29,11 +29,11 @@ alert: Final = click.Group("alert")
 
 @alert.command(
     epilog="Example: riskrelay alert test --json\n\n"
-    "Exit codes: 0 every channel took the message, 1 one did not, 2 no channel is configured, or wrong usage or settings."
+    "Exit codes: 0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings."
 )
 @json_option
 def test(as_json: bool) -> None:
-    """Send a test message to each configured channel, and print what each one answers."""
+    """Send a test message to each configured channel, and print each response."""
     settings, now = checked_settings(), utc_now()
     if not settings.alert_channels:
         raise click.UsageError("No channel is configured. Set SMTP_URL, ALERT_SLACK_URL or another one, see docs/alerts.md.")

@@ -142,7 +142,7 @@ Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.""",
 @click.option("--user", "email", help="Revoke every session of this user instead.")
 @json_option
 def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> None:
-    """End one session, or all sessions of a user; signing in again takes a valid token."""
+    """End one session, or all sessions of a user; the user must sign in again."""
     if (session_id is None) == (email is None):
         raise click.UsageError("Use either a session id or --user.")
     with opened():

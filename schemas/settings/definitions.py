@@ -259,7 +259,7 @@ class Settings:
     fixed_after_runs: int = setting(
         values.whole(1, 100),
         "2",
-        "completed scan runs in a row that looked at the page of a finding and did not report it, until it is fixed",
+        "completed scan runs in a row that visited the page of a finding and did not report it, until it is fixed",
     )
     event_settle_s: int = setting(
         values.whole(0, 86_400),
@@ -275,7 +275,7 @@ class Settings:
     )
     max_targets_per_account: int = setting(values.whole(1), "1000", "targets that an account may have")
     max_uploads_per_day: int = setting(
-        values.whole(1), "50000", "captures and diagnostics that an account may upload in 24 hours"
+        values.whole(1), "50000", "captures, diagnostics and reports that an account may upload in 24 hours"
     )
     trusted_proxies: tuple[Network, ...] = setting(
         _NETWORKS, "", "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`"
@@ -367,7 +367,8 @@ class Settings:
     smtp_server: SmtpServer | None = setting(
         alert_channels.parse_smtp,
         "",
-        "`smtps://USER:PASSWORD@HOST:465` or `smtp://USER:PASSWORD@HOST:587` (STARTTLS): mail server for alerts",
+        "`smtps://USER:PASSWORD@HOST:465` or `smtp://USER:PASSWORD@HOST:587` (STARTTLS): mail server for alerts and "
+        "sign-in links",
         name="SMTP_URL",
         shown="none",
         is_secret=True,

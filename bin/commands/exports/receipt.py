@@ -56,8 +56,8 @@ def show(export_id: str, file: Path | None) -> None:
 def verify(file: BinaryIO, log: BinaryIO | None, secret_stdin: bool, as_json: bool) -> None:
     """Verify the delivery receipt in FILE; needs neither database nor settings.
 
-    Recomputes every hash and digest in it. Whether its audit entries are those of the installation takes --audit, or a
-    comparison of a position and hash with the log.
+    Recomputes every hash and digest in it. Only --audit, or a comparison of a position and hash with the log, proves that
+    its audit entries are those of the installation.
     """
     content = parse_strictly(file.read())
     export_id = str(content.get("export_id")) if isinstance(content, dict) else ""
