@@ -184,7 +184,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "prune": Summary("Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens."),
-    "rotate-keys": Summary("Encrypt stored secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."),
+    "rotate-keys": Summary("Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."),
     "backup": Summary("Back up the database to FILE, or to a new file in a folder, while everything runs."),
     "restore": Summary("Restore the database from a backup; every target stays paused until you resume it."),
     "doctor": Summary("Check this installation and print a fix for each problem."),

@@ -43,7 +43,7 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 @click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values.")
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
-    """Encrypt stored secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."""
+    """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."""
     if generate:
         if dry_run:
             raise click.UsageError("--generate has no --dry-run: it changes one line of .env and nothing else.")
