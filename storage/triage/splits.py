@@ -22,7 +22,8 @@ from storage.db.models import FindingRow, PageResultRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, written
 from storage.exports.search import export_search
-from storage.exports.transitions import lock, prepare
+from storage.exports.transitions import lock, prepare, update
+from storage.exports.transitions_sql import set_waiting
 
 #: The tickets and rows of so many findings take SQLite's one writer a third of a second.
 MAX_SPLIT: Final = 1000
@@ -38,6 +39,7 @@ class _Finding(NamedTuple):
     help_url: str | None
     first_scan_run_id: int
     screenshot_path: str | None
+    fixed_at: datetime | None
 
 
 def split(
@@ -79,6 +81,11 @@ def split(
         groups_sql.extend([(export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)])
         export_search.replace({export.id: (kept.words, kept.hosts)})
         groups_sql.close_group(export.id, first.id)
+        # What waited for the target of a rule is left to the person, too.
+        set_waiting([export.id], None)
+        update([export.id], findings_fixed=int(first.fixed_at is not None))
+        fixed = [new_id for each, new_id in zip(others, new_ids, strict=True) if each.fixed_at is not None]
+        update(fixed, findings_fixed=1)
         status, reason = export.status.value, f"{1 + len(others)} findings"
         append_all([AuditEntry(to_ms(now), actor, "split", export.id, status, status, reason)])
         return [export.id, *new_ids]

@@ -10,12 +10,27 @@ from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Export
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.approval_rules import RuleAction, RuleActionType
 from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.db.engine import rows
 from storage.exports import queries
+from storage.exports.rules.rule_evaluation import ApprovalRules
+from storage.targets import targets
 from storage.triage import decisions, splits
-from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, postback, record_postback
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    LOOPBACK_POLICY,
+    NOW,
+    Customer,
+    issue,
+    make_customer,
+    make_exports,
+    make_rule,
+    make_target,
+    postback,
+    record_postback,
+)
 
 
 @pytest.fixture
@@ -83,6 +98,34 @@ def test_later_findings_of_the_rule_begin_a_new_group(customer: Customer) -> Non
     assert new not in {each.id for each in parts}
     assert post(customer, "e") == (new,)
     assert post(customer, "a") == ()
+
+
+@pytest.mark.parametrize("fixed", ["a", "b"])
+def test_each_part_knows_whether_its_finding_is_fixed(customer: Customer, fixed: str) -> None:
+    export_id = grouped(customer)
+    post_again = {"url": f"https://shop.example/{fixed}", "statusCode": 200}
+    for run in (2, 3):
+        record_postback(PostbackForm().read(postback(run, [], page=post_again)), customer.project_id, NOW)
+    assert queries.get(export_id).findings == (3, 1)
+    parts = {each.ticket["page_url"][-1]: each.id for each in split(export_id, customer)}
+    assert {page: queries.get(each).findings for page, each in parts.items()} == {
+        page: (1, int(page == fixed)) for page in "abc"
+    }
+    post(customer, fixed)
+    assert [queries.get(each).findings for each in parts.values()] == [(1, 0)] * 3
+
+
+def test_a_group_that_waited_for_the_target_of_a_rule_is_left_to_the_person_who_splits_it(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.change_status(target.id, "pause", NOW, "user:1")
+    rule = make_rule(customer, RuleAction(RuleActionType.APPROVE, target.id))
+    export_id = grouped(customer)
+    assert rows("SELECT approved_by_rule_id FROM exports") == [(rule.id,)]
+    split(export_id, customer)
+    targets.change_status(target.id, "resume", NOW, "user:1", default=DEFAULT_SECRET)
+    while ApprovalRules(LOOPBACK_POLICY).resume(NOW):
+        pass
+    assert {row[0] for row in rows("SELECT status FROM exports")} == {"prepared"}
 
 
 def test_an_edited_group_keeps_the_edit_on_its_own_export(customer: Customer) -> None:
