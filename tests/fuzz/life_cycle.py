@@ -73,6 +73,8 @@ class LifeCycleModel:
         self.findings: dict[Place, ExpectedFinding] = {}
         #: How many findings each ticket has, and how many of them are fixed.
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        #: Tickets of one finding that a group was split into: they are no groups.
+        self._parts: set[str] = set()
         self._asking = asking
         self._events = events
         self._runs: dict[int, _Run] = {}
@@ -127,6 +129,18 @@ class LifeCycleModel:
     def copy(self, export_id: str, sibling: str) -> None:
         """Take note that an export was approved for another target too."""
         self.counts[sibling] = Counter(self.counts[export_id])
+
+    def places_of(self, export_id: str) -> list[Place]:
+        """Return the places that have an export as their ticket."""
+        return [place for place, each in self.findings.items() if each.export_id == export_id]
+
+    def split(self, export_id: str, parts: Mapping[Place, str]) -> None:
+        """Take note that a group was split: each of its places has a ticket of its own, fixed or not."""
+        self.counts[export_id].clear()
+        for place, part in parts.items():
+            self.findings[place].export_id = part
+            self.counts[part].update(total=1, fixed=int(self.findings[place].fixed_at is not None))
+        self._parts.update(parts.values())
 
     def _report(
         self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime, expected: ExpectedScan
@@ -225,7 +239,8 @@ class LifeCycleModel:
 
     def _may_open(self, row: StoredExport, rows: Mapping[str, StoredExport]) -> bool:
         """Return whether new places join a group again: no other one of its rule is open."""
-        return row.rule is not None and not any(each.open_group == row.rule for each in rows.values() if each.id != row.id)
+        is_group = row.rule is not None and row.id not in self._parts
+        return is_group and not any(each.open_group == row.rule for each in rows.values() if each.id != row.id)
 
     def _note(self, run: _Run, row: StoredExport, place: Place, change: str, at: datetime) -> None:
         if json.loads(row.events or "null"):

@@ -28,6 +28,10 @@ LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "snooze": (frozenset({"prepared"}), "prepared"),
     "seen_again": (frozenset({"prepared"}), "prepared"),
     "extend": (frozenset({"prepared"}), "prepared"),
+    "split": (frozenset({"prepared"}), "prepared"),
+    # Of approval rules only.
+    "label": (frozenset({"prepared"}), "prepared"),
+    "wait_for_target": (frozenset({"prepared"}), "prepared"),
     # Findings that join a ticket that stays as it is.
     "join": (frozenset({*FINISHED, *ON_ITS_WAY}), None),
     "dismiss": (frozenset({"prepared"}), "dismissed"),
@@ -47,6 +51,8 @@ LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
 OF_WORKERS: Final = frozenset({"claim", "deliver", "reschedule", "postpone", "fail", "block", "withdraw"})
 #: Answers that were lost on our side of the line: the receiver may have meant what it said.
 LOST: Final = frozenset({"deadline_exceeded", "connect_timeout"})
+#: What gives an export another ticket.
+_EDITS: Final = ("edit", "extend", "split")
 
 
 class StoredExport(NamedTuple):
@@ -76,6 +82,8 @@ class StoredExport(NamedTuple):
     findings_total: int | None
     findings_fixed: int | None
     events: str | None
+    #: The approval rule that approved it, or for whose target it waits.
+    rule_id: str | None
 
     @property
     def frozen(self) -> "StoredExport":
@@ -128,6 +136,8 @@ class ExpectedExport:
     #: No attempt may begin before, by what its last answer asked for.
     not_before: datetime | None = None
     reasons: list[str | None] = field(default_factory=list)
+    #: The approval rule that approved it, None for a person.
+    approved_by: str | None = None
 
 
 class Model:
@@ -144,6 +154,10 @@ class Model:
         self.worked = self.woke = False
         #: What was asked for since the last look, and must have happened exactly so.
         self.asked: Counter[tuple[str, str]] = Counter()
+        #: What approval rules must have done since the last look: the export, the action, the rule.
+        self.ruled: Counter[tuple[str, str, str]] = Counter()
+        #: Exports that wait for the target of a rule, by the rule.
+        self.waiting: dict[str, str] = {}
         #: The targets at which exports were retried elsewhere, for good, and since the last look.
         self.moved: dict[str, str] = {}
         self._moving: set[str] = set()
@@ -179,17 +193,19 @@ class Model:
         """Take note that a target is to be tried now, whatever its receiver asked for."""
         self._holds.pop(target_id, None)
 
-    def pruned(self, before: datetime) -> None:
-        """Forget what was over before a moment, and see that it is gone and nothing else."""
+    def pruned(self, before: datetime, held: set[str]) -> None:
+        """Forget what was over before a moment, and see that it is gone and nothing else; `held` stays for bulk jobs."""
         left = {row[0] for row in rows("SELECT id FROM exports")}
         for row in list(self.rows.values()):
             over_at = row.created_at if row.status == "prepared" else row.finished_at
             is_over = over_at is not None and over_at < before
             assert is_over or row.id in left, f"{row.id} is gone and was not over"
             # One that ended before it began, by a clock that was set back, may stay until it has that age too.
-            assert not is_over or row.created_at >= before or row.id not in left, f"{row.id} is over and still there"
+            may_stay = row.created_at >= before or row.id in held
+            assert not is_over or may_stay or row.id not in left, f"{row.id} is over and still there"
             if row.id not in left:
                 del self.rows[row.id], self.known[row.id]
+                self.waiting.pop(row.id, None)
         self._attempts = {each.id: each for each in self._attempts.values() if each.export_id in left}
 
     def is_due(self, row: StoredExport) -> bool:
@@ -235,19 +251,21 @@ class Model:
         self.rows, self.targets = found, targets
         self.worked = self.woke = False
         self.asked.clear()
+        self.ruled.clear()
         self._moving.clear()
         self._gone.clear()
         self.clock.shown = {self.clock.at}
 
     def _replay_the_trail(self) -> list[tuple[str, str, str | None]]:
-        """Follow every entry since the last look; return which export took which action, and why."""
+        """Follow every entry since the last look; return which export took which action, and why, rules apart."""
         asked = (
-            "SELECT id, subject_id, action, status_before, status_after, reason FROM audit_entries "
+            "SELECT id, subject_id, action, status_before, status_after, reason, actor FROM audit_entries "
             "WHERE id > ? AND subject_id LIKE ? AND action NOT LIKE ? AND action <> 'approve_events' ORDER BY id"
         )
         # Events change no export.
         moved, of_exports = [], (self._trail_read, "exp_%", "ticket.%")
-        for entry_id, export_id, action, status_before, status_after, reason in rows(asked, of_exports):
+        ruled: Counter[tuple[str, str, str]] = Counter()
+        for entry_id, export_id, action, status_before, status_after, reason, actor in rows(asked, of_exports):
             self._trail_read = entry_id
             sources, leads_to = LEGAL[action]
             known = self.known[export_id]
@@ -257,7 +275,16 @@ class Model:
             assert status_after == (status_before if leads_to is None else leads_to), reported
             known.status = status_after
             self._count(known, action, reason)
-            moved.append((export_id, action, reason))
+            rule_id = actor.removeprefix("rule:") if actor.startswith("rule:") else None
+            if action == "approve":
+                known.approved_by = rule_id
+            if action in {"approve", "dismiss", "split"}:
+                self.waiting.pop(export_id, None)
+            if rule_id is None:
+                moved.append((export_id, action, reason))
+            else:
+                ruled[export_id, action, rule_id] += 1
+        assert ruled == self.ruled, f"rules did: {ruled}, and had to do: {self.ruled}"
         return moved
 
     def _count(self, known: ExpectedExport, action: str, reason: str | None) -> None:
@@ -418,6 +445,10 @@ class Model:
         assert row.reason is None or may, f"{row.id} is {row.status} because {row.reason}"
         assert row.snoozed_at is None or row.status == "prepared", f"{row.id} is {row.status} and snoozed"
         assert row.dismissal_reason is None or row.status == "dismissed", f"{row.id} is {row.status} for a reason"
+        if row.status == "prepared":
+            assert row.rule_id == self.waiting.get(row.id), f"{row.id} waits for {row.rule_id}: {self.waiting}"
+        elif row.approved_at is not None:
+            assert row.rule_id == known.approved_by, f"{row.id} was approved by {known.approved_by}: {row.rule_id}"
         if row.redacted_at is not None:
             assert known.mentions_person, f"{row.id} speaks of nobody and was redacted"
             assert row.body in {None, b""}, f"{row.id} was redacted and says something"
@@ -425,7 +456,8 @@ class Model:
             self._check_change(row, before)
 
     def _check_change(self, row: StoredExport, before: StoredExport) -> None:
-        if row._replace(due_at=None) != before._replace(due_at=None):
+        # An export that waits for the target of a rule shows no client that it does.
+        if row._replace(due_at=None, rule_id=None) != before._replace(due_at=None, rule_id=None):
             assert row.version > before.version, f"{row.id} changed under the same version: {before} {row}"
         if row.id in self._moving:
             assert row.target_id == self.moved[row.id], f"{row.id} is at another target than was asked for"
@@ -439,7 +471,8 @@ class Model:
                 f"{row.id} left {before.status}: {row}"
             )
         if row.redacted_at is None:
-            is_edited = (row.id, "edit") in self.asked or (row.id, "extend") in self.asked
+            is_labelled = any(each[:2] == (row.id, "label") for each in self.ruled)
+            is_edited = is_labelled or any((row.id, each) in self.asked for each in _EDITS)
             assert (row.digest == before.digest) != is_edited, f"{row.id} has another ticket than it should have"
             assert row.id in self._moving or before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
             is_exported = before.status == "exported"
@@ -458,7 +491,7 @@ def _exports() -> list[StoredExport]:
     asked = (
         "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
         "approved_at, finished_at, redacted_at, provider_ticket_id, dismissal_reason, snoozed_at, snoozed_until, siblings, "
-        "rule, open_group, findings_total, findings_fixed, events FROM exports ORDER BY id"
+        "rule, open_group, findings_total, findings_fixed, events, approved_by_rule_id FROM exports ORDER BY id"
     )
     return [StoredExport(*_moments(row, {7, 10, 11, 12, 13, 16, 17}, blob=4)) for row in rows(asked)]
 

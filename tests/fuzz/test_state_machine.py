@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -24,25 +24,39 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from runtime import clock as storage_clock
 from runtime import wake_up_queue
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.timestamps import rfc3339_or_none, to_ms
 from schemas.intake.grouping import TicketGrouping
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.accounts import projects
+from storage.accounts.account_limits import account_limits
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import connection, execute, release, rows, transaction
 from storage.db.engine import database as opened
 from storage.db.leases import BatchProgress
 from storage.db.models import ALL
 from storage.exports import queries, recoveries
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.maintenance import retention
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import targets
+from storage.triage import bulk_jobs
 from tests.fuzz.crashing_worker import DEATHS, MAX_AGE, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
 from tests.fuzz.erratic_receiver import BEHAVIORS, KIND, ErraticReceiver, ErraticTarget, ModelClock
 from tests.fuzz.life_cycle import SETTLE, ExpectedScan, LifeCycleModel, Scan
 from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
+from tests.fuzz.triage_model import (
+    ACTIONS,
+    MATCHES,
+    Decided,
+    ExpectedJob,
+    ExpectedRule,
+    RulesModel,
+    Subject,
+    judge,
+    matching,
+)
 from tests.support.factories import (
     LOOPBACK,
     NOW,
@@ -60,6 +74,8 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver
 from tests.support.servers import REDIS_FAILURES, RedisServer
 from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
+from worker.background.approval_rules import ApprovalRuleTask
+from worker.background.bulk_jobs import BulkJobTask
 from worker.background.compliance import ComplianceTask
 from worker.background.recoveries import RecoveryTask
 from worker.background.ticket_events import EventFormingTask, EventOptions
@@ -90,12 +106,27 @@ MEANWHILE: Final = (
 )
 
 EXPORTS: Final = "/api/ticket-exports"
+RULES: Final = "/api/approval-rules"
+BULK_JOBS: Final = "/api/bulk-jobs"
 TARGETS: Final = "/api/ticket-export-targets"
 
 PAGES: Final = ("https://shop.example/", "https://shop.example/cart")
 CODES: Final = ("alt", "label", "title", "link")
 #: The status of a scan run, and that of the page; most look at the page.
 SCANS: Final = [("completed", 200)] * 5 + [("completed", None), ("completed", 503), ("partial", 200), ("failed", 200)]
+#: Exports that a bulk job decides in one transaction here, so that much comes between two.
+BATCH: Final = 2
+#: More rules would leave nothing to people.
+MOST_RULES: Final = 3
+#: Running bulk jobs that an account may have.
+MOST_JOBS: Final = 20
+#: What a bulk decision may be for, by its action.
+STATUSES: Final[Mapping[str, list[str]]] = {
+    "approve": ["prepared"],
+    "dismiss": ["prepared"],
+    "restore": ["dismissed", "prepared"],
+    "retry": ["failed", "blocked"],
+}
 #: What the second target asks for; the first asks for nothing.
 EVENTS: Final = ["ticket.fixed", "ticket.reopened", "ticket.updated"]
 
@@ -103,6 +134,8 @@ anything = st.integers(0, 11)
 hands = st.sampled_from([1, 2, 4])
 #: Tickets, each of somebody who may ask to be forgotten, or of nobody.
 people = st.lists(st.booleans(), min_size=1, max_size=5)
+bulk_actions = st.sampled_from(sorted(STATUSES))
+rule_matches, rule_actions = st.sampled_from(sorted(MATCHES)), st.sampled_from(sorted(ACTIONS))
 behaviors = st.lists(st.sampled_from(sorted(BEHAVIORS)), min_size=1, max_size=3)
 #: How the service dies within a request: at the n-th look at its clock, or before it notifies; or does not.
 deaths = st.sampled_from(["no", "no", "no", "notify", 1, 2, 3, 4, 5])
@@ -180,6 +213,11 @@ class Machine(RuleBasedStateMachine):
         self.client = TestClient(create_app(self.settings, house.wake_ups, house.resolver))
         self.scanner_secret = SCANNER_SECRET
         self.model = Model(house.receiver)
+        self.rules = RulesModel(self.model.waiting)
+        #: Where exports came from that no finding has as its ticket.
+        self.sources: dict[str, str] = {}
+        self.jobs: dict[str, ExpectedJob] = {}
+        self.bulk_worker = self.new_bulk_worker()
         self.sleepers: list[MortalWorker] = []
         self.target_ids: list[str] = []
         self.kept: list[Kept] = []
@@ -330,6 +368,7 @@ class Machine(RuleBasedStateMachine):
         if scan.status in {"completed", "partial"}:
             seen = {stored[scan.page, code, location] for code, location in scan.found}
             self.model.ask("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
+        expected.kept_open -= self.follow_rules([*prepared.values(), *expected.extended])
         opened = {row[0] for row in rows("SELECT id FROM exports WHERE open_group IS NOT NULL")}
         assert expected.kept_open <= opened, f"{expected.kept_open - opened} take no new places"
 
@@ -392,7 +431,13 @@ class Machine(RuleBasedStateMachine):
         body = {"ticket": ticket, "project_id": self.customer.project_id}
         answer = self.post(EXPORTS, body, self.customer.bearer, death=death)
         assert answer.status_code == 201, answer.text
-        self.model.prepared(answer.json["id"], mentions_person=mentions)
+        self.prepared(answer.json["id"], "manual", mentions)
+
+    def prepared(self, export_id: str, source: str, mentions: bool) -> None:
+        """Take note of an export that is no finding's, and of what the rules made of it."""
+        self.model.prepared(export_id, mentions_person=mentions)
+        self.sources[export_id] = source
+        self.follow_rules([export_id])
 
     @rule(number=anything, mentions=st.booleans(), keyed=st.booleans(), death=deaths)
     def email(self, number: int, mentions: bool, keyed: bool, death: str | int) -> None:
@@ -405,7 +450,7 @@ class Machine(RuleBasedStateMachine):
         made = {row[0] for row in rows("SELECT export_id FROM inbound_emails")} - before
         assert len(made) == (not answer.json["duplicate"]), answer.text
         for export_id in made:
-            self.model.prepared(export_id, mentions_person=mentions)
+            self.prepared(export_id, "inbound_email", mentions)
 
     @rule(mentions=st.booleans(), death=deaths)
     def evidence(self, mentions: bool, death: str | int) -> None:
@@ -413,7 +458,7 @@ class Machine(RuleBasedStateMachine):
         body = capture(self.customer.project_id, selected_text=reported)
         answer = self.post("/api/browser-extension/evidence-captures", body, self.platform, death=death)
         assert answer.status_code == 201, answer.text
-        self.model.prepared(answer.json["handoff"]["ticket_export_id"], mentions_person=mentions)
+        self.prepared(answer.json["handoff"]["ticket_export_id"], "evidence_capture", mentions)
 
     def is_snoozed_until_seen(self, export_id: str) -> bool:
         """Return whether an export waits until one of its findings is seen again."""
@@ -599,6 +644,299 @@ class Machine(RuleBasedStateMachine):
     def is_safe(self, target_id: str) -> bool:
         """Return whether a target's name leads to an address that is allowed."""
         return self.house.resolver.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
+
+    # --- groups that people take apart
+
+    @rule(number=anything, death=deaths)
+    def split(self, number: int, death: str | int) -> None:
+        """Split a group, or try to split what is none."""
+        groups = [row.id for row in self.model.rows.values() if row.status == "prepared" and (row.findings_total or 0) > 1]
+        export_id = groups[number % len(groups)] if groups else self.pick(number, "prepared")
+        if export_id is None:
+            return
+        places = self.life.places_of(export_id)
+        may = self.model.rows[export_id].status == "prepared" and len(places) > 1
+        answer = self.post(f"{EXPORTS}/{export_id}/split", {}, self.customer.bearer, death=death)
+        assert answer.status_code == (200 if may else 409), f"{answer.text}; {self.model.rows[export_id]}"
+        if not may:
+            return
+        ids = answer.json["ticket_exports"]
+        stored = {tuple(row[:3]): row[3] for row in rows("SELECT page_url, code, location, export_id FROM findings")}
+        parts = {place: stored[place] for place in places}
+        assert ids[0] == export_id
+        assert sorted(parts.values()) == sorted(ids), f"{parts} have the tickets {ids}"
+        for each in ids[1:]:
+            self.model.prepared(each)
+        self.model.ask("split", [export_id])
+        self.life.split(export_id, parts)
+
+    @rule(code=st.integers(0, len(CODES) - 1), run=st.integers(70, 99), is_fixed=st.booleans(), number=anything)
+    def split_what_was_fixed(self, code: int, run: int, is_fixed: bool, number: int) -> None:
+        """A group of three places, of which one may be fixed, is split; then all are reported again."""
+        spots = [code, code + len(CODES), code + 2 * len(CODES)]
+        for later, reported in enumerate([spots, *([spots[:2]] * 2 if is_fixed else [])]):
+            self.postback(reported, run + later, PAGES[1], ("completed", 200), None, False, "no")
+            self.model.look()
+        self.split(number, "no")
+        self.model.look()
+        self.see_findings()
+        self.postback(spots, run + 5, PAGES[1], ("completed", 200), None, False, "no")
+
+    # --- approval rules
+
+    def follow_rules(self, export_ids: Iterable[str]) -> set[str]:
+        """Take note of what rules must have made of exports that were prepared or extended; return those they closed."""
+        subjects = {each: self.subject(each) for each in dict.fromkeys(export_ids)}
+        decided = self.rules.apply(subjects, self.model.rows, self.model.targets, self.clock.at)
+        self.ruled(decided)
+        stays_open = {each for each, rule in self.rules.rules.items() if rule.action.get("reason") == "wont_fix"}
+        return {each.export_id for each in decided if each.action == "dismiss" and each.rule_id not in stays_open}
+
+    def subject(self, export_id: str) -> Subject:
+        """Return what rules compare of an export."""
+        places = self.life.places_of(export_id)
+        if not places:
+            return Subject(self.sources.get(export_id, ""))
+        return Subject("finding", places[0][1], frozenset(page for page, _, _ in places))
+
+    def ruled(self, decided: Iterable[Decided]) -> None:
+        """Take note of what rules must have done."""
+        for each in decided:
+            self.model.ruled[each.export_id, each.action, each.rule_id] += 1
+
+    @rule(match=rule_matches, action=rule_actions, at=anything, death=deaths)
+    def make_rule(self, match: str, action: str, at: int, death: str | int) -> None:
+        """Store a rule; it decides nothing about what is there already."""
+        if len(self.rules.rules) >= MOST_RULES:
+            self.delete_rule(0)
+        body = {"name": "A rule", "match": MATCHES[match].requested, "action": dict(ACTIONS[action])}
+        if action == "approve":
+            body["action"]["target_id"] = self.target(at)
+        answer = self.post(RULES, body, self.customer.bearer, death=death)
+        assert answer.status_code == 201, answer.text
+        rule_id = answer.json["id"]
+        self.rules.rules[rule_id] = ExpectedRule(rule_id, match, body["action"])
+
+    @rule(number=anything, is_enabled=st.booleans())
+    def turn_rule(self, number: int, is_enabled: bool) -> None:
+        """Turn a rule off or on."""
+        if not self.rules.rules:
+            return
+        changed = list(self.rules.rules.values())[number % len(self.rules.rules)]
+        headers = {**self.customer.bearer, "Content-Type": "application/json"}
+        body = json.dumps({"enabled": is_enabled})
+        answer = self.client.simulate_patch(f"{RULES}/{changed.id}", body=body, headers=headers)
+        assert (answer.status_code, answer.json["enabled"]) == (200, is_enabled), answer.text
+        changed.is_enabled = is_enabled
+
+    @rule(number=anything)
+    def delete_rule(self, number: int) -> None:
+        """Delete a rule; what it decided stays decided."""
+        if not self.rules.rules:
+            return
+        rule_id = list(self.rules.rules)[number % len(self.rules.rules)]
+        answer = self.client.simulate_delete(f"{RULES}/{rule_id}", headers=self.customer.bearer)
+        assert answer.status_code == 204, answer.text
+        del self.rules.rules[rule_id]
+
+    @rule()
+    def resume_rules(self) -> None:
+        """A worker decides what waited for the target of a rule."""
+        self.ruled(self.rules.resume(self.subject, self.model.rows, self.model.targets, self.clock.at))
+        policy, notify = self.settings.target_policy, self.house.wake_ups.notify
+        task = ApprovalRuleTask(ApprovalRules(policy, notify), self.now)
+        while task.run_once():
+            pass
+        release()
+        if any(action == "approve" for _, action, _ in self.model.ruled):
+            self.is_notified()
+
+    @rule(
+        at=anything,
+        of_whom=people,
+        meanwhile=st.sampled_from(
+            ["nothing", "is off", "is off and on", "is deleted", "is dismissed", "is snoozed", "is split"]
+        ),
+    )
+    def let_wait_for_target(self, at: int, of_whom: list[bool], meanwhile: str) -> None:
+        """Exports wait for the paused target of a rule, something happens to one or to the rule, and the target is back."""
+        for rule_id in list(self.rules.rules):
+            self.delete_rule(0)
+            assert rule_id not in self.rules.rules
+        self.make_rule("a page" if meanwhile == "is split" else "by hand", "approve", at, "no")
+        self.revive(at)
+        self.turn(at, "pause", "no")
+        self.model.look()
+        for mentions in of_whom:
+            self.by_hand(mentions, "no")
+        if meanwhile == "is split":
+            self.postback([at, (at + 4) % 12], 100 + at, PAGES[1], ("completed", 200), None, False, "no")
+        self.model.look()
+        match meanwhile:
+            case "is off" | "is off and on":
+                self.turn_rule(0, False)
+                if meanwhile == "is off and on":
+                    self.resume_rules()
+                    self.turn_rule(0, True)
+            case "is deleted":
+                self.delete_rule(0)
+            case "is dismissed":
+                self.dismiss(-1, None, "no")
+            case "is snoozed":
+                self.snooze(-1, None, "no")
+            case "is split":
+                self.split(0, "no")
+        self.model.look()
+        self.turn(at, "resume", "no")
+        self.model.look()
+        self.resume_rules()
+        self.model.look()
+        self.work([self.worker(2)])
+
+    # --- decisions on many at once
+
+    @rule(
+        action=bulk_actions,
+        numbers=st.lists(anything, min_size=1, max_size=4),
+        at=anything,
+        digest=st.sampled_from(["none", "right", "wrong"]),
+        death=deaths,
+    )
+    def decide_on_many(self, action: str, numbers: list[int], at: int, digest: str, death: str | int) -> None:
+        """One decision on exports that the request names: each that may take it does, whatever becomes of the others."""
+        picked = [self.pick(number, *STATUSES[action]) for number in numbers]
+        ids = list(dict.fromkeys(each for each in picked if each is not None))
+        if not ids:
+            return
+        target_id = self.target(at) if action == "approve" else None
+        digests = {
+            each: {"right": self.model.rows[each].digest, "wrong": "sha256:" + "0" * 64}.get(digest) for each in ids[:1]
+        }
+        named = [{"id": each, **({"ticket_digest": digests[each]} if digests.get(each) else {})} for each in ids]
+        body = {"action": action, "ids": named, **({"target_id": target_id} if target_id else {})}
+        expected = [
+            judge(action, self.model.rows[each], target_id, self.model.targets, digest=digests.get(each)) for each in ids
+        ]
+        answer = self.post(f"{EXPORTS}/bulk", body, self.customer.bearer, death=death)
+        if action == "approve" and "target refused" in expected:
+            assert answer.status_code == 422, answer.text
+            return
+        assert answer.status_code == 200, answer.text
+        found = ["refused" if "error" in each else each["status"] for each in answer.json["results"]]
+        leads_to = {"approve": "approved", "dismiss": "dismissed", "restore": "prepared", "retry": "approved"}[action]
+        wanted = {"changed": leads_to, "refused": "refused", "target refused": "refused"}
+        assert found == [
+            wanted.get(result, self.model.rows[each].status) for each, result in zip(ids, expected, strict=True)
+        ], f"{answer.text}; {expected}"
+        changed = [each for each, result in zip(ids, expected, strict=True) if result == "changed"]
+        assert (answer.json["changed"], answer.json["skipped"]) == (len(changed), expected.count("skipped")), answer.text
+        self.model.ask(action, changed)
+        if changed and action in {"approve", "retry"}:
+            self.is_notified()
+
+    @rule(action=bulk_actions, at=anything, is_right=st.sampled_from([True, True, True, False]), death=deaths)
+    def begin_job(self, action: str, at: int, is_right: bool, death: str | int) -> None:
+        """Have a worker decide on everything in some statuses, if it is as much as the client has seen."""
+        target_id = self.target(at) if action == "approve" else None
+        found = matching(self.model.rows.values(), STATUSES[action])
+        body = {"action": action, "filter": {"status": STATUSES[action]}, "expected_count": len(found) + (not is_right)}
+        body |= {"target_id": target_id} if target_id else {}
+        expected = 202 if is_right and len(self.running_jobs()) < MOST_JOBS else 409
+        if target_id is not None and self.model.targets[target_id].status != "active":
+            expected = 422
+        answer = self.post(f"{EXPORTS}/bulk", body, self.customer.bearer, death=death)
+        assert answer.status_code == expected, f"{answer.text}; {found}"
+        if expected != 202:
+            return
+        job_id = answer.json["id"]
+        items = [*rows("SELECT export_id, version FROM bulk_job_items WHERE job_id = ? ORDER BY position", (job_id,))]
+        assert dict(items) == found
+        self.jobs[job_id] = ExpectedJob(action, target_id, [(row[0], row[1]) for row in items])
+        self.is_notified()
+
+    @rule(batches=st.integers(1, 4), dies=st.booleans())
+    def continue_jobs(self, batches: int, dies: bool) -> None:
+        """A worker decides on some batches of bulk jobs, and may die then: the rest waits until its lease is over."""
+        for _ in range(batches):
+            self.model.look()
+            before = self.running_jobs()
+            is_due = rows("SELECT 1 FROM bulk_jobs WHERE next_run_at <= ? LIMIT 1", (to_ms(self.clock.at),)) != []
+            has_worked = self.bulk_worker.run_once()
+            release()
+            moved = before.items() - self.running_jobs().items()
+            if not has_worked:
+                assert not is_due, "a bulk job waits, and no worker continues it"
+                break
+            # A worker may still have held a job that was cancelled.
+            for job_id, _ in moved:
+                self.see_batch(job_id)
+        if dies:
+            self.bulk_worker = self.new_bulk_worker()
+
+    def see_batch(self, job_id: str) -> None:
+        """See what a worker made of the next exports of a bulk job."""
+        job = self.jobs[job_id]
+        batch = job.items[len(job.results) :][:BATCH]
+        results = [
+            judge(job.action, self.model.rows.get(each), job.target_id, self.model.targets, version=version)
+            for each, version in batch
+        ]
+        job.results += results
+        changed = [each for (each, _), result in zip(batch, results, strict=True) if result == "changed"]
+        self.model.ask(job.action, changed)
+        answer = self.client.simulate_get(f"{BULK_JOBS}/{job_id}", headers=self.customer.bearer)
+        errors = sum(answer.json["errors"].values())
+        counts = [answer.json[name] for name in ("total", "done", "changed", "skipped")]
+        counted = Counter(job.results)
+        assert counts == [len(job.items), len(job.results), counted["changed"], counted["skipped"]], answer.text
+        assert errors == counted["refused"] + counted["target refused"], answer.text
+        assert (answer.json["status"] == "done") == (len(job.results) == len(job.items)), answer.text
+        if changed and job.action in {"approve", "retry"}:
+            self.is_notified()
+
+    @rule(number=anything, death=deaths)
+    def cancel_job(self, number: int, death: str | int) -> None:
+        """Cancel a bulk job: what was decided stays so, and nothing more is."""
+        if not self.jobs:
+            return
+        job_id = list(self.jobs)[number % len(self.jobs)]
+        is_running = job_id in self.running_jobs()
+        answer = self.post(f"{BULK_JOBS}/{job_id}/cancel", {}, self.customer.bearer, death=death)
+        assert answer.status_code == 200, answer.text
+        assert answer.json["status"] == "cancelled" or not is_running, answer.text
+
+    @rule(action=bulk_actions, at=anything, behavior=st.sampled_from([KIND, "is gone", "does not trust"]), number=anything)
+    def decide_by_filter(self, action: str, at: int, behavior: str, number: int) -> None:
+        """A bulk job decides on new exports, of which a person decides on one first; what it made due is delivered."""
+        if action == "retry":
+            self.approve_new([False] * 3, at)
+            self.set_behaviors(at, [behavior])
+            self.work([self.worker(2)])
+        else:
+            self.revive(at)
+            for _ in range(3):
+                self.by_hand(False, "no")
+        self.model.look()
+        self.set_behaviors(at, [KIND])
+        self.revive(at)
+        self.begin_job(action, at, True, "no")
+        self.model.look()
+        self.continue_jobs(1, False)
+        self.model.look()
+        self.edit(number, "none")
+        self.dismiss(-1, None, "no")
+        self.model.look()
+        self.continue_jobs(4, False)
+        self.model.look()
+        self.work([self.worker(2)])
+
+    def running_jobs(self) -> dict[str, int]:
+        """Return the bulk jobs that run, with how many of their exports were processed."""
+        return {row[0]: row[1] for row in rows("SELECT id, done FROM bulk_jobs WHERE status = 'running'")}
+
+    def new_bulk_worker(self) -> BulkJobTask:
+        """Return what continues bulk jobs in a new worker process."""
+        return BulkJobTask(self.house.wake_ups, self.settings.target_policy, account_limits(self.settings), self.now)
 
     # --- repeats
 
@@ -938,7 +1276,9 @@ class Machine(RuleBasedStateMachine):
         with connection():
             for _ in retention.purge(until):
                 pass
-        self.model.pruned(until.over)
+        self.model.pruned(until.over, {row[0] for row in rows("SELECT export_id FROM bulk_job_items")})
+        jobs = {row[0] for row in rows("SELECT id FROM bulk_jobs")}
+        self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in jobs}
         sighted = (
             "SELECT page_url, code, location, s.scan_run_id FROM findings f JOIN finding_sightings s ON s.finding_id = f.id"
         )
@@ -985,6 +1325,12 @@ class Machine(RuleBasedStateMachine):
             if self.model.targets[target_id].status == "paused":
                 self.turn(number, "resume", "no")
         self.model.look()
+        # Past the lease of a worker that died, and past a clock that was set back.
+        self.clock.step(25 * 3600)
+        self.model.look()
+        while self.running_jobs():
+            self.continue_jobs(1, False)
+        self.model.look()
         for _ in range(12):
             if not (self.model.forgetting or any(row.status in ON_ITS_WAY for row in self.model.rows.values())):
                 break
@@ -1007,7 +1353,8 @@ def _changed(kept: Kept) -> dict[str, Any] | None:
         "/api/browser-extension/evidence-captures": {"page_title": "Another one"},
         TARGETS: {"name": "Another one"},
     }
-    return {**kept.body, **changes[kept.path]} if kept.path in changes else None
+    changed = {**kept.body, **changes.get(kept.path, {})}
+    return changed if changed != kept.body else None
 
 
 def _empty() -> None:
@@ -1023,6 +1370,7 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     # The one reader of wall time: every import of `utc_now` reads this one.
     monkeypatch.setattr(storage_clock, "datetime", clock)
     reported = threading.excepthook
+    monkeypatch.setattr(bulk_jobs, "BATCH_SIZE", BATCH)
     monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else reported(of))
     made = make_settings(tmp_path, {**CLOUD, **LOOPBACK, **UNLIMITED, "DATABASE_URL": database, "REDIS_URL": redis.url})
     resolver = FakeResolver({})
