@@ -42,24 +42,6 @@ class PortRedis(RedisServer):
         with redis.Redis.from_url(self.url) as client:
             return str(client.info("replication")["role"])
 
-    def stand_still(self) -> None:
-        """Let it take calls and answer none, as a machine that hangs."""
-        self._send(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Let it go on."""
-        self._send(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """Stop the server; a stopped process continues first, since it would not handle SIGTERM."""
-        if self.is_running:
-            self.go_on()
-        super().stop()
-
-    def _send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
     def _ask(self) -> None:
         with redis.Redis.from_url(self.url, retry=None) as client:
             client.ping()

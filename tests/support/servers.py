@@ -194,6 +194,24 @@ class RedisServer(Server):
         with redis.Redis.from_url(self.url) as client:
             client.execute_command(*words)
 
+    def stand_still(self) -> None:
+        """Let it take calls and answer none, as a machine that hangs."""
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._send(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop the server; a stopped process continues first, since it would not handle SIGTERM."""
+        if self.is_running:
+            self.go_on()
+        super().stop()
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def _ask(self) -> None:
         with redis.Redis.from_url(self.url, retry=None) as client:
             client.ping()
@@ -229,6 +247,7 @@ REDIS_FAILURES: Final[dict[str, tuple[Callable[[RedisServer], None], Callable[[R
     "emptied": (RedisServer.flush, _nothing),
     "stopped": (RedisServer.stop, RedisServer.start),
     "restarted": (_restart, _nothing),
+    "hung": (RedisServer.stand_still, RedisServer.go_on),
     # A replica whose master is nowhere: it answers what is read and refuses what is written.
     "read-only": (_order("REPLICAOF", "127.0.0.1", "1"), _order("REPLICAOF", "NO", "ONE")),
     # A master that writes only with a replica at hand.
