@@ -1,8 +1,12 @@
 """The daemon as a process: it receives wake-ups and signals, runs nothing that Redis names, and costs little when idle."""
 
+import os
+import pickle
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +21,24 @@ from storage.exports import queries
 from tests.support.fakes import LoopbackServer
 from tests.support.receivers import always, make_certificate
 from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, notify_workers, wait_until
+from tests.support.workers import (
+    BY_A_SWEEP_S,
+    CountingReceiver,
+    WorkerProcess,
+    approved,
+    is_exported,
+    notify_workers,
+    wait_until,
+)
 
 #: A worker that checks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
 #: its database goes on for longer.
 AT_ONCE_S: Final = 5.0
 #: What is started by a wake-up alone.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
+#: Of a worker that holds one large payload from Redis at a time.
+MOST_MEMORY_KIB: Final = 600 * 1024
+NUMBERS: Final = count(1)
 
 
 @pytest.fixture
@@ -92,6 +107,92 @@ def test_nothing_that_redis_names_is_run(
         wait_until(is_exported(export_id))
         assert worker.process.poll() is None
     assert not proof.exists()
+
+
+class Pickled:
+    """What unpickling would run."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self._proof),)
+
+
+def plant_job(client: Redis, data: bytes, **fields: str | bytes) -> None:
+    """Queue a job with these bytes in place of its name and arguments."""
+    job_id = f"planted-{next(NUMBERS)}"
+    stored = {
+        "data": data,
+        "created_at": "2026-01-01T00:00:00Z",
+        "origin": wake_up_queue.QUEUE,
+        "status": "queued",
+        **fields,
+    }
+    client.hset(f"rq:job:{job_id}", mapping=stored)
+    client.rpush(f"rq:queue:{wake_up_queue.QUEUE}", job_id)
+
+
+def plant_pickles(client: Redis, proof: Path) -> None:
+    pickled = pickle.dumps(Pickled(proof))
+    for data in (zlib.compress(pickled), pickled):
+        plant_job(client, data, result=pickled, meta=zlib.compress(pickled), serializer="rq.serializers.PickleSerializer")
+    client.rpush("riskrelay:notified", pickled)
+
+
+def plant_malformed_jobs(client: Redis, _proof: Path) -> None:
+    for value in ("{}", "null", '["os.getpid"]', "[1, 2, 3, 4]", "[" * 50_000):
+        plant_job(client, zlib.compress(value.encode()))
+    plant_job(client, b"\xff\x00no zlib", timeout="never", created_at="yesterday", status="no status", meta=b"\xff")
+    client.rpush("rq:job:a-list", "x")
+    client.rpush(f"rq:queue:{wake_up_queue.QUEUE}", "a-list", b"\xff\xfe", "", "a:b:c" * 1000)
+
+
+def plant_large_payloads(client: Redis, _proof: Path) -> None:
+    # A small one that is 16 MiB once it is decompressed, and a large one.
+    plant_job(client, zlib.compress(b'["' + b" " * (1 << 24) + b'", null, [], {}]'))
+    plant_job(client, b"x" * (1 << 22))
+    client.rpush("riskrelay:notified", b"x" * (1 << 22), *range(500))
+
+
+def plant_wrong_types(key: str) -> Callable[[Redis, Path], None]:
+    def plant(client: Redis, _proof: Path) -> None:
+        # What holds the key now is gone; a worker may write it again in between.
+        with client.pipeline(transaction=True) as pipeline:
+            pipeline.delete(key)
+            pipeline.hset(key, "a", "b")
+            pipeline.execute()
+
+    return plant
+
+
+HOSTILE_CONTENT: Final[dict[str, Callable[[Redis, Path], None]]] = {
+    "pickles": plant_pickles,
+    "malformed jobs": plant_malformed_jobs,
+    "large payloads": plant_large_payloads,
+    **{
+        f"a hash at {key}": plant_wrong_types(key)
+        for key in (f"rq:queue:{wake_up_queue.QUEUE}", "riskrelay:notified", "riskrelay:rung", "rq:queues", "rq:workers")
+    },
+}
+
+
+def test_hostile_content_of_redis_is_not_run_and_stops_no_delivery(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
+) -> None:
+    proof = tmp_path / "made-by-redis"
+    with Redis.from_url(redis.url) as client, start() as worker:
+        for name, plant in HOSTILE_CONTENT.items():
+            plant(client, proof)
+            [export_id] = approved(receiver.url())
+            notify_workers(redis)
+            assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S, name
+            assert worker.process.poll() is None, name
+            assert not proof.exists(), name
+            redis.flush()
+        peak = Path(f"/proc/{worker.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
+        assert int(peak) < MOST_MEMORY_KIB
+    assert len(receiver.keys) == len(set(receiver.keys)) == len(HOSTILE_CONTENT)
 
 
 def test_a_wake_up_that_fails_leaves_no_error_message_in_redis_or_the_log(
