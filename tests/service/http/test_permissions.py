@@ -20,7 +20,7 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from runtime.clock import utc_now
-from schemas.base.principal import ABILITIES, ROLE_ABILITIES, Ability, Role, TokenKind
+from schemas.base.principal import ABILITIES, PROJECT_ROLES, ROLE_ABILITIES, Ability, Role, TokenKind
 from schemas.compliance.requests import Topic
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.pings import PingResult
@@ -342,6 +342,23 @@ ROWS: Final = [
     RoutePermission("POST", WEBHOOKS, RequiredCredential(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
 ]
 
+#: Open to roles in single projects, which see the records of these; the others are the account's.
+IN_PROJECTS: Final = {
+    EXPORTS,
+    EXPORT,
+    f"{EXPORTS}/bulk",
+    *(f"{EXPORT}/{part}" for part in ("attempts", "events", "receipt")),
+    *(f"{EXPORT}/{decision}" for decision in ("approve", "retry", "dismiss", "restore", "snooze", "split")),
+    FINDINGS,
+    f"{FINDINGS}/{{finding_id}}",
+    PROJECTS,
+    f"{PROJECTS}/{{project_id}}",
+    SESSIONS,
+    f"{SESSIONS}/{{session_id}}/revoke",
+}
+#: What no role in a project allows, whatever the path.
+OF_ACCOUNTS: Final = {Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT}
+
 #: Makes the headers that authenticate, given the body.
 Offer = Callable[[bytes], list[tuple[str, str]]]
 
@@ -660,6 +677,25 @@ def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScen
         assert (answer.status_code == 403) is not is_allowed, (row, answer.text)
         if not is_allowed and row.method != "HEAD":
             assert "its user's role does not allow it" in answer.json["error"]["message"], row
+
+
+@pytest.mark.parametrize("role", [*PROJECT_ROLES, None])
+def test_a_role_in_a_project_opens_its_records_and_no_role_opens_nothing(role: Role | None, scene: PermissionScene) -> None:
+    user = accounts.add_user("limited@example.com", scene.customer.account_id, utc_now(), None)
+    if role is not None:
+        accounts.grant_project(user.email, scene.customer.project_id, utc_now(), role)
+    limited = replace(scene.customer, email=user.email, user_id=user.id)
+    caller = with_token("a limited one's", limited, TokenKind.API, frozenset(ABILITIES[TokenKind.API]))
+    allowed = frozenset[Ability]() if role is None else ROLE_ABILITIES[role] - OF_ACCOUNTS
+    opened = set()
+    for row in ROWS:
+        if row.door.kind is not TokenKind.API or row.door.header:
+            continue
+        status = row.call(scene, caller.offer).send(TestClient(scene.app)).status_code
+        is_open = row.path in IN_PROJECTS and row.door.ability in {None, *allowed}
+        assert (status == 403) is not is_open, (row, status)
+        opened |= {row.path} if is_open else set()
+    assert len(opened) == {None: 2, Role.VIEWER: 11}.get(role, len(IN_PROJECTS))
 
 
 def test_a_token_in_the_query_is_none(scene: PermissionScene) -> None:
