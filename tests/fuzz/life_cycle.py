@@ -42,6 +42,9 @@ class ExpectedFinding:
     fixed_at: datetime | None = None
     times_reopened: int = 0
     outcomes: dict[int, tuple[str, datetime]] = field(default_factory=dict)
+    #: The runs that reported it first and last, which stay known when old runs are forgotten.
+    first_run: int = 0
+    last_run: int = 0
 
 
 @dataclass(slots=True)
@@ -154,11 +157,13 @@ class LifeCycleModel:
             finding = self.findings.get(place)
             if finding is None:
                 expected.counts["new"] += 1
-                self.findings[place] = ExpectedFinding(outcomes={scan.run: ("seen", at)})
+                self.findings[place] = ExpectedFinding(None, 0, None, 0, {scan.run: ("seen", at)}, scan.run, scan.run)
                 expected.ticketed[place] = None
                 continue
             own, own_at = finding.outcomes.get(scan.run, ("", at))
             finding.missed = 0
+            if scan.run != finding.first_run:
+                finding.last_run = scan.run
             if finding.fixed_at is None:
                 finding.outcomes[scan.run] = ("reopened" if own == "reopened" else "seen", own_at)
                 expected.counts["seen"] += 1
@@ -189,7 +194,8 @@ class LifeCycleModel:
         fixed = []
         for place, finding in self.findings.items():
             page, code, location = place
-            is_open = page == scan.page and finding.fixed_at is None and scan.run not in finding.outcomes
+            is_new_run = scan.run not in {finding.last_run, *finding.outcomes}
+            is_open = page == scan.page and finding.fixed_at is None and is_new_run
             if (code, location) in scan.found or not is_open or not (scan.rules is None or code in scan.rules):
                 continue
             finding.missed += 1

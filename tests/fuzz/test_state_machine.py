@@ -1385,5 +1385,5 @@ def test_whatever_happens_in_whatever_order_the_contract_holds(house: House) -> 
     assert not opened.in_transaction()
     size = settings()
     # To begin a run costs as much as twenty steps, and much needs a story before it: fewer runs, and longer ones.
-    longer = settings(max_examples=max(1, size.max_examples // 6), stateful_step_count=size.stateful_step_count * 3 // 2)
+    longer = settings(max_examples=max(1, size.max_examples // 3), stateful_step_count=size.stateful_step_count * 3 // 2)
     run_state_machine_as_test(lambda: Machine(house), settings=longer)  # type: ignore[arg-type]  # takes what makes one too
