@@ -12,6 +12,9 @@ from typing import Any, Final
 
 #: The largest report that is read. A report of a thousand pages has a few MiB, and takes ten times its size in memory.
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
+#: Longer texts are shortened; no part of an issue is nearly as long. Thousands of results may share the texts of one rule,
+#: and each reads them anew.
+_MAX_TEXT: Final = 4000
 #: Longer field names are truncated in messages; no format has longer ones.
 _MAX_NAME: Final = 80
 
@@ -48,12 +51,15 @@ class Node:
             yield Node(entry, f"{self.pointer}/{number}")
 
     def text(self) -> str:
-        """Return a string, or a number as text; empty for null. NUL and lone surrogates are removed."""
+        """Return a string, or a number as text; empty for null.
+
+        A long text is shortened; NUL and lone surrogates are removed.
+        """
         if self.value is None:
             return ""
         if isinstance(self.value, bool) or not isinstance(self.value, str | int | float):
             raise self._mismatch("a string")
-        return _clean(_digits(self.value) if isinstance(self.value, int) else str(self.value))
+        return _clean(_digits(self.value) if isinstance(self.value, int) else shortened(str(self.value)))
 
     def number(self) -> float | None:
         """Return a number, also if it is written as a string; None otherwise."""
@@ -94,9 +100,18 @@ def read(content: bytes, *, may_be_lines: bool = False) -> Node:
     return Node([_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()])
 
 
+def shortened(text: str) -> str:
+    """Return a text of at most _MAX_TEXT characters, of whole words: half an email address is not recognized as one."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return text[:_MAX_TEXT].rpartition(" ")[0] or text[:_MAX_TEXT]
+
+
 def _text(content: bytes) -> str:
     if content[:2] == b"\x1f\x8b":
         raise UnreadableReport("The report is compressed; decompress it: gunzip FILE")
+    if content[:4] == b"PK\x03\x04":
+        raise UnreadableReport("The report is a ZIP archive; unpack it: unzip FILE")
     try:
         return content.decode(json.detect_encoding(content)).removeprefix("\ufeff")
     except UnicodeDecodeError as error:

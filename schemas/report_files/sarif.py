@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from schemas.report_files.document import Node, UnreadableReport
+from schemas.report_files.document import Node, UnreadableReport, shortened
 from schemas.report_files.issues import (
     MAX_LOCATION,
     ScanIssue,
@@ -37,6 +37,8 @@ _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 #: `{0}`: a placeholder for an argument of a message.
 _PLACEHOLDER: Final = re.compile(r"\{([0-9]{1,3})\}")
+#: Of a message; more, each with a long argument, would fill the memory.
+_MAX_PLACEHOLDERS: Final = 50
 #: Bases may be relative to one another; the limit ends a cycle.
 _MAX_BASES: Final = 8
 
@@ -129,7 +131,7 @@ def _message(message: Node, rule: Node) -> str:
         number = int(placeholder[1])
         return arguments[number] if number < len(arguments) else placeholder[0]
 
-    return without_personal_data(_PLACEHOLDER.sub(argument_of, text))
+    return without_personal_data(shortened(_PLACEHOLDER.sub(argument_of, text, count=_MAX_PLACEHOLDERS)))
 
 
 def _url(run: Node, result: Node) -> str:
@@ -158,7 +160,7 @@ def _uri(run: Node, artifact: Node) -> str:
 
 def _joined(base: str, relative: str) -> str:
     try:
-        return urljoin(base, relative)
+        return urljoin(base, shortened(relative))
     except ValueError:  # brackets without an IPv6 address
         return ""
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -483,6 +484,10 @@ UNREADABLE: Final = [
     (b'{"site": [}', "zap", "not JSON at line 1, column 11"),
     (b"<html></html>", "zap", "HTML or XML; configure the scanner to write JSON"),
     (b"\x1f\x8b\x08", "zap", "compressed; decompress it: gunzip FILE"),
+    (b"PK\x03\x04" + bytes(100), "zap", "ZIP archive; unpack it: unzip FILE"),
+    # Entities are expanded and read by nobody.
+    (b'<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;">]><a>&c;</a>', "zap", "HTML or XML"),
+    ('<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'.encode("utf-16"), "zap", "HTML or XML"),
     (b'{"site": "\xff"}', "zap", "not valid utf-8 at byte 11"),
     (b"[" * 200_000, "zap", "nested too deeply"),
     (b'{"site": ' + b"9" * 5000 + b"}", "zap", "a number with thousands of digits"),
@@ -528,6 +533,52 @@ def test_a_damaged_report_is_refused_in_one_line_with_the_position(content: byte
         read_issues(content, name)
     assert message in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def sarif_of(results: list[dict[str, Any]], **rule: Any) -> bytes:
+    """Return a SARIF report whose results, each of a page of its own, have one rule."""
+    for number, result in enumerate(results):
+        uri = {"uri": f"https://shop.example/{number}"}
+        result |= {"ruleId": "r", "locations": [{"physicalLocation": {"artifactLocation": uri}}]}
+    return json.dumps({"runs": [{"tool": {"driver": {"rules": [{"id": "r", **rule}]}}, "results": results}]}).encode()
+
+
+def cyclic_bases() -> bytes:
+    """Return a SARIF report whose URLs get longer with each base that they are joined to."""
+    result = {"message": {"text": "x"}, "locations": [{"physicalLocation": {"artifactLocation": {"uriBaseId": "a"}}}]}
+    run = {"originalUriBaseIds": {"a": {"uri": "a/" * 100_000, "uriBaseId": "a"}}, "results": [result] * 20}
+    return json.dumps({"runs": [run]}).encode()
+
+
+#: Small reports that become large, or are read again for each of many results: the format, the report.
+LARGE_INSIDE: Final = {
+    "a message of placeholders": (
+        "sarif",
+        sarif_of([{"message": {"text": "{0}" * 20_000, "arguments": ["x" * 20_000]}}]),
+    ),
+    "a message of a rule": (
+        "sarif",
+        sarif_of([{"message": {"id": "m"}} for _ in range(100)], messageStrings={"m": {"text": "word@ " * 100_000}}),
+    ),
+    "bases of each other": ("sarif", cyclic_bases()),
+}
+
+
+@pytest.mark.parametrize("case", LARGE_INSIDE)
+def test_a_small_report_takes_bounded_time_and_memory_whatever_it_would_become(case: str) -> None:
+    name, content = LARGE_INSIDE[case]
+    began = time.process_time()
+    issues = [*read_issues(content, name)]
+    assert time.process_time() - began < 3.0
+    assert issues
+    assert max(len(str(each)) for each in issues) < 20_000
+
+
+def test_words_of_a_text_that_is_shortened_stay_whole() -> None:
+    # Without its query the URL is short, and what follows it is shown.
+    url = "https://shop.example/?q=".ljust(3981, "x")
+    [found] = read_issues(sarif_of([{"message": {"text": f"{url} ada.lovelace@mail.example"}}]), "sarif")
+    assert found.description == "https://shop.example/"
 
 
 def test_a_report_that_is_too_large_is_refused_before_it_is_read() -> None:
