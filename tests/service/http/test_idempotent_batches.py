@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from falcon.testing import Result, TestClient
 
 from service.operations.exports import ExportOperations
 from storage.db.engine import rows
+from tests.service.conftest import LogLines
+from tests.support.canaries import columns, traces
 from tests.support.factories import Customer, make_customer, make_exports, make_target
 from tests.support.raw_http import EXPORTS, JSON, Call, assert_is_error
 from tests.support.workers import wait_until
 
 REPLAYED = "idempotency-replayed"
+CANARY = "cAnArY-of-a-batch-93117"
 
 
 def approval(customer: Customer, export_id: str, target_id: str, key: str | None, **members: Any) -> Call:
@@ -107,6 +111,45 @@ def test_one_that_cannot_be_approved_harms_no_other(moment: SameMoment, client: 
     assert [answer.status_code for answer in answers] == [202, 409, 202, 202]
     assert_is_error(answers[1], 409, "CONFLICT")
     assert {row[0] for row in rows("SELECT key FROM idempotency_keys")} == {f"k-{each}" for each in ids if each != ids[1]}
+
+
+def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_alone(
+    moment: SameMoment, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = make_exports(customer, 4)
+    Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
+    approve, seen = ExportOperations.approve, {}
+
+    def looking(operations: ExportOperations, export_id: str, *rest: Any) -> Any:
+        if export_id in ids and not seen:
+            seen["keys"] = {row[0] for row in rows("SELECT key FROM idempotency_keys")} - {f"k-{export_id}"}
+            seen["statuses"] = {row[0] for row in rows("SELECT status FROM exports WHERE id <> ?", (moment._first,))}
+            seen["approvals"] = {row[0] for row in rows("SELECT subject_id FROM audit_entries WHERE action = 'approve'")}
+        return approve(operations, export_id, *rest)
+
+    monkeypatch.setattr(ExportOperations, "approve", looking)
+    moment.send(*[approval(customer, each, moment.target_id, f"k-{each}") for each in ids])
+
+    # The batch was at work and failed: the second export cannot be approved.
+    assert moment.batches == [4]
+    assert seen == {"keys": set(), "statuses": {"prepared", "dismissed"}, "approvals": {moment._first}}
+
+
+def test_a_secret_in_a_request_of_a_batch_reaches_no_log_no_row_and_no_other_answer(
+    moment: SameMoment, customer: Customer, log_lines: LogLines
+) -> None:
+    one, two, three = make_exports(customer, 3)
+    carriers = [("X-Scanner-Secret", CANARY), ("Cookie", f"session={CANARY}"), ("X-Api-Key", CANARY), ("Referer", CANARY)]
+    served = replace(approval(customer, one, moment.target_id, "a").plus(*carriers), query=f"token={CANARY}")
+    refused = approval(customer, two, moment.target_id, "b", ticket_digest=CANARY)
+
+    answers = moment.send(served, refused, approval(customer, three, moment.target_id, "c"))
+
+    assert [answer.status_code for answer in answers] == [202, 409, 202]
+    assert moment.batches == [3]
+    assert CANARY not in "".join(f"{answer.text} {sorted(answer.headers.items())}" for answer in answers)
+    assert CANARY not in log_lines.text
+    assert traces(columns(), [CANARY]) == []
 
 
 def test_a_repeated_key_is_answered_once_and_replayed(moment: SameMoment, customer: Customer) -> None:
