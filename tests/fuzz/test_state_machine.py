@@ -213,7 +213,7 @@ class Machine(RuleBasedStateMachine):
         self.client = TestClient(create_app(self.settings, house.wake_ups, house.resolver))
         self.scanner_secret = SCANNER_SECRET
         self.model = Model(house.receiver)
-        self.rules = RulesModel(self.model.waiting)
+        self.approval_rules = RulesModel(self.model.waiting)
         #: Where exports came from that no finding has as its ticket.
         self.sources: dict[str, str] = {}
         self.jobs: dict[str, ExpectedJob] = {}
@@ -687,9 +687,9 @@ class Machine(RuleBasedStateMachine):
     def follow_rules(self, export_ids: Iterable[str]) -> set[str]:
         """Take note of what rules must have made of exports that were prepared or extended; return those they closed."""
         subjects = {each: self.subject(each) for each in dict.fromkeys(export_ids)}
-        decided = self.rules.apply(subjects, self.model.rows, self.model.targets, self.clock.at)
+        decided = self.approval_rules.apply(subjects, self.model.rows, self.model.targets, self.clock.at)
         self.ruled(decided)
-        stays_open = {each for each, rule in self.rules.rules.items() if rule.action.get("reason") == "wont_fix"}
+        stays_open = {each for each, rule in self.approval_rules.rules.items() if rule.action.get("reason") == "wont_fix"}
         return {each.export_id for each in decided if each.action == "dismiss" and each.rule_id not in stays_open}
 
     def subject(self, export_id: str) -> Subject:
@@ -707,22 +707,21 @@ class Machine(RuleBasedStateMachine):
     @rule(match=rule_matches, action=rule_actions, at=anything, death=deaths)
     def make_rule(self, match: str, action: str, at: int, death: str | int) -> None:
         """Store a rule; it decides nothing about what is there already."""
-        if len(self.rules.rules) >= MOST_RULES:
+        if len(self.approval_rules.rules) >= MOST_RULES:
             self.delete_rule(0)
-        body = {"name": "A rule", "match": MATCHES[match].requested, "action": dict(ACTIONS[action])}
-        if action == "approve":
-            body["action"]["target_id"] = self.target(at)
+        requested = {**ACTIONS[action], **({"target_id": self.target(at)} if action == "approve" else {})}
+        body = {"name": "A rule", "match": MATCHES[match].requested, "action": requested}
         answer = self.post(RULES, body, self.customer.bearer, death=death)
         assert answer.status_code == 201, answer.text
         rule_id = answer.json["id"]
-        self.rules.rules[rule_id] = ExpectedRule(rule_id, match, body["action"])
+        self.approval_rules.rules[rule_id] = ExpectedRule(rule_id, match, requested)
 
     @rule(number=anything, is_enabled=st.booleans())
     def turn_rule(self, number: int, is_enabled: bool) -> None:
         """Turn a rule off or on."""
-        if not self.rules.rules:
+        if not self.approval_rules.rules:
             return
-        changed = list(self.rules.rules.values())[number % len(self.rules.rules)]
+        changed = list(self.approval_rules.rules.values())[number % len(self.approval_rules.rules)]
         headers = {**self.customer.bearer, "Content-Type": "application/json"}
         body = json.dumps({"enabled": is_enabled})
         answer = self.client.simulate_patch(f"{RULES}/{changed.id}", body=body, headers=headers)
@@ -732,17 +731,17 @@ class Machine(RuleBasedStateMachine):
     @rule(number=anything)
     def delete_rule(self, number: int) -> None:
         """Delete a rule; what it decided stays decided."""
-        if not self.rules.rules:
+        if not self.approval_rules.rules:
             return
-        rule_id = list(self.rules.rules)[number % len(self.rules.rules)]
+        rule_id = list(self.approval_rules.rules)[number % len(self.approval_rules.rules)]
         answer = self.client.simulate_delete(f"{RULES}/{rule_id}", headers=self.customer.bearer)
         assert answer.status_code == 204, answer.text
-        del self.rules.rules[rule_id]
+        del self.approval_rules.rules[rule_id]
 
     @rule()
     def resume_rules(self) -> None:
         """A worker decides what waited for the target of a rule."""
-        self.ruled(self.rules.resume(self.subject, self.model.rows, self.model.targets, self.clock.at))
+        self.ruled(self.approval_rules.resume(self.subject, self.model.rows, self.model.targets, self.clock.at))
         policy, notify = self.settings.target_policy, self.house.wake_ups.notify
         task = ApprovalRuleTask(ApprovalRules(policy, notify), self.now)
         while task.run_once():
@@ -760,9 +759,9 @@ class Machine(RuleBasedStateMachine):
     )
     def let_wait_for_target(self, at: int, of_whom: list[bool], meanwhile: str) -> None:
         """Exports wait for the paused target of a rule, something happens to one or to the rule, and the target is back."""
-        for rule_id in list(self.rules.rules):
+        for rule_id in list(self.approval_rules.rules):
             self.delete_rule(0)
-            assert rule_id not in self.rules.rules
+            assert rule_id not in self.approval_rules.rules
         self.make_rule("a page" if meanwhile == "is split" else "by hand", "approve", at, "no")
         self.revive(at)
         self.turn(at, "pause", "no")

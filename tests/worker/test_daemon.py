@@ -122,7 +122,7 @@ class Pickled:
 def plant_job(client: Redis, data: bytes, **fields: str | bytes) -> None:
     """Queue a job with these bytes in place of its name and arguments."""
     job_id = f"planted-{next(NUMBERS)}"
-    stored = {
+    stored: dict[Any, Any] = {
         "data": data,
         "created_at": "2026-01-01T00:00:00Z",
         "origin": wake_up_queue.QUEUE,

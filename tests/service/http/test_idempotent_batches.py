@@ -118,7 +118,7 @@ def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_
 ) -> None:
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
-    approve, seen = ExportOperations.approve, {}
+    approve, seen = ExportOperations.approve, dict[str, set[str]]()
 
     def looking(operations: ExportOperations, export_id: str, *rest: Any) -> Any:
         if export_id in ids and not seen:
