@@ -49,11 +49,11 @@ from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
 from tests.fuzz.triage_model import (
     ACTIONS,
     MATCHES,
+    ComparedExport,
     Decided,
     ExpectedJob,
     ExpectedRule,
     RulesModel,
-    Subject,
     judge,
     matching,
 )
@@ -692,12 +692,12 @@ class Machine(RuleBasedStateMachine):
         stays_open = {each for each, rule in self.approval_rules.rules.items() if rule.action.get("reason") == "wont_fix"}
         return {each.export_id for each in decided if each.action == "dismiss" and each.rule_id not in stays_open}
 
-    def subject(self, export_id: str) -> Subject:
+    def subject(self, export_id: str) -> ComparedExport:
         """Return what rules compare of an export."""
         places = self.life.places_of(export_id)
         if not places:
-            return Subject(self.sources.get(export_id, ""))
-        return Subject("finding", places[0][1], frozenset(page for page, _, _ in places))
+            return ComparedExport(self.sources.get(export_id, ""))
+        return ComparedExport("finding", places[0][1], frozenset(page for page, _, _ in places))
 
     def ruled(self, decided: Iterable[Decided]) -> None:
         """Take note of what rules must have done."""

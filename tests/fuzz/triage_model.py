@@ -22,7 +22,7 @@ _DECIDED: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-class Subject(NamedTuple):
+class ComparedExport(NamedTuple):
     """What rules compare of an export; `pages` are those of its findings."""
 
     source: str
@@ -34,7 +34,7 @@ class Match(NamedTuple):
     """What a rule asks for: as the API has it, and what it must mean."""
 
     requested: dict[str, Any]
-    applies: Callable[[Subject], bool]
+    applies: Callable[[ComparedExport], bool]
 
 
 MATCHES: Final[Mapping[str, Match]] = {
@@ -87,7 +87,7 @@ class RulesModel:
 
     def apply(
         self,
-        subjects: Mapping[str, Subject],
+        subjects: Mapping[str, ComparedExport],
         rows: Mapping[str, StoredExport],
         targets: Mapping[str, ObservedTarget],
         now: datetime,
@@ -110,7 +110,7 @@ class RulesModel:
 
     def resume(
         self,
-        subject_of: Callable[[str], Subject],
+        subject_of: Callable[[str], ComparedExport],
         rows: Mapping[str, StoredExport],
         targets: Mapping[str, ObservedTarget],
         now: datetime,
