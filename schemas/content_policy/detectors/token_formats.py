@@ -61,7 +61,7 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("oy2", "[a-z0-9]{43}"),  # NuGet
     ("API-", "(?=[A-Z]*[0-9])[A-Z0-9]{26}"),  # Octopus Deploy
     *((f"sk-{kind}-", r"[\w-]{40,}") for kind in ("proj", "svcacct", "admin")),  # OpenAI
-    ("sk-", "(?=[A-Za-z]*[0-9])(?:[A-Za-z0-9]{48}|or-v1-[0-9a-f]{64})"),  # OpenAI and its relatives
+    ("sk-", "(?:(?=[A-Za-z]*[0-9])[A-Za-z0-9]{48}|or-v1-[0-9a-f]{64})"),  # OpenAI and its relatives
     ("pplx-", "[A-Za-z0-9]{48}"),  # Perplexity
     ("PMAK-", "[0-9a-f]{24}-[0-9a-f]{34}"),  # Postman
     ("pnu_", "[A-Za-z0-9]{36}"),  # Prefect
