@@ -1,0 +1,118 @@
+"""The names of fields: which are forbidden, and which are parts of an order record."""
+
+from typing import Final
+
+import pytest
+
+from schemas.content_policy.field_names import (
+    ADDRESS,
+    EMAIL,
+    FORBIDDEN_NAMES,
+    LINE_ITEMS,
+    NAME,
+    TOTAL,
+    describes_page,
+    is_bought,
+    is_customer,
+    is_order_record,
+    meaning,
+)
+
+FORBIDDEN: Final = (
+    "password passwd passphrase secret client_secret api_key access_token refresh_token auth_token private_key credentials"
+    " authorization cookie cookies set_cookie session_id local_storage session_storage card_number cvv cvc card_expiry iban"
+    " full_html raw_html page_html html_export database_dump sql_dump order_items line_items billing_address"
+    " shipping_address"
+)
+CUSTOMERS: Final = "customer buyer client purchaser recipient consignee billing shipping delivery"
+#: `*` is each of the customers.
+PARTS: Final = {
+    NAME: "*_name *_full_name *_first_name *_last_name",
+    EMAIL: "email email_address e_mail contact_email *_email",
+    ADDRESS: "address address_1 address_line_1 street street_address postal_address home_address *_address",
+    TOTAL: "total total_price total_amount total_paid order_total grand_total cart_total subtotal subtotal_price amount_paid"
+    " amount_due order_amount invoice_total current_total_price",
+    LINE_ITEMS: "items lines products ordered_items cart_items purchased_items order_lines",
+}
+NAMES_OF_PARTS: Final = [
+    (part, name.replace("*", customer))
+    for part, names in PARTS.items()
+    for name in names.split()
+    for customer in (CUSTOMERS.split() if "*" in name else [""])
+]
+
+
+def test_these_names_and_no_others_are_forbidden() -> None:
+    assert {*FORBIDDEN_NAMES} == {*FORBIDDEN.split()}
+
+
+@pytest.mark.parametrize(("part", "name"), NAMES_OF_PARTS)
+def test_a_name_of_a_part_of_an_order_is_known_in_every_spelling(part: str, name: str) -> None:
+    pascal = "".join(word.title() for word in name.split("_"))
+    spellings = [name, name.upper(), name.replace("_", "-"), pascal, pascal[0].lower() + pascal[1:]]
+    assert {spelling: meaning(spelling).part for spelling in spellings} == dict.fromkeys(spellings, part)
+
+
+def test_the_parts_of_an_order_have_distinct_names() -> None:
+    assert len({NAME, EMAIL, ADDRESS, TOTAL, LINE_ITEMS, None}) == 6
+
+
+@pytest.mark.parametrize("name", ["name", "full_name", "supplier_name", "total_count", "emails", "item", "streets", ""])
+def test_another_name_is_no_part_of_an_order(name: str) -> None:
+    assert meaning(name) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["price", "unit_price", "quantity", "qty", "SKU", "productId", "variant_id", "line-price", "line_total"]
+)
+def test_a_field_of_what_was_bought_makes_line_items(name: str) -> None:
+    assert is_bought(name)
+    assert is_order_record({"email": "a@b.example", "items": [{name: 1}]})
+    assert not is_bought(f"{name}_label")
+
+
+@pytest.mark.parametrize("name", ["customer", "Buyer", "purchaser", "consignee", "billing"])
+def test_the_fields_of_a_customer_count_as_those_of_its_order(name: str) -> None:
+    assert is_customer(name)
+    assert is_order_record({name: {"name": "Ann", "email": "a@b.example"}})
+    assert not is_customer(f"{name}_group")
+
+
+@pytest.mark.parametrize("name", ["client", "recipient", "shipping", "delivery", "author"])
+def test_an_object_that_need_not_be_a_person_is_no_customer(name: str) -> None:
+    assert not is_customer(name)
+    assert not is_order_record({name: {"name": "Ann", "email": "a@b.example"}})
+
+
+@pytest.mark.parametrize("held", [None, "", [], {}])
+def test_an_empty_field_is_no_part_of_an_order(held: object) -> None:
+    assert not is_order_record({"email": "a@b.example", "total": held})
+    assert not is_order_record({"email": held, "total": 5})
+    assert not is_order_record({"customer": {"name": "Ann", "email": held}})
+
+
+@pytest.mark.parametrize("items", [{"price": 1}, [], ["price"], [{}], [[{"price": 1}]], "price"])
+def test_only_a_list_of_objects_is_line_items(items: object) -> None:
+    assert not is_order_record({"email": "a@b.example", "items": items})
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_of_page"),
+    [("Order", False), ("INVOICE", False), ("ParcelDelivery", False), ("Product", True), ("", True), (["Order"], True)],
+)
+def test_structured_data_of_a_page_is_told_by_its_type(kind: object, is_of_page: bool) -> None:
+    assert describes_page(kind) is is_of_page
+
+
+@pytest.mark.parametrize(
+    ("name", "forbidden"),
+    [
+        (f"{'x' * 100}_customer_password", "password"),
+        ("a_b_c_d_client_secret", "client_secret"),
+        ("anOAuthAccessToken", "access_token"),
+        ("HTTPCookie", "cookie"),
+        (f"secret_{'x' * 80}", None),
+    ],
+)
+def test_the_last_words_of_a_long_name_decide(name: str, forbidden: str | None) -> None:
+    assert meaning(name).forbidden == forbidden
