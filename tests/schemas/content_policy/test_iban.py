@@ -7,15 +7,17 @@ import pytest
 from schemas.content_policy.detectors.iban import found_in
 
 #: The lengths of SWIFT's registry: of accounts with digits alone, and of those with letters.
-DIGITS: Final = (
+_DIGITS: Final = (
     "AE23 AT20 BA20 BE16 BI27 CR22 CZ24 DE22 DJ27 DK18 EE20 EG29 ES24 FI18 FO18 GL18 HR21 HU28 IL23 IS26 LT20 LY25 ME22 MN20"
     " MR27 NO15 PL28 PT25 RS22 SD18 SE24 SI19 SK24 SO23 ST25 TL23 TN24 VA22 XK20"
-).split()
-LETTERS: Final = (
+)
+_LETTERS: Final = (
     "AD24 AL28 AZ28 BG22 BH22 BR29 BY28 CH21 CY28 DO28 FK18 FR27 GB22 GE22 GI23 GR27 GT28 HN28 IE22 IQ23 IT27 JO30 KW30 KZ20"
     " LB28 LC32 LI21 LU20 LV21 MC27 MD24 MK19 MT31 MU30 NI28 NL18 OM23 PK24 PS29 QA29 RO24 RU33 SA24 SC31 SM27 SV28 TR26"
     " UA29 VG24 YE30"
-).split()
+)
+DIGITS: Final = _DIGITS.split()
+LETTERS: Final = _LETTERS.split()
 
 
 def _account(country: str, length: int, end: str = "0") -> str:

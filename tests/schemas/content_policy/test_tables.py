@@ -14,6 +14,11 @@ PEOPLE: Final = {
     "a total": "Betrag Summe Gesamtbetrag montant total",
     "an address": "phone telephone Telefon mobile city zip postcode PLZ Strasse Anschrift",
 }
+PASSWORDS: Final = (
+    "pass password passwd passwort pwd user_pass userpass db_password login_pwd password_hash pass_digest passwd_md5"
+    " pwd_sha1 User_Pass"
+)
+KEYS: Final = "secret client_secret api_key access_token refresh_token auth_token private_key session_id"
 #: Hashes of the shortest length.
 HASHES: Final = [
     *(f"$2{kind}$10${TOKEN[:53]}" for kind in "abxy"),
@@ -58,11 +63,7 @@ def test_what_was_bought_is_a_part_of_a_table_of_orders(items: str) -> None:
     assert has_customer_table(f"{items},email\nA-1,ann@shop.example")
 
 
-@pytest.mark.parametrize(
-    "column",
-    "pass password passwd passwort pwd user_pass userpass db_password login_pwd password_hash pass_digest passwd_md5"
-    " pwd_sha1 User|Pass".replace("|", "_").split(),
-)
+@pytest.mark.parametrize("column", PASSWORDS.split())
 def test_a_column_of_passwords_with_a_value_is_a_table_of_credentials(column: str) -> None:
     assert has_credential_table(f"login;{column}\nann;abc1")
     assert has_credential_table(f"login;{column.replace('_', ' ')}\nann;abc1")
@@ -70,9 +71,7 @@ def test_a_column_of_passwords_with_a_value_is_a_table_of_credentials(column: st
     assert not has_credential_table(f"login;{column}x\nann;abc1")
 
 
-@pytest.mark.parametrize(
-    "column", "secret client_secret api_key access_token refresh_token auth_token private_key session_id".split()
-)
+@pytest.mark.parametrize("column", KEYS.split())
 def test_a_column_of_keys_with_a_value_is_a_table_of_credentials(column: str) -> None:
     assert has_credential_table(f"mail,{column}\nann,8f14e45f")
     assert not has_credential_table(f"mail,{column}\nann,8f14e45")
