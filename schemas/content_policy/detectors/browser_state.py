@@ -46,7 +46,7 @@ _ENTRY_SET: Final = re.compile(
 #: The storage as JSON, after its name: an object with an entry, or a list of them; not the field of a schema.
 _DUMP: Final = re.compile(
     r"(?:local|session)[ _-]?storage(?![\w.(])[^\n{}\[\]();,]{0,60}[:=\n]\s{0,20}[\"'`]?(?:\{|\[\s{0,20}[\[{])"
-    r"\s{0,20}\\{0,2}\"[^\"\\]{1,200}\\{0,2}\"\s{0,9}[:,]\s{0,9}(?!\{\s{0,9}\\?\"type)"
+    r"\s{0,20}\\{0,2}\"[^\"\\]{1,200}\\{0,2}\"\s{0,9}[:,](?!\s{0,9}\{\s{0,9}\\?\"type)"
 )
 #: A listing of entries below a heading, one a line.
 _LISTING: Final = re.compile(r"(?:local|session)[ _-]?storage[^\n{}();]{0,40}:?[ \t]{0,9}\r?\n((?:[^\n]{0,4096}\n?){1,30})")

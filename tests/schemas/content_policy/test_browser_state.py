@@ -1,0 +1,127 @@
+"""Cookies and browser storage in text: the shortest values, and what only explains how they are set."""
+
+from typing import Final
+
+import pytest
+
+from schemas.content_policy.detectors.browser_state import (
+    has_browser_storage,
+    has_command_cookies,
+    has_cookie_jar,
+    has_cookies,
+)
+
+COOKIES: Final = [
+    # text, whether it holds a cookie
+    ("Cookie: a=bcd", True),
+    ("Cookie: a=bc", False),
+    ("cookie2: a=bcd", True),
+    ("Set-Cookie: a=bcd; Path=/", True),
+    ("my-set-cookie: a=bcd", False),
+    ("x-cookie: a=bcd", False),
+    ("xset-cookie: a=bcd", False),
+    ("'Cookie': 'a=bcd'", True),
+    ("Cookie: <name>=<value>", False),
+    ("Cookie: =bcd", False),
+    ("Cookie: theme", False),
+    ("Cookie: <none>; a=bcd", True),
+    ("Cookie: a=<b>; c=def", True),
+    # Attributes alone are no cookie; their ends are.
+    *((f"Set-Cookie: {each}=value1", False) for each in ("Path", "domain", "Expires", "max-age", "SameSite", "priority")),
+    *((f"Set-Cookie: {each}=value1", False) for each in ("secure", "HttpOnly")),
+    ("Set-Cookie: mypath=value1", True),
+    ("Set-Cookie: pathx=value1", True),
+    # A script: a generated value, or one of a session with a digit.
+    ("document.cookie = 'a=8f14e45f'", True),
+    ("document.cookie = 'a=8f14e45'", False),
+    ("document.cookie = 'sid=abc1'", True),
+    ("document.cookie = 'sid=ab1'", False),
+    ("document.cookie = 'sid=abcd'", False),
+    ("document.cookie = 'sid=1234'", False),
+    ("document.cookie = 'sid=<abc1>'", False),
+    ("document.cookie = 'theme=abc1'", False),
+    ("document.cookie += 'a=8f14e45f; path=/'", True),
+    ("document.cookie = 'path=/; a=8f14e45f'", False),  # the first is the cookie
+    ("document.cookie = 'a =  8f14e45f '", True),
+    *((f"setcookie('{each}', 'abc1')", True) for each in ("sess", "mysid", "token", "JWT", "auth", "login", "remember")),
+    ("setcookie('sidebar', 'abc1')", False),
+    ("Cookies.set('a', '8f14e45f')", True),
+    ("$.cookie('a', '8f14e45f')", True),
+    ("Cookies.set('a', '8f14e45')", False),
+    ("get(cookies={'a': '8f14e45f'})", True),
+    ("get(cookies={'x': 'y', 'a': '8f14e45f'})", True),
+    ("get(cookies={'a': '8f14e45'})", False),
+    ("get(cookies=[('a', '8f14e45f')])", True),
+]
+STORAGE: Final = [
+    ("localStorage.setItem('a', '8f14e45f')", True),
+    ("localStorage.setItem('a', '8f14e45')", False),
+    ("localStorage.setItem('sid', 'abc1')", True),
+    ("sessionStorage.setItem('step', 'abc1')", False),
+    ("sessionStorage.step = 'abc1'", False),
+    ("sessionStorage['step'] = 'abc1'", False),
+    ("sessionStorage.sid = 'abc1'", True),
+    ("sessionStorage['sid'] = 'abc1'", True),
+    ('sessionStorage["sid"] = "abc1"', True),
+    ("localStorage.cart = '{\"id\": 1}'", True),
+    ("localStorage.cart = '[\"id\"]'", True),
+    ("localStorage.cart = '{}'", False),
+    ("localStorage.cart = `8f14e45f`", True),
+    ('localStorage: {"cart": 1}', True),
+    ('local storage = [["cart", 1]]', True),
+    ('local-storage:\n{"cart":1}', True),
+    ('session_storage: {"cart": {"type": "string"}}', False),
+    ('session_storage: {"cart":{"type":"string"}}', False),
+    ('localStorage: {\n  "cart" : {\n    "type": "object"', False),
+    ('localStorage: {"cart": {"kind": 1}}', True),
+    ("localStorage: {}", False),
+    ('localStorage.getItem({"cart": 1})', False),
+    ("localStorage\ntheme: dark\nsid: abc1", True),
+    ("local storage:\n- sid: abc1", True),
+    ("session_storage\r\nsid = abc1", True),
+    ("session-storage\n| sid | abc1", True),
+    ("localStorage\nsid -> abc1", True),
+    ("localStorage\ntheme: dark\nbasket: 8f14e45", False),
+    ('localStorage\ncart: {"id":1}', False),
+    ("localStorage\ncart: {\\\"id", False),
+    ("localStorage sid: abc1", False),
+    ("localStorage\n" + "theme: dark\n" * 29 + "sid: abc1", True),
+    ("localStorage\n" + "theme: dark\n" * 30 + "sid: abc1", False),
+]
+COMMANDS: Final = [
+    ("curl -b a=bcd", True),
+    ("curl --cookie a=bcd", True),
+    ("curl --cookie='a=bcd; c=d'", True),
+    ("curl -b a=bc", False),
+    ("curl -b cookies.txt", False),
+    ("curl -b a=<b>", False),
+    ("curl x-b a=bcd", False),
+]
+JARS: Final = [
+    (".shop.example\tTRUE\t/\tFALSE\t0\tsid\tabc", True),
+    (".shop.example\tTRUE\t/\tFALSE\t0\tsid\tab", False),
+    (".shop.example\tTRUE\t/\tFALSE\t0\tsid\t<value>", False),
+    (".shop.example\tYES\t/\tFALSE\t0\tsid\tabc", False),
+    (".shop.example TRUE / FALSE 0 sid abc", False),
+]
+
+
+@pytest.mark.parametrize(("text", "is_found"), COOKIES)
+def test_a_cookie_counts_with_a_value(text: str, is_found: bool) -> None:
+    assert has_cookies(text) is is_found
+    assert has_cookies(f"In short:\n{text}\n") is is_found
+
+
+@pytest.mark.parametrize(("text", "is_found"), STORAGE)
+def test_an_entry_of_storage_counts_with_a_value(text: str, is_found: bool) -> None:
+    assert has_browser_storage(text) is is_found
+
+
+@pytest.mark.parametrize(("text", "is_found"), COMMANDS)
+def test_a_command_sends_a_cookie_with_a_value(text: str, is_found: bool) -> None:
+    assert has_command_cookies(text) is is_found
+
+
+@pytest.mark.parametrize(("text", "is_found"), JARS)
+def test_a_line_of_a_jar_has_seven_fields(text: str, is_found: bool) -> None:
+    assert has_cookie_jar(text) is is_found
