@@ -3,6 +3,7 @@
 import base64
 import html
 import random
+import re
 import string
 import time
 import uuid
@@ -145,6 +146,8 @@ def test_names_come_first_then_texts_then_order_records() -> None:
 
 def test_every_code_has_its_sentence() -> None:
     assert {rule.code for rule in RULES} | {"forbidden_name", "forbidden_header", "order_record"} == set(MESSAGES)
+    sentence = re.compile(r"(Contains|Looks like|Fields with|This header) .*[a-zA-Z]\.")
+    assert all(map(sentence.fullmatch, MESSAGES.values()))
 
 
 def test_the_same_problem_is_reported_once() -> None:
@@ -153,6 +156,17 @@ def test_the_same_problem_is_reported_once() -> None:
 
 def test_no_more_problems_are_reported_than_a_sender_can_use() -> None:
     assert len(find([CARD] * (MAX_PROBLEMS + 1), KNOWN)) == MAX_PROBLEMS
+
+
+@pytest.mark.parametrize("other", [None, True, False, 0, 0.5, [], {}, "words"])
+def test_a_value_without_text_beside_a_violation_is_none(other: Any) -> None:
+    assert reported([other, {"title": other}, CARD]) == [("/2", "card_number")]
+
+
+@pytest.mark.parametrize(("text", "found"), [("a://:bcd@e", ["url_credentials"]), ("://:bcd@e", [])])
+def test_a_text_of_less_than_ten_characters_breaks_no_rule(text: str, found: list[str]) -> None:
+    assert codes({"title": text}) == found
+    assert codes({text: "title"}) == found
 
 
 def test_duplicates_do_not_hide_another_problem() -> None:
@@ -326,6 +340,9 @@ HEADERS_IN_A_LIST = [
     ({"evidence": [{"name": "sid", "value": "8f14e45f", "httpOnly": True}]}, [("/evidence/0", "cookie_line")]),  # a jar
     # Nothing is said of anybody.
     ({"evidence": [{"name": "sid", "value": "<session>", "domain": ".shop.example"}]}, []),
+    ({"evidence": [{"name": 7, "value": "8f14e45f", "httpOnly": True}]}, []),  # no name
+    ({"evidence": [{"name": "sid", "value": 81445, "httpOnly": True}]}, []),  # no text
+    ({"evidence": [7, "8f14e45f", "cookie", None, "sid=8f14e45f"]}, []),
     ({"evidence": [{"name": "Set-Cookie", "value": "sid=[redacted]; Path=/"}]}, []),
     ({"evidence": [{"name": "Authorization", "value": "Bearer <token>"}, {"name": "cookie", "value": 1}]}, []),
     ({"evidence": [{"name": "password", "type": "password", "value": ""}, {"name": "server", "value": "a=bcd"}]}, []),
