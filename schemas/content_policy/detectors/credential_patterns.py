@@ -30,8 +30,10 @@ _CLAIMS: Final = (b'"iss"', b'"sub"', b'"aud"', b'"exp"', b'"nbf"', b'"iat"', b'
 #: A shorter payload without any of them identifies no user.
 _MIN_CLAIMS_BYTES: Final = 20
 
+#: Long enough to look random before a placeholder.
+_LONGEST_SCHEME: Final = "aws4-hmac-sha256"
 _SCHEMES: Final = (
-    "bearer|basic|digest|token|api-?token|api-?key|oauth|negotiate|ntlm|hmac|jwt|key|bot|ssws|splunk|aws4-hmac-sha256"
+    f"bearer|basic|digest|token|api-?token|api-?key|oauth|negotiate|ntlm|hmac|jwt|key|bot|ssws|splunk|{_LONGEST_SCHEME}"
 )
 _AUTHORIZATION: Final = re.compile(
     rf"(?i)authorization(?=[\"'\\]{{0,3}}\s{{0,9}}[:=]\s{{0,9}}[\"'\\]{{0,3}}(?:({_SCHEMES})\s{{1,9}})?([A-Za-z0-9+/_.~=@|:\"-][A-Za-z0-9+/_.~=@|:\"!$%^&*#?-]{{3,255}}))"
@@ -107,7 +109,8 @@ def _is_authorization(scheme: str | None, value: str) -> bool:
     if scheme is None:
         # A time has no three letters, a word no three digits.
         looks_random = len(_DIGIT.findall(value)) > 2 and len(_LETTER.findall(value)) > 2
-        return len(value) >= 16 and looks_random and not value.startswith("http") and not is_placeholder(value)
+        is_talk = value.startswith("http") or value.lower() == _LONGEST_SCHEME or is_placeholder(value)
+        return len(value) >= 16 and looks_random and not is_talk
     if scheme.lower() == "basic":
         return _is_basic(value)
     if scheme.lower() == "digest":
