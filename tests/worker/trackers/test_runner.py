@@ -1,5 +1,6 @@
 """Requests to a tracker: one deadline, one origin, bounded responses, no token in what is kept, and no doubt unnoticed."""
 
+import hashlib
 import json
 import logging
 import time
@@ -23,6 +24,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import RATE_LIMITED, REJECTED, TOKEN_REJECTED, UNAVAILABLE, failure_of
+from schemas.version import USER_AGENT
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW
@@ -373,6 +375,8 @@ def test_a_bug_of_a_module_is_an_internal_error_whose_log_has_no_token(
         result = delivered(client, tracker, claim_for(server.url(NAME)))
     assert (result.outcome.error, result.outcome.status, result.is_outcome_unknown) == ("internal_error", None, True)
     [line] = [JsonFormatter().format(record) for record in caplog.records]
+    assert json.loads(line)["message"] == "creating an issue failed"
+    assert json.loads(line)["target_id"] == "tgt_1"
     assert "ValueError" in line
     assert "a-token-of-many-letters" not in line
 
@@ -389,27 +393,125 @@ def test_a_token_that_no_header_can_hold_is_rejected_and_not_sent(
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
+    ("changes", "error", "logged"),
     [
-        ({"secret_sealed": None}, "no_secret"),
-        ({"secret_sealed": b"not sealed by us"}, "secret_unreadable"),
-        ({"options": DeliveryOptions(provider_key="unknown")}, "internal_error"),
-        ({"options": DeliveryOptions("tiny", "not JSON")}, "internal_error"),
+        ({"secret_sealed": None}, "no_secret", []),
+        ({"secret_sealed": b"not sealed by us"}, "secret_unreadable", ["the token of a tracker cannot be read"]),
+        ({"options": DeliveryOptions(provider_key="unknown")}, "internal_error", ["a task at a tracker cannot begin"]),
+        ({"options": DeliveryOptions("tiny", "not JSON")}, "internal_error", ["a task at a tracker cannot begin"]),
     ],
 )
 def test_a_task_that_cannot_begin_sends_nothing_and_keeps_the_doubt(
-    client: HttpClient, tracker: TinyTracker, changes: dict[str, Any], error: str
+    client: HttpClient,
+    tracker: TinyTracker,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+    error: str,
+    logged: list[str],
 ) -> None:
     for is_unknown in (False, True):
+        caplog.clear()
         claim = claim_for(f"http://{NAME}/", **changes, is_outcome_unknown=is_unknown)
         result = delivered(client, tracker, claim)
         assert (result.outcome.error, result.is_outcome_unknown) == (error, is_unknown)
+        lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+        assert [(line["message"], line["target_id"]) for line in lines] == [(each, "tgt_1") for each in logged]
 
 
-def test_the_longest_hold_of_all_responses_counts(client: HttpClient, tracker: TinyTracker) -> None:
-    tracker.held_until = 1234.5
+@pytest.mark.parametrize(
+    ("holds", "longest"), [([1234.5, 1234.5], 1234.5), ([7.0, 5.0], 7.0), ([5.0, None], 5.0), ([None, None], None)]
+)
+def test_the_longest_hold_of_all_responses_counts(
+    client: HttpClient, tracker: TinyTracker, holds: list[float | None], longest: float | None
+) -> None:
+    def held_until_s(response: TrackerResponse) -> float | None:
+        return holds.pop(0)
+
+    tracker.held_until_s = held_until_s  # type: ignore[method-assign]  # another value for each response
     with LoopbackServer(answering((200, b"[]"), (201, CREATED))) as server:
-        assert delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True)).held_until_s == 1234.5
+        assert delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True)).held_until_s == longest
+
+
+@pytest.mark.parametrize(("status", "kept"), [(200, None), (299, None), (300, "[]"), (404, "[]")])
+def test_a_response_to_a_lookup_is_kept_unless_it_is_a_success(
+    client: HttpClient, tracker: TinyTracker, status: int, kept: str | None
+) -> None:
+    def looks(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/issues", authorized(access))
+        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+    tracker.find_steps = looks
+    with LoopbackServer(answering((status, b"[]"))) as server:
+        outcome = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True)).outcome
+    assert (outcome.status, outcome.kept) == (status, kept)
+    assert outcome.response_sha256 == hashlib.sha256(b"[]").hexdigest()
+
+
+def test_requests_name_us_unless_the_tracker_s_module_does(client: HttpClient, tracker: TinyTracker) -> None:
+    names: list[str] = []
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            names.append(request.headers["user-agent"])
+            peer.answer(200, b"[]")
+
+    def asks(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/a", {})
+        yield TrackerRequest("GET", f"{access.base_url}/b", {"User-Agent": "its own"})
+
+    tracker.create_steps = asks
+    with LoopbackServer(behave) as server:
+        delivered(client, tracker, claim_for(server.url(NAME)))
+    assert names == [USER_AGENT, "its own"]
+
+
+def test_a_module_reads_headers_in_lower_case_and_those_of_one_name_together(
+    client: HttpClient, tracker: TinyTracker
+) -> None:
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            peer.send(b"HTTP/1.1 201 Created\r\nLink: <a>\r\nX-Other:  b \r\nlink: <c>\r\nContent-Length: 2\r\n\r\n{}")
+
+    with LoopbackServer(behave) as server:
+        delivered(client, tracker, claim_for(server.url(NAME)))
+    [seen] = tracker.seen
+    assert (seen.status, seen.headers["link"], seen.headers["x-other"]) == (201, "<a>, <c>", "b")
+
+
+@pytest.mark.parametrize(("part", "kept"), [("12345678", "[redacted]"), ("1234567", "1234567")])
+def test_the_second_part_of_a_token_is_a_secret_of_its_own_unless_it_is_short(
+    client: HttpClient, tracker: TinyTracker, part: str, kept: str
+) -> None:
+    with LoopbackServer(answering((422, part.encode()))) as server:
+        assert delivered(client, tracker, claim_for(server.url(NAME), f"ann:{part}")).outcome.kept == kept
+
+
+def test_a_lookup_that_a_bug_ends_keeps_the_doubt(client: HttpClient, tracker: TinyTracker) -> None:
+    def fails(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/issues", authorized(access))
+        raise ValueError
+
+    tracker.find_steps = tracker.create_steps = fails
+    with LoopbackServer(answering((200, b"[]"))) as server:
+        for is_unknown in (True, False):
+            result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=is_unknown))
+            assert (result.outcome.error, result.is_outcome_unknown) == ("internal_error", is_unknown)
+
+
+def test_a_bug_in_a_validation_is_an_internal_error(
+    client: HttpClient, tracker: TinyTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/user", authorized(access))
+        raise ValueError
+
+    tracker.validate = fails  # type: ignore[method-assign]  # as a module with a bug
+    runner = TrackerRunner(client, Vault([KEY]), "https://riskrelay.example.com", {"tiny": tracker})  # type: ignore[dict-item]  # as above
+    with LoopbackServer(answering((200, b"{}"))) as server:
+        claim = claim_for(server.url(NAME))
+        result = runner.validate(TrackerTarget("tgt_1", 1, claim.base_url, claim.secret_sealed, OPTIONS))
+    assert (result.outcome.error, result.outcome.status, result.value) == ("internal_error", None, None)
+    assert [record.message for record in caplog.records] == ["validating a target of a tracker failed"]
 
 
 def test_a_validation_creates_nothing_and_names_what_is_wrong(client: HttpClient, tracker: TinyTracker) -> None:
@@ -425,7 +527,8 @@ def test_a_validation_creates_nothing_and_names_what_is_wrong(client: HttpClient
         claim = claim_for(server.url(NAME))
         target = TrackerTarget("tgt_1", 1, claim.base_url, claim.secret_sealed, OPTIONS)
         runner = TrackerRunner(client, Vault([KEY]), "https://riskrelay.example.com", {"tiny": tracker})  # type: ignore[dict-item]  # as above
-        assert runner.validate(target).value is None
+        valid = runner.validate(target)
+        assert (valid.value, valid.is_outcome_unknown, valid.outcome.error) == (None, False, None)
         failed = runner.validate(target)
         assert failed.value == TrackerFailure(FailureKind.CONFIGURATION, "tracker_forbidden")
         spent = runner.validate(target, spent_s=DEADLINE_S)
