@@ -25,6 +25,7 @@ FIELDS: Final = (
     "request_id",
     "trace_id",
     "export_id",
+    "event_id",
     "attempt_id",
     "target_id",
     "attempt",

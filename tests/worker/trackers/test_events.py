@@ -1,5 +1,6 @@
 """Events at trackers over HTTP: one comment whatever happens to its response, and no event blocks a target for its issue."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -8,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.logs import JsonFormatter
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.exports.tracker_ticket import event_of
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
-from schemas.trackers.exchange import FailureKind, TrackerFailure
+from schemas.trackers.exchange import FailureKind, Steps, TrackerAccess, TrackerFailure
+from schemas.trackers.gitea import GiteaTracker
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.fakes import FakeResolver
@@ -190,3 +193,36 @@ def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: Tra
     for is_unknown in (False, True):
         result = runner.apply_event(target, replace(event(), is_outcome_unknown=is_unknown))
         assert (result.outcome.error, result.is_outcome_unknown) == ("no_secret", is_unknown)
+
+
+def test_an_event_that_never_left_keeps_its_doubt(server: FakeGitea, runner: TrackerRunner) -> None:
+    sealed = VAULT.seal(TOKEN, secret_context("tgt_1"))
+    url = f"http://10.0.0.1/{REPOSITORY}"
+    target = TrackerTarget("tgt_1", 1, url, sealed, DeliveryOptions(server.provider_key))
+    for is_unknown in (False, True):
+        result = runner.apply_event(target, event(is_outcome_unknown=is_unknown))
+        assert (result.outcome.error, result.value, result.is_outcome_unknown) == ("address_private", None, is_unknown)
+
+
+class _Broken(GiteaTracker):
+    """Comments, and then has a bug."""
+
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+        if not event.issue_id.startswith("9"):
+            yield from super().comment(access, event)
+        raise ValueError
+
+
+def test_a_bug_is_an_internal_error_that_keeps_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
+    resolver = FakeResolver({NAME: ["127.0.0.1"]})
+    with FakeGitea() as server, made_client(resolver=resolver, deadline_s=DEADLINE_S) as client:
+        server.issues.append(dict(ISSUE))
+        runner = TrackerRunner(client, VAULT, BASE, {"gitea": _Broken()})
+        after_comment = applied(server, runner, event())
+        before_it = applied(server, runner, event(number="9"))
+        in_doubt = applied(server, runner, event(number="9", is_outcome_unknown=True))
+    results = [after_comment, before_it, in_doubt]
+    assert [(each.outcome.error, each.value) for each in results[:2]] == [("internal_error", None)] * 2
+    assert [each.is_outcome_unknown for each in results] == [True, False, True]
+    assert {record.message for record in caplog.records} == {"applying an event at a tracker failed"}
+    assert json.loads(JsonFormatter().format(caplog.records[0]))["event_id"] == EVENT_ID
