@@ -478,12 +478,30 @@ def test_a_module_reads_headers_in_lower_case_and_those_of_one_name_together(
     assert (seen.status, seen.headers["link"], seen.headers["x-other"]) == (201, "<a>, <c>", "b")
 
 
-@pytest.mark.parametrize(("part", "kept"), [("12345678", "[redacted]"), ("1234567", "1234567")])
+@pytest.mark.parametrize(
+    ("part", "kept"), [("12345678", "[redacted]"), ("1234567", "1234567"), ("12345678:9", "[redacted]")]
+)
 def test_the_second_part_of_a_token_is_a_secret_of_its_own_unless_it_is_short(
     client: HttpClient, tracker: TinyTracker, part: str, kept: str
 ) -> None:
     with LoopbackServer(answering((422, part.encode()))) as server:
         assert delivered(client, tracker, claim_for(server.url(NAME), f"ann:{part}")).outcome.kept == kept
+
+
+def test_a_lost_response_to_what_comes_before_a_create_leaves_nothing_unknown(
+    client: HttpClient, tracker: TinyTracker
+) -> None:
+    def reads_first(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/labels", authorized(access))
+        yield creating(access)
+
+    def hang_up(peer: Peer) -> None:
+        peer.read()
+
+    tracker.create_steps = reads_first
+    with LoopbackServer(hang_up) as server:
+        result = delivered(client, tracker, claim_for(server.url(NAME)))
+    assert (result.outcome.error, result.is_outcome_unknown) == ("connection_closed", False)
 
 
 def test_a_lookup_that_a_bug_ends_keeps_the_doubt(client: HttpClient, tracker: TinyTracker) -> None:
