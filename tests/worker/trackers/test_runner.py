@@ -413,13 +413,13 @@ def test_a_task_that_cannot_begin_sends_nothing_and_keeps_the_doubt(
         caplog.clear()
         claim = claim_for(f"http://{NAME}/", **changes, is_outcome_unknown=is_unknown)
         result = delivered(client, tracker, claim)
-        assert (result.outcome.error, result.is_outcome_unknown) == (error, is_unknown)
+        assert (result.outcome.error, result.is_outcome_unknown, result.lookup_delay_s) == (error, is_unknown, 0)
         lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
         assert [(line["message"], line["target_id"]) for line in lines] == [(each, "tgt_1") for each in logged]
 
 
 @pytest.mark.parametrize(
-    ("holds", "longest"), [([1234.5, 1234.5], 1234.5), ([7.0, 5.0], 7.0), ([5.0, None], 5.0), ([None, None], None)]
+    ("holds", "longest"), [([1234.5, 1234.5], 1234.5), ([7.0, 5.0], 7.0), ([0.5, None], 0.5), ([None, None], None)]
 )
 def test_the_longest_hold_of_all_responses_counts(
     client: HttpClient, tracker: TinyTracker, holds: list[float | None], longest: float | None

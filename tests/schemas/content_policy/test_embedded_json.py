@@ -1,0 +1,98 @@
+"""JSON inside a text: the shortest value of a forbidden name, jars of cookies, and the objects that are orders."""
+
+from typing import Final
+
+import pytest
+
+from schemas.content_policy.detectors.embedded_json import COOKIE_FIELDS, has_forbidden_names, has_order_record
+
+VALUES: Final = [
+    # the value of a forbidden name, whether it holds something
+    ('"ab"', True),
+    ('"a"', False),
+    ('" a "', False),
+    ('"Passwort"', False),
+    ('"<token>"', False),
+    ('"string"', False),
+    ('"^3.0.5"', False),
+    ('"3.0.5 or so"', True),
+    ("123", True),
+    ("-123", True),
+    ("12", False),
+    ("true", False),
+    ("null", False),
+    ("[]", False),
+    ("{}", False),
+    ('["ab"]', True),
+    ('["<token>"]', False),
+    ('["Passwort", "abc"]', True),
+    ("[123]", True),
+    ("[12]", False),
+    ('{"value": "abc"}', True),
+    ('{"type": "string"}', False),
+    ('{}, "other": "abc"', False),
+    ('[], "other": {"name": "abc"}', True),  # up to the next brace that closes
+    (f'[{" " * 239}"abc"]', False),  # further than anybody looks
+    (f'[{" " * 15}"abc"]', True),
+]
+
+
+@pytest.mark.parametrize(("value", "holds"), VALUES)
+def test_a_forbidden_name_counts_with_a_value(value: str, holds: bool) -> None:
+    assert has_forbidden_names(f'{{"api_key": {value}}}') is holds
+    assert has_forbidden_names(f'{{"user": {{"api_key": {value}') is holds
+    assert not has_forbidden_names(f'{{"api_kind": {value}}}')
+
+
+def test_the_value_of_another_joined_text_is_none() -> None:
+    assert not has_forbidden_names('{"api_key": [\0"abc"]}')
+
+
+@pytest.mark.parametrize("name", ["domain", "httpOnly", "hostOnly", "expirationDate", "SameSite", "storeId"])
+def test_a_name_and_a_value_with_a_field_of_a_cookie_are_a_cookie(name: str) -> None:
+    assert has_forbidden_names(f'{{"name": "sid", "value": "8f14e45f", "{name}": 1}}')
+    assert not has_forbidden_names(f'{{"name": "sid", "{name}": 1}}')
+    assert not has_forbidden_names(f'{{"value": "8f14e45f", "{name}": 1}}')
+    assert not has_forbidden_names(f'{{"name": "sid", "value": "8f14e45f", "my{name}": 1}}')
+    assert not has_forbidden_names(f'{{"name": "sid", "value": "8f14e45f", "of": {{"{name}": 1}}}}')
+    assert not has_forbidden_names(f'[{{"name": "sid", "value": "8f14e45f"}}, {{"{name}": 1}}]')
+    assert not has_forbidden_names(f'{{"name": "sid", "value": "8f14e45f"\0"{name}": 1}}')
+    assert name.lower() in COOKIE_FIELDS
+
+
+ORDERS: Final = [
+    ('{"email": "ann@shop.example", "total": 5}', True),
+    ('{"email": "ann@shop.example", "total": "12.50"}', True),
+    ('{"email": "ann@shop.example"}, {"total": 5}', False),
+    ('{"email": "ann@shop.example", "of": {"total": 5}}', False),
+    ('{"of": {"total": 5}, "email": "ann@shop.example"}', False),
+    ('{"of": {"a": {}}, "email": "ann@shop.example", "total": 5}', True),
+    ('{"email": "ann@shop.example"\0"total": 5}', False),
+    ('"email": "ann@shop.example", "total": 5}', True),  # cut
+    ('}} {"email": "ann@shop.example", "total": 5', True),
+    ('{"email": "E-Mail", "total": 5}', False),
+    ('{"email": ["ann@shop.example"], "total": 5}', False),
+    ('{"email": "ann@shop.example", "total": null}', False),
+    ('{"email": "ann@shop.example", "total": [5]}', False),
+    ('{"email": "ann@shop.example", "address": {"street": "x"}}', True),
+    ('{"email": "ann@shop.example", "address": ["High Street 1"]}', True),
+    ('{"email": "ann@shop.example", "address": {}}', False),
+    ('{"email": "ann@shop.example", "address": {"type": "string"}}', False),
+    ('{"email": "ann@shop.example", "items": [{"sku": "A-1"}]}', True),
+    ('{"email": "ann@shop.example", "items": [{"title": "A"}]}', False),
+    ('{"email": "ann@shop.example", "sku": "A-1"}', False),
+    ('{"items": [{"sku": "A-1", "email": "ann@shop.example"}]}', False),
+    ('{"customer": {"name": "Ann Example", "email": "ann@shop.example"}}', True),
+    ('{"author": {"name": "Ann Example", "email": "ann@shop.example"}}', False),
+    ('{"customer": {"name": "Ann Example"}, "email": "ann@shop.example"}', False),
+    ('{"@type": "LocalBusiness", "email": "ann@shop.example", "total": 5}', False),
+    ('{"@type": "Order", "email": "ann@shop.example", "total": 5}', True),
+    ('{"@type": 7, "email": "ann@shop.example", "total": 5}', True),
+    ('{"of": {"@type": "Shop"}, "email": "ann@shop.example", "total": 5}', True),
+]
+
+
+@pytest.mark.parametrize(("text", "is_order"), ORDERS)
+def test_an_object_with_two_parts_is_an_order(text: str, is_order: bool) -> None:
+    assert has_order_record(text) is is_order
+    assert has_order_record(f"The answer was {text}") is is_order
