@@ -1,10 +1,38 @@
 """What the modules of all trackers share."""
 
 import pytest
+from marshmallow import ValidationError
 
 from schemas.base.errors import ValidationFailed
-from schemas.trackers.common import TrackerSettingsForm, api_base_of, issue_url, labels_of, text_at
-from schemas.trackers.exchange import TrackerAccess, TrackerTicket
+from schemas.trackers.common import (
+    Api,
+    PriorityBySeverityForm,
+    TrackerSettingsForm,
+    api_base_of,
+    asked,
+    earliest_creation,
+    is_number,
+    issue_of,
+    issue_url,
+    labels_of,
+    oldest_with_marker,
+    require_key,
+    text_at,
+    tidy_labels,
+    unreadable,
+    value_at,
+)
+from schemas.trackers.exchange import (
+    MAX_LIST_BYTES,
+    FailureKind,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of
+from tests.support.tracker_steps import answer, play
 
 
 def problems(settings: object) -> list[tuple[str, str]]:
@@ -76,3 +104,169 @@ def test_a_text_is_read_from_any_response() -> None:
     responses: tuple[object, ...] = (None, [], {"data": {}}, {"data": []}, {"data": [7]}, {"data": [{"key": 7}]})
     for response in responses:
         assert text_at(response, "data", 0, "key") is None
+
+
+@pytest.mark.parametrize("on_fixed", ["comment", "close", "nothing"])
+def test_a_setting_within_its_bounds_is_read(on_fixed: str) -> None:
+    settings = {"labels": ["a" * 100] * 20, "on_fixed": on_fixed, "api_base": "http://api.example.com"}
+    assert TrackerSettingsForm().read(settings) == settings
+    assert problems({"labels": ["a" * 101]}) == [("/labels/0", "too_long")]
+    assert problems({"api_base": "https://example.com/a\\b"}) == [("/api_base", "invalid_url")]
+
+
+def test_each_severity_has_a_name_of_a_priority() -> None:
+    names = dict.fromkeys(("critical", "high", "medium", "low", "info"), "P" * 100)
+    assert PriorityBySeverityForm().read(names) == names
+    for wrong in ("", "P" * 101):
+        with pytest.raises(ValidationFailed):
+            PriorityBySeverityForm().read({"low": wrong})
+
+
+@pytest.mark.parametrize(
+    ("key", "is_key"),
+    [("S", True), ("SHOP", True), ("S2_X", True), ("", False), ("2S", False), ("_S", False), ("shop", False), ("S-", False)],
+)
+def test_a_key_begins_with_a_capital(key: str, is_key: bool) -> None:
+    if is_key:
+        require_key(key)
+    else:
+        with pytest.raises(ValidationError, match="not_a_key"):
+            require_key(key)
+
+
+API = Api("https://api.example.com", {"Authorization": "token t"})
+
+
+def test_a_request_is_made_of_the_api_s_url_and_headers() -> None:
+    listed = API.get("/issues")
+    assert (listed.method, listed.url, listed.body, listed.creates) == ("GET", f"{API.url}/issues", b"", False)
+    assert (listed.headers, listed.max_response_bytes) == (API.headers, MAX_LIST_BYTES)
+    assert API.get().url == API.url
+    made = API.post("/issues", {"title": "é"}, creates=True)
+    assert (made.method, made.url, made.creates) == ("POST", f"{API.url}/issues", True)
+    assert (made.headers, made.body) == ({**API.headers, "Content-Type": "application/json"}, b'{"title": "\\u00e9"}')
+    assert made.max_response_bytes < MAX_LIST_BYTES
+    assert not API.post("", {}).creates
+    changed = API.send("PATCH", "/issues/7", [])
+    assert (changed.method, changed.url, changed.body, changed.creates) == ("PATCH", f"{API.url}/issues/7", b"[]", False)
+
+
+@pytest.mark.parametrize(
+    ("response", "value"),
+    [
+        (answer(200, {"issues": [["a"]]}), ["a"]),
+        (answer(200, {"issues": ["a"]}), unreadable()),  # of another kind
+        (answer(200, {"issues": []}), unreadable()),
+        (answer(200, b"<html>"), unreadable()),
+        (answer(401, {"issues": [["a"]]}), TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)),
+    ],
+)
+def test_a_value_is_asked_for_by_its_path_and_kind(response: TrackerResponse, value: object) -> None:
+    request = API.get("/issues")
+    assert play(asked(request, failure_of, list, "issues", 0), [response]) == (value, [request])
+
+
+def test_a_success_that_cannot_be_read_is_tried_again() -> None:
+    assert unreadable() == TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("labels", "tidied"),
+    [
+        (["a", "A", "b", "a "], ["a", "b"]),
+        (["a,b", " a \n c "], ["a b", "a c"]),
+        (["", " ", ","], []),
+        (["12345"], ["12345"]),
+        (["123456"], ["1234…"]),
+        (["123456", "123478"], ["1234…"]),
+        (["straße", "STRASSE"], ["stra…"]),
+    ],
+)
+def test_labels_are_tidied_as_trackers_take_them(labels: list[str], tidied: list[str]) -> None:
+    assert tidy_labels(labels, 5) == tidied
+
+
+ENTROPY = "0123456789ABCDEF"
+
+
+@pytest.mark.parametrize(
+    ("own_id", "moment"),
+    [
+        (f"exp_0000000000{ENTROPY}", "1969-12-31T23:00:00Z"),
+        (f"exp_00000000Z7{ENTROPY}", "1969-12-31T23:00:00Z"),  # 999 ms
+        (f"exp_00000000Z8{ENTROPY}", "1969-12-31T23:00:01Z"),  # 1,000
+        (f"tev_01JAM5T4Q7{ENTROPY}", "2024-10-20T04:18:44Z"),
+        (f"exp_7ZZZZZZZZZ{ENTROPY}", None),  # the year 10889
+        (f"exp_8000000000{ENTROPY}", None),
+        (f"exp_000000000U{ENTROPY}", None),
+        (f"EXP_0000000000{ENTROPY}", None),
+        (f"exp_0000000000{ENTROPY}0", None),
+        (f"exp_0000000000{ENTROPY[1:]}", None),
+        ("exp_1", None),
+        ("", None),
+    ],
+)
+def test_an_id_says_an_hour_before_its_creation(own_id: str, moment: str | None) -> None:
+    assert earliest_creation(own_id) == moment
+
+
+OWN_URL = "https://git.example.com/acme/shop/issues"
+
+
+@pytest.mark.parametrize(
+    ("number", "url", "found"),
+    [
+        (7, f"{OWN_URL}/7", f"{OWN_URL}/7"),
+        (7, None, f"{OWN_URL}/7"),
+        (7, "javascript:7", f"{OWN_URL}/7"),
+        (7, "https://GIT.example.com/Acme/Shop/-/issues/7", "https://GIT.example.com/Acme/Shop/-/issues/7"),
+        (7, "https://git.example.com/acme/shop/issues/8", None),
+        (7, "https://git.example.com/acme/shop/issues/17", None),
+        (7, "https://git.example.com/acme/other/issues/7", None),
+        (7, "https://git.example.com/acme/shop2/issues/7", None),
+        (7, "https://git.example.com/xacme/shop/issues/7", None),
+        (7, "https://acme/shop/7", None),
+        (0, f"{OWN_URL}/0", None),
+        ("7", f"{OWN_URL}/7", None),
+        (True, f"{OWN_URL}/True", None),
+    ],
+)
+def test_an_issue_is_one_of_its_place(number: object, url: object, found: str | None) -> None:
+    assert issue_of(number, url, "acme/shop", OWN_URL) == (None if found is None else TrackerIssue("7", found))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [(0, False), (1, True), (2**63 - 1, True), (2**63, False), (-1, False), (True, False), (1.0, False), ("1", False)],
+)
+def test_a_number_of_an_issue_is_a_positive_integer(value: object, is_one: bool) -> None:
+    assert is_number(value) is is_one
+
+
+def test_the_oldest_issue_with_the_marker_is_ours() -> None:
+    issues = [{"n": 12, "body": "x exp_1"}, {"n": 9, "body": "exp_1"}, {"n": 3, "body": "exp_2"}, {"n": 10, "body": "exp_1"}]
+    others = [{"n": 1, "body": None}, {"n": 2}, None, "exp_1", {"n": 4, "title": "exp_1"}, {"n": "5", "body": "exp_1"}]
+
+    def read(value: object) -> TrackerIssue | None:
+        number = value_at(value, "n")
+        return TrackerIssue(str(number), "") if is_number(number) else None
+
+    assert oldest_with_marker([*issues, *others], "body", "exp_1", read) == TrackerIssue("9", "")
+    assert oldest_with_marker(others, "body", "exp_1", read) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        *(((), [{"a": 1}, 2]), ((0, "a"), 1), ((1,), 2)),
+        *(((2,), None), ((-1,), None), (("a",), None), ((0, 0), None), ((1, "a"), None)),
+    ],
+)
+def test_a_value_is_read_at_its_path_or_is_none(path: tuple[str | int, ...], found: object) -> None:
+    assert value_at([{"a": 1}, 2], *path) == found
+
+
+@pytest.mark.parametrize("length", [500, 501])
+def test_a_longer_url_is_left_out(length: int) -> None:
+    url = "https://example.com/".ljust(length, "a")
+    assert issue_url(url) == (url if length == 500 else None)

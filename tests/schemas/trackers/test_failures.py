@@ -1,0 +1,88 @@
+"""What a tracker's refusal means: by its status, its headers, and its rate limit."""
+
+import pytest
+
+from schemas.trackers.exchange import FailureKind, TrackerFailure
+from schemas.trackers.failures import CONFIGURATION_CODES, failure_of, number, rate_limited, reset_of, retry_after_s
+from tests.support.tracker_steps import answer
+
+CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        *((status, CONFIGURATION, "tracker_moved") for status in (301, 302, 307, 308)),
+        (401, CONFIGURATION, "tracker_token_rejected"),
+        (403, CONFIGURATION, "tracker_forbidden"),
+        (404, CONFIGURATION, "tracker_not_found"),
+        (410, CONFIGURATION, "tracker_issues_disabled"),
+        (423, CONFIGURATION, "tracker_archived"),
+        *((status, PAYLOAD, "tracker_rejected") for status in (199, 300, 303, 304, 400, 405, 409, 413, 422, 499)),
+        *((status, RETRY, "tracker_unavailable") for status in (408, 425, 500, 502, 503, 504, 599)),
+    ],
+)
+def test_a_status_says_what_a_refusal_means(status: int, kind: FailureKind, code: str) -> None:
+    assert failure_of(answer(status)) == TrackerFailure(kind, code)
+    assert (code in CONFIGURATION_CODES) is (kind is CONFIGURATION)
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_a_success_is_no_failure(status: int) -> None:
+    assert failure_of(answer(status)) is None
+
+
+def test_a_failure_that_may_pass_says_when() -> None:
+    assert failure_of(answer(503, retry_after="7")) == TrackerFailure(RETRY, "tracker_unavailable", retry_after_s=7.0)
+    limited = TrackerFailure(RETRY, "tracker_rate_limited", 7.0, is_rate_limit=True)
+    assert failure_of(answer(429, retry_after="7")) == limited
+    assert failure_of(answer(422, retry_after="7")) == TrackerFailure(PAYLOAD, "tracker_rejected")
+
+
+@pytest.mark.parametrize(
+    ("header", "retry_at_s", "default_s", "wait_s"),
+    [
+        ("7", None, None, 7.0),
+        ("7", None, 60.0, 7.0),
+        ("7", 100.0, 60.0, 7.0),
+        ("", None, 60.0, 60.0),
+        ("", 100.0, 60.0, None),
+        ("", None, None, None),
+        ("0", None, 60.0, 0.0),
+    ],
+)
+def test_a_rate_limit_waits_as_its_header_says_or_by_default(
+    header: str, retry_at_s: float | None, default_s: float | None, wait_s: float | None
+) -> None:
+    found = rate_limited(answer(429, retry_after=header), retry_at_s, default_s)
+    assert found == TrackerFailure(RETRY, "tracker_rate_limited", wait_s, retry_at_s, is_rate_limit=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7.0),
+        (" 7 ", 7.0),
+        ("123456789012345", 123456789012345.0),
+        ("1234567890123456", None),
+        ("-7", None),
+        ("7.5", None),
+        ("\u0667", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_header_s_number_is_a_plain_decimal(text: str | None, value: float | None) -> None:
+    assert number(text) == value
+    assert retry_after_s(answer(503) if text is None else answer(503, retry_after=text)) == value
+
+
+@pytest.mark.parametrize(
+    ("remaining", "reset", "at_s"),
+    [("0", "100", 100.0), (" 0 ", "100", 100.0), ("1", "100", None), ("", "100", None), ("0", "", None), ("00", "1", None)],
+)
+def test_a_limit_is_used_up_when_nothing_remains(remaining: str, reset: str, at_s: float | None) -> None:
+    assert reset_of(answer(200, x_ratelimit_remaining=remaining, x_ratelimit_reset=reset)) == at_s
+    assert reset_of(answer(200, left=remaining, again=reset), "left", "again") == at_s
+    assert reset_of(answer(200, x_ratelimit_reset=reset)) is None
