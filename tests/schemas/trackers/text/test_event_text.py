@@ -162,3 +162,14 @@ def test_an_erased_ticket_has_nothing_but_its_marker() -> None:
         assert text.endswith(f"\n\nRiskRelay export {EXPORT_ID}")
         assert "shop.example" not in text
         assert ZWSP not in text
+
+
+def test_a_comment_of_just_the_limit_keeps_all_its_places() -> None:
+    places = tuple(TrackerEventPlace(f"https://shop.example/{number}", "main", is_fixed=False) for number in range(51))
+    made = event(TicketEventType.UPDATED, places=places[:50])
+    whole = markdown.comment_of(made, LIMIT)
+    assert whole.count("https://shop.example/") == 50
+    assert markdown.comment_of(replace(made, places=places), LIMIT) == whole
+    assert markdown.comment_of(made, len(whole)) == whole
+    assert markdown.comment_of(made, len(whole) - 1).count("https://shop.example/") == 49
+    assert "https://shop.example/" not in markdown.comment_of(made, 1)

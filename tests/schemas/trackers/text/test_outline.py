@@ -141,3 +141,11 @@ def test_a_ticket_without_page_evidence_and_console_has_no_part_of_them(write: F
     made = write(TrackerTicket(PLAIN.export_id, "Title", "Text", "low"), MIN_CHARS)
     assert not [part for part in ("Page", "Places", "Evidence", "Open", "http", SHORTENED) if part in made]
     assert made.count(MARKER) == 1
+
+
+@every_flavor
+def test_a_text_of_just_the_limit_is_whole(write: Flavor) -> None:
+    whole = write(large(), 2 * MIN_CHARS)
+    # Redmine's limit is in bytes.
+    assert write(large(), max(length(whole), len(whole.encode()))) == whole
+    assert SHORTENED in write(large(), length(whole) - 1)
