@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.base.errors import ValidationFailed
 from schemas.base.strict_json import canonical
 from schemas.exports.group_ticket import (
     MAX_PLACES,
@@ -17,12 +18,16 @@ from schemas.exports.group_ticket import (
     finding_ticket,
     group_ticket,
     grown_ticket,
+    is_group,
     new_group,
     read_group,
     with_findings,
+    with_stored,
+    without_places,
 )
 from schemas.exports.ticket import MAX_TITLE
 from schemas.exports.ticket_text import ticket_for_finding
+from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES, Issue, ScannedPage
 
 PAGE = ScannedPage("https://shop.example/", None, 200, "home", {})
@@ -132,6 +137,79 @@ def test_an_edited_group_keeps_its_words_and_grows_in_places(added: str, severit
     ticket = grown_ticket(edited, "medium", group).record()
     assert {name: ticket[name] for name in EDITED} == {**EDITED, "severity": severity}
     assert (len(ticket["evidence"]["places"]), ticket["evidence"]["findings"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("edited", "original", "added", "severity"),
+    [
+        ("low", "medium", "medium", "low"),
+        ("low", "medium", "high", "high"),
+        ("high", "medium", "high", "high"),
+        ("critical", "low", "high", "critical"),
+        ("info", "info", "low", "low"),
+        ("high", "low", "medium", "high"),
+    ],
+)
+def test_an_edited_severity_stays_until_a_place_is_more_severe_than_the_ticket_ever_was(
+    edited: str, original: str, added: str, severity: str
+) -> None:
+    ticket = {**group_ticket(grouped(2)).record(), "severity": edited}
+    assert grown_ticket(ticket, original, replace(grouped(2), severity=added)).severity == severity
+
+
+def test_a_group_s_ticket_is_told_by_all_its_names() -> None:
+    ticket = group_ticket(grouped(2)).record()
+    assert is_group(ticket)
+    assert not is_group(ticket_for_finding(PAGE, CSP, 42, None).record())
+    for name in ("places", "findings", "pages", "sites"):
+        assert not is_group({"evidence": {key: held for key, held in ticket["evidence"].items() if key != name}})
+
+
+@pytest.mark.parametrize(
+    ("description", "left"),
+    [
+        (group_ticket(grouped(42)).description, f"{CSP.description}\n\nSeverity: medium\nRule: csp\nFound by: scan run 42"),
+        ("Text\n\nPlaces:\n- a", "Text"),
+        ("Text\n\nPlaces:\n- a\n- b\n… and 1 more", "Text"),
+        ("Text\n\nPlaces:\n- a\nand more", "Text\nand more"),
+        ("Text\n\nPlaces:\n- a\n\nThen\n\nPlaces:\n- b\n\nEnd", "Text\n\nPlaces:\n- a\n\nThen\n\nEnd"),
+        ("Text\n\nPlaces:\nnone", "Text\n\nPlaces:\nnone"),
+        ("Text\nPlaces:\n- a", "Text\nPlaces:\n- a"),
+        ("Text", "Text"),
+        ("", ""),
+    ],
+)
+def test_the_list_of_places_is_taken_out_of_a_description(description: str, left: str) -> None:
+    assert without_places(description) == left
+
+
+def test_a_group_is_rewritten_as_its_findings_are_stored() -> None:
+    places = [Place(f"https://s{number}.example:8443/", "main") for number in range(60)]
+    group = with_stored(grouped(2), "high", places, 70, 65)
+    assert (group.severity, group.findings, group.pages) == ("high", 70, 65)
+    assert (list(group.places), len(group.sites)) == (places[:MAX_PLACES], MAX_SITES)
+    assert group.sites[:2] == ("s0.example", "s1.example")
+    assert (group.title, group.text, group.rule) == (CSP.title, CSP.description, "csp")
+
+
+def test_a_place_is_one_line_of_the_list() -> None:
+    places = [(Place("https://shop.example/a", " main\n> img "), "low"), (Place("https://shop.example/b", "\n"), "low")]
+    ticket = group_ticket(with_findings(grouped(1), places, ()))
+    listed = ticket.description.split("\n\n")[1].splitlines()
+    assert listed == ["Places:", "- https://shop.example/", "- https://shop.example/a (main > img)", "- https://shop.example/b"]
+
+
+def test_twenty_places_are_listed_and_one_more_is_counted() -> None:
+    assert "more" not in group_ticket(grouped(20)).description
+    assert "… and 1 more" in group_ticket(grouped(21)).description
+
+
+def test_the_groupings_of_a_project_are_those_of_the_api() -> None:
+    for value in ("rule", "finding"):
+        assert ProjectForm().read({"ticket_grouping": value}) is TicketGrouping(value)
+    for wrong in ({"ticket_grouping": "page"}, {}, {"ticket_grouping": None}, {"ticket_grouping": "rule", "other": 1}):
+        with pytest.raises(ValidationFailed):
+            ProjectForm().read(wrong)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)

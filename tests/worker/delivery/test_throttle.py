@@ -156,6 +156,8 @@ HOLDS: Final = [
     ((None, None), [unavailable(60), limited(30)], (60, RECEIVER_UNAVAILABLE)),  # in whatever order
     ((20, RATE_LIMITED), [limited(10)], (20, RATE_LIMITED)),  # an answer to what was sent before shortens nothing
     ((20, RATE_LIMITED), [limited(30)], (30, RATE_LIMITED)),
+    ((20, RATE_LIMITED), [unavailable(20)], (20, RATE_LIMITED)),  # nor does one that asks for as much
+    ((20, BREAKER_OPEN), [limited(20)], (20, RATE_LIMITED)),
     ((20, RATE_LIMITED), [HEALTHY], (20, RATE_LIMITED)),  # nor does a success
     ((20, RATE_LIMITED), [UNHEALTHY] * 5, (20, RATE_LIMITED)),  # nor a breaker that opens: it would wait for less
     ((0.5, RATE_LIMITED), [UNHEALTHY] * 5, (0.5, RATE_LIMITED)),  # or for more: the receiver has named a moment
@@ -496,6 +498,8 @@ AT_REST: Final = state(connected="connected", last_success_at=NOW)
         (replace(AT_REST, ramp=15), [HEALTHY]),
         (replace(AT_REST, failures_in_row=1), [HEALTHY]),
         (replace(AT_REST, failing_since=NOW), [HEALTHY]),
+        (replace(AT_REST, undelivered_in_row=1), [HEALTHY]),
+        (replace(AT_REST, validation_status="failed"), [HEALTHY]),
         (replace(AT_REST, held_until=in_s(5), held_reason=BREAKER_OPEN), [HEALTHY]),
         (AT_REST, [HEALTHY, UNHEALTHY]),
         (AT_REST, [HEALTHY, TIMED_OUT]),
@@ -578,6 +582,11 @@ EVENTS: Final = [
     (FRESH, [unavailable(30)], [(PAUSED, RECEIVER_UNAVAILABLE, logging.INFO)]),
     (HELD, [limited(20)], []),  # not longer than before
     (HELD, [limited(31)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
+    (HELD, [unavailable(31)], [(PAUSED, RECEIVER_UNAVAILABLE, logging.INFO)]),
+    (HELD, [BUSY], []),
+    (FRESH, [limited(0)], []),  # over at once
+    (OPEN, [limited(30)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
+    (FRESH, [UNHEALTHY, *[GONE] * 4], [(OPENED, None, logging.WARNING), (DISABLED, "receiver_gone", logging.WARNING)]),
     (HELD, [HEALTHY], []),
     (FRESH, [GONE], [(DISABLED, "receiver_gone", logging.WARNING)]),
     (FAILED_FOR_DAYS, [UNHEALTHY], [(DISABLED, throttle.GIVEN_UP, logging.WARNING)]),
