@@ -469,7 +469,7 @@ def test_what_is_missing_is_named(
         answer(200, REPOSITORY, x_oauth_scopes="repo, gist"),
         answer(200, REPOSITORY | {"private": False}, x_oauth_scopes="public_repo"),
         answer(200, REPOSITORY, x_oauth_scopes=""),
-        answer(200, REPOSITORY | {"permissions": {"pull": True, "triage": True}}),
+        *(answer(200, REPOSITORY | {"permissions": {role: True}}) for role in ("triage", "push", "maintain", "admin")),
         answer(200, REPOSITORY | {"permissions": "odd"}),
         answer(200, {}),
     ],
