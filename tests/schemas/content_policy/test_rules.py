@@ -829,7 +829,8 @@ def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_wh
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
     assert reported({"issues": few}) == []
     assert reported({"issues": many}) == [("", "sql_dump")]
-    assert _looks_at({"issues": many}) < 3 * MAX_CHECKS
+    # Each check is one of its text and one of a rule.
+    assert 1.5 * MAX_CHECKS < _looks_at({"issues": many}) < 3 * MAX_CHECKS
 
 
 def test_others_can_go_on_within_a_large_body() -> None:

@@ -58,6 +58,18 @@ def test_a_table_without_two_parts_of_a_customer_passes(table: str) -> None:
     assert not has_customer_table(table)
 
 
+@pytest.mark.parametrize(
+    "person",
+    [
+        "customer_name,total,email\nAnn Example,12.50,none",
+        "customer_address,total\n1 High Street,12.50",
+        "email,total\na@b.example,12.50",
+    ],
+)
+def test_a_part_of_a_person_and_another_make_a_table_of_orders(person: str) -> None:
+    assert has_customer_table(person)
+
+
 @pytest.mark.parametrize("items", ["sku", "qty", "quantity", "price", "product_id"])
 def test_what_was_bought_is_a_part_of_a_table_of_orders(items: str) -> None:
     assert has_customer_table(f"{items},email\nA-1,ann@shop.example")
@@ -86,6 +98,11 @@ def test_columns_are_separated_by_any_of_four_characters(separator: str) -> None
 @pytest.mark.parametrize("separator", [":", " ", "/"])
 def test_columns_are_separated_by_no_other_character(separator: str) -> None:
     assert not has_credential_table(f"login{separator}password\nann{separator}hunter22")
+
+
+def test_the_bars_at_both_ends_of_a_line_belong_to_no_cell() -> None:
+    assert has_credential_table("|api_key|login|\n|X1f14e45|ann|")
+    assert has_credential_table("|login|api_key|\n|ann|1f14e45X|")
 
 
 def test_a_row_has_all_columns_of_its_head() -> None:
