@@ -237,3 +237,7 @@ def test_a_group_is_read_back_as_it_was_written(
 
 def as_members(group: Group) -> dict[str, Any]:
     return {name: getattr(group, name) for name in group.__dataclass_fields__}
+
+
+def test_the_limits_of_a_group_are_those_of_its_evidence() -> None:
+    assert (MAX_PLACES, MAX_PLACES_BYTES, MAX_SITES) == (50, 65_536, 20)
