@@ -348,6 +348,8 @@ AT_ONCE: Final = [
     ({"concurrency": 15.99}, 15),
     ({"ramp": 3}, 3),
     ({"ramp": 3, "concurrency": 2.5}, 2),
+    ({"concurrency": 0.5}, 1),  # never less than one
+    ({"ramp": 0}, 1),
     ({"failures_in_row": 4}, 16),
     ({"failures_in_row": 5}, 1),
     ({"held_until": in_s(0.001), "held_reason": RATE_LIMITED}, 0),
