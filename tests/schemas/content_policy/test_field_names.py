@@ -100,7 +100,7 @@ def test_only_a_list_of_objects_is_line_items(items: object) -> None:
     ("kind", "is_of_page"),
     [("Order", False), ("INVOICE", False), ("ParcelDelivery", False), ("Product", True), ("", True), (["Order"], True)],
 )
-def test_structured_data_of_a_page_is_told_by_its_type(kind: object, is_of_page: bool) -> None:
+def test_structured_data_of_a_page_is_known_by_its_type(kind: object, is_of_page: bool) -> None:
     assert describes_page(kind) is is_of_page
 
 

@@ -43,7 +43,7 @@ SECRETS: Final = [
 
 
 @pytest.mark.parametrize("value", [*PHRASES, *PLACEHOLDERS])
-def test_a_placeholder_is_told_by_its_whole_form(value: str) -> None:
+def test_a_placeholder_is_known_by_its_whole_form(value: str) -> None:
     assert is_placeholder(value)
     assert is_placeholder(value.upper()) or value in PLACEHOLDERS
 

@@ -157,7 +157,7 @@ def test_an_edited_severity_stays_until_a_place_is_more_severe_than_the_ticket_e
     assert grown_ticket(ticket, original, replace(grouped(2), severity=added)).severity == severity
 
 
-def test_a_group_s_ticket_is_told_by_all_its_names() -> None:
+def test_a_group_s_ticket_is_known_by_all_its_names() -> None:
     ticket = group_ticket(grouped(2)).record()
     assert is_group(ticket)
     assert not is_group(ticket_for_finding(PAGE, CSP, 42, None).record())

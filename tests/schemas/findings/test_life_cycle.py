@@ -173,3 +173,8 @@ def test_a_run_with_fewer_rules_says_nothing_of_the_others(code: str, rules: tup
 )
 def test_the_state_of_a_finding(is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool, state: FindingState) -> None:
     assert state_of(is_fixed=is_fixed, ticket=ticket, is_snoozed=is_snoozed) is state
+
+
+def test_states_and_outcomes_have_the_values_of_the_api() -> None:
+    assert [*FindingState] == ["open", "fixed", "dismissed", "snoozed"]
+    assert [*RunOutcome] == ["seen", "missed", "fixed", "reopened"]

@@ -80,6 +80,7 @@ def test_a_wrong_configuration_blocks_the_export_and_the_target(code: str) -> No
 def test_a_refused_ticket_fails_and_says_nothing_about_the_target() -> None:
     verdict = judged(refused(TrackerFailure(FailureKind.PAYLOAD, REJECTED)))
     assert (verdict.transition, verdict.reason, verdict.error_code) == (Transition.FAIL, REJECTED, REJECTED)
+    assert verdict.outcome == "rejected"
     assert (verdict.effect.status, verdict.effect.health) == (None, TargetHealth.UNKNOWN)
 
 
@@ -105,6 +106,7 @@ def test_a_retry_waits_as_long_as_the_tracker_asks(
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.RESCHEDULE, "retryable", failure.code)
     assert (verdict.effect.hold_s, verdict.effect.hold_reason) == (hold_s, reason)
     assert verdict.retry_after_s == hold_s
+    assert (verdict.effect.health, verdict.effect.status) == (TargetHealth.UNHEALTHY, None)
     assert wait_s(verdict) == next_s
     assert verdict.effect.is_overloaded
 
