@@ -7,9 +7,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import psycopg
+if TYPE_CHECKING:
+    import psycopg
 
 Row = tuple[Any, ...]
 Execute = Callable[[str, Sequence[Any]], Any]
@@ -86,7 +88,9 @@ class PostgresStore:
     """As many connections as there are requests at once, kept between them."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        import psycopg  # noqa: PLC0415 - a service on SQLite leaves it out
+
+        self._connect = partial(psycopg.connect, url, autocommit=True)
         self._idle: list[psycopg.Connection[Row]] = []
 
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
@@ -111,8 +115,8 @@ class PostgresStore:
             self._idle.pop().close()
 
     @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Row]]:
-        connection = self._idle.pop() if self._idle else psycopg.connect(self._url, autocommit=True)
+    def _connection(self) -> Iterator["psycopg.Connection[Row]"]:
+        connection = self._idle.pop() if self._idle else self._connect()
         try:
             yield connection
         finally:
