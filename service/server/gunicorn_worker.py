@@ -24,7 +24,7 @@ from service.server.client_connection import ClientConnection, ConnectionTimeout
 from service.server.connection_limit import ConnectionLimit
 
 #: Less than a request takes: connections are served in turns, one request each. With 5 ms, a hundredth of the reads on 16
-#: connections waited for 44 ms, now for 10; the rate is the same.
+#: connections waited for 54 ms, and for 10 now; the rate is the same.
 _MAX_UNYIELDED_S: Final = 0.0002
 #: One iteration of gevent's loop. `sleep(0)` resumes the sleeper up to fifty times before a socket is polled.
 _YIELD_S: Final = 0.000_001
