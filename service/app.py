@@ -95,7 +95,8 @@ def create_app(
     else:
         error_responses.install(app)
     for resource in resources:
-        app.add_route(resource.path, resource)
+        # The last one compiles the router: each forked process would do so within its first request.
+        app.add_route(resource.path, resource, compile=resource is resources[-1])
     return app
 
 
