@@ -32,7 +32,7 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
-from storage.db.bulk_sql import insert_records, lock_row
+from storage.db.bulk_sql import insert_together, lock_row
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, tuples
@@ -93,10 +93,11 @@ def insert(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     ids = [draft.export_id or identifiers.new_id(identifiers.EXPORT, now) for draft in drafts]
     tickets = [draft.ticket if isinstance(draft.ticket, WrittenTicket) else written([draft.ticket])[0] for draft in drafts]
     prepared = [*zip(ids, drafts, tickets, strict=True)]
-    insert_records(ExportRow, [prepared_values(export_id, draft, ticket, now) for export_id, draft, ticket in prepared])
-    export_search.add(
-        [SearchEntry(each, draft.account_id, ticket.words, ticket.hosts, draft.rule) for each, draft, ticket in prepared]
-    )
+    records = [prepared_values(export_id, draft, ticket, now) for export_id, draft, ticket in prepared]
+    entries = [
+        SearchEntry(each, draft.account_id, ticket.words, ticket.hosts, draft.rule) for each, draft, ticket in prepared
+    ]
+    insert_together((ExportRow, records), *export_search.records_of(entries))
     append_all([AuditEntry(to_ms(now), actor, "prepare", each, None, ExportStatus.PREPARED.value) for each in ids])
     return ids
 

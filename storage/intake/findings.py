@@ -98,58 +98,12 @@ def record(
     registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's
     limit.
     """
-    postback, issues = prepared.postback, prepared.issues
+    postback = prepared.postback
     with transaction():
-        run = _scan_run(postback, default_project_id, now)
-        findings_sql.upsert_page(postback, now)
-        grouped = None
-        if issues and run.ticket_grouping == TicketGrouping.RULE:
-            groups_sql.lock_project(run.project_id)
-            grouped = GroupedPostback.read(run.project_id, postback, issues, locks=True)
-        export_ids = (
-            grouped.export_ids(now) if grouped else {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
-        )
-        new = _insert_new(postback, issues, export_ids, run, now)
-        limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
-        known = {mark: issue for mark, issue in issues.items() if mark not in new}
-        raised, fixed_ids = _mark_seen(known, run, postback, now)
-        changes = life_cycle.advance(run, postback, fixed_ids, now, fixed_after_runs)
-        if not issues:
-            return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
-        ticketed = new
-        if changes.renewed:
-            issues, ticketed = _renewed(issues, changes.renewed, new)
-            if grouped is not None:
-                grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
-            groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
-        if grouped is not None:
-            joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
-            changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
-            open_groups(changes.reopened_groups)
-        else:
-            # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
-            missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])
-            tickets = {**prepared.tickets, **missing}
-            drafts = [
-                Draft(
-                    run.account_id,
-                    run.project_id,
-                    finding_source(postback, finding_id),
-                    tickets[mark],
-                    rule=rule_of(issues[mark]),
-                    findings=1,
-                    export_id=export_ids[mark],
-                )
-                for mark, finding_id in ticketed.items()
-            ]
-            changed = prepare(drafts, now, actor, limits, None)
-        if run.has_snoozed:
-            woken = groups_sql.end_snoozes(list(issues), run.project_id)
-            status = ExportStatus.PREPARED.value
-            append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
-        rules.apply(run.account_id, changed, now)
-        seen = len(issues) - len(new) - changes.reopened
-        return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
+        run = _post_page(postback, default_project_id, now)
+        result = _store(prepared, run, now, actor, limits, rules, fixed_after_runs)
+        findings_sql.update_scan_run(postback, now)
+        return result
 
 
 def scanned_projects(account_id: int, limit: int, visible: Collection[int] | None = None) -> list[ScannedProject]:
@@ -170,6 +124,66 @@ def _projects(account_id: int) -> Any:
     return ProjectRow.select(*columns(ScannedProject, ProjectRow)).where(ProjectRow.account == account_id)
 
 
+def _store(
+    prepared: PreparedPostback,
+    run: PostedRun,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits,
+    rules: ApprovalRules,
+    fixed_after_runs: int,
+) -> PostbackResult:
+    postback, issues = prepared.postback, prepared.issues
+    grouped = None
+    if run.ticket_grouping == TicketGrouping.RULE:
+        groups_sql.lock_project(run.project_id)
+        grouped = GroupedPostback.read(run.project_id, postback, issues, locks=True) if issues else None
+    export_ids = (
+        grouped.export_ids(now) if grouped else {mark: identifiers.new_id(identifiers.EXPORT, now) for mark in issues}
+    )
+    new = _insert_new(postback, issues, export_ids, run, now)
+    limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
+    known = {mark: issue for mark, issue in issues.items() if mark not in new}
+    raised, fixed_ids = _mark_seen(known, run, postback, now)
+    changes = life_cycle.advance(run, postback, fixed_ids, now, fixed_after_runs)
+    if not issues:
+        return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
+    ticketed = new
+    if changes.renewed:
+        issues, ticketed = _renewed(issues, changes.renewed, new)
+        if grouped is not None:
+            grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
+        groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
+    if grouped is not None:
+        joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
+        changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
+        open_groups(changes.reopened_groups)
+    else:
+        # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
+        missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])
+        tickets = {**prepared.tickets, **missing}
+        drafts = [
+            Draft(
+                run.account_id,
+                run.project_id,
+                finding_source(postback, finding_id),
+                tickets[mark],
+                rule=rule_of(issues[mark]),
+                findings=1,
+                export_id=export_ids[mark],
+            )
+            for mark, finding_id in ticketed.items()
+        ]
+        changed = prepare(drafts, now, actor, limits, None)
+    if run.has_snoozed:
+        woken = groups_sql.end_snoozes(list(issues), run.project_id)
+        status = ExportStatus.PREPARED.value
+        append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
+    rules.apply(run.account_id, changed, now)
+    seen = len(issues) - len(new) - changes.reopened
+    return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
+
+
 def _mark_seen(
     issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
 ) -> tuple[list[tuple[str | None, str]], list[str]]:
@@ -179,7 +193,7 @@ def _mark_seen(
     keeps its highest severity, and the first help link.
     """
     raised, changed, fixed_ids = [], [], []
-    for each in findings_sql.mark_seen(issues, run.project_id, postback.scan_run_id, now):
+    for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
         issue = issues[each.fingerprint]
         is_raised = SEVERITIES.index(issue.severity) > SEVERITIES.index(each.severity)
         if is_raised:
@@ -217,9 +231,9 @@ def _tickets(
     return dict(zip(marks, written(tickets, checkpoint), strict=True)) if marks else {}
 
 
-def _scan_run(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:
-    """Store the status of a run and return its project; register the run if it is not."""
-    found = findings_sql.update_scan_run(postback, now) or _register(postback, default_project_id, now)
+def _post_page(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:
+    """Store the page of a run and return its project; register the run if it is not."""
+    found = findings_sql.post_page(postback, now) or _register(postback, default_project_id, now)
     if found is None:
         raise ValidationFailed(problem("/scanRunId", "unknown_scan_run"))
     return found
@@ -232,7 +246,7 @@ def _register(postback: ScanPostback, default_project_id: int | None, now: datet
     ScanRunRow.insert(
         id=postback.scan_run_id, project=default_project_id, status=postback.status, created_at=now, updated_at=now
     ).on_conflict_ignore().execute()
-    return findings_sql.update_scan_run(postback, now)
+    return findings_sql.post_page(postback, now)
 
 
 def _insert_new(

@@ -9,7 +9,7 @@ from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import Issue, ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
-from storage.db.engine import execute, first_row, is_sqlite, rows, values_list
+from storage.db.engine import execute, first_row, is_sqlite, rows
 from storage.db.models import FindingRow, FindingSightingRow, PageResultRow
 
 _FINDING: Final = tuple(FindingRow._meta.columns)
@@ -22,7 +22,7 @@ ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING id, fingerprint"""
 _SEEN: Final = """
 UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
     last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?, missed_runs = 0
-FROM r WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint"""
+FROM r"""
 _SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
 _SIGHTING_TYPES: Final = column_types(FindingSightingRow, _SIGHTING)
 _INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING)})"
@@ -43,9 +43,20 @@ SELECT id, fingerprint FROM new"""  # noqa: S608 - our own names
 _KNOWN_FINDING: Final = (
     "findings.id, findings.fingerprint, findings.severity, findings.help_url, findings.export_id, findings.fixed_at"
 )
-_SEEN_BY_SQLITE: Final = f"WITH r (fingerprint) AS ({{rows}}) {_SEEN} RETURNING {_KNOWN_FINDING}"
+_SEEN_BY_SQLITE: Final = f"""
+WITH r (fingerprint) AS ({{rows}}) {_SEEN} WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint
+RETURNING {_KNOWN_FINDING}"""
+#: Pages report findings of each other: all that a postback changes are locked in one order, also those of its page that it
+#: does not report, so that two postbacks never lock each other out.
+_LOCKED: Final = """
+SELECT id, fingerprint FROM findings WHERE id IN (
+    SELECT f.id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
+    UNION ALL SELECT id FROM findings WHERE project_id = ? AND page_digest = ? AND fixed_at IS NULL AND last_scan_run_id <> ?
+) ORDER BY id FOR NO KEY UPDATE"""
 _SEEN_BY_POSTGRESQL: Final = f"""
-WITH r (fingerprint, severity, help_url) AS ({{rows}}), seen AS ({_SEEN} RETURNING {_KNOWN_FINDING}), runs AS (
+WITH r (fingerprint, severity, help_url) AS ({{rows}}), locked AS ({_LOCKED}), seen AS (
+    {_SEEN}, locked WHERE findings.id = locked.id AND locked.fingerprint = r.fingerprint RETURNING {_KNOWN_FINDING}
+), runs AS (
     {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED}
 )
 SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
@@ -65,8 +76,10 @@ _KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
 )
 
 _PAGE: Final = tuple(name for name in PageResultRow._meta.columns if name != "id")
+#: Stores the page if the run is registered; a repeated postback replaces it.
 _UPSERT_PAGE: Final = f"""
-INSERT INTO page_results ({", ".join(_PAGE)}) VALUES {values_list(len(_PAGE), 1)}
+INSERT INTO page_results ({", ".join(_PAGE)})
+SELECT id, {", ".join("?" for _ in _PAGE[1:])} FROM scan_runs WHERE id = ?
 ON CONFLICT (scan_run_id, url) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _PAGE[2:])}"""  # noqa: S608 - our own names
 
 
@@ -99,16 +112,20 @@ class KnownFindings(NamedTuple):
     fingerprints: frozenset[str]
 
 
-#: Returns the project too: nearly every postback belongs to a known run and needs no other look-up.
-_UPDATE_RUN: Final = """
-UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
-RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id),
-    (SELECT ticket_grouping FROM projects WHERE projects.id = scan_runs.project_id),
+_POSTED_RUN: Final = """
+SELECT r.project_id, p.account_id, p.ticket_grouping,
     EXISTS (SELECT 1 FROM exports
-        WHERE exports.project_id = scan_runs.project_id AND snoozed_at IS NOT NULL AND snoozed_until IS NULL)"""
-
-#: Also lets no other run post the same page until the transaction ends: both would decide on its findings.
-_UPDATE_RUN_BY_POSTGRESQL: Final = f"{_UPDATE_RUN}, pg_advisory_xact_lock(?)"
+        WHERE exports.project_id = r.project_id AND snoozed_at IS NOT NULL AND snoozed_until IS NULL){lock}
+FROM scan_runs r JOIN projects p ON p.id = r.project_id WHERE r.id = ?"""
+_POSTED_RUN_BY_SQLITE: Final = _POSTED_RUN.format(lock="")
+#: Until the transaction ends, nobody deletes the run, and no other postback of the page decides on its findings.
+_POST_PAGE_BY_POSTGRESQL: Final = f"""
+WITH page AS ({_UPSERT_PAGE})
+{_POSTED_RUN.format(lock=", pg_advisory_xact_lock(?)")} FOR KEY SHARE OF r"""
+_UPDATE_RUN: Final = """
+UPDATE scan_runs SET status = ?, updated_at = ?,
+    has_changes = has_changes OR EXISTS (SELECT 1 FROM ticket_changes c WHERE c.scan_run_id = scan_runs.id)
+WHERE id = ?"""
 
 _json: Final = JsonField()
 
@@ -120,25 +137,13 @@ def known_findings(scan_run_id: int, default_project_id: int | None, fingerprint
     return None if found is None else KnownFindings(found[0], found[1], frozenset(_json.python_value(found[2])))
 
 
-def update_scan_run(postback: ScanPostback, now: datetime) -> PostedRun | None:
-    """Store the status of a run; return its project, None if the run is not registered.
+def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:
+    """Store the page of a run, or replace it; return the run's project, None without a page if the run is not registered.
 
-    Until the transaction ends, no other postback of the run or of the page goes on.
+    Until the transaction ends, no other postback of the page goes on.
     """
-    values = (postback.status, to_ms(now), postback.scan_run_id)
-    if is_sqlite():
-        found = rows(_UPDATE_RUN, values)
-    else:
-        page = page_digest(postback.page.normalized_url or postback.page.url)
-        found = rows(_UPDATE_RUN_BY_POSTGRESQL, (*values, int.from_bytes(bytes.fromhex(page[:16]), signed=True)))
-    return PostedRun._make(found[0][: len(PostedRun._fields)]) if found else None
-
-
-def upsert_page(postback: ScanPostback, now: datetime) -> None:
-    """Store the page of a postback; a repeated postback replaces it."""
-    page = postback.page
+    run_id, page = postback.scan_run_id, postback.page
     record = {
-        "scan_run_id": postback.scan_run_id,
         "url": page.url,
         "normalized_url": page.normalized_url,
         "status_code": page.status_code,
@@ -147,7 +152,22 @@ def upsert_page(postback: ScanPostback, now: datetime) -> None:
         "screenshot_path": postback.screenshot_path,
         "received_at": to_ms(now),
     }
-    execute(_UPSERT_PAGE, [record[name] for name in _PAGE])
+    values = [*(record[name] for name in _PAGE[1:]), run_id]
+    if is_sqlite():
+        execute(_UPSERT_PAGE, values)
+        found = rows(_POSTED_RUN_BY_SQLITE, (run_id,))
+    else:
+        lock = int.from_bytes(bytes.fromhex(_digest(postback)[:16]), signed=True)
+        found = rows(_POST_PAGE_BY_POSTGRESQL, (*values, lock, run_id))
+    return PostedRun._make(found[0][: len(PostedRun._fields)]) if found else None
+
+
+def update_scan_run(postback: ScanPostback, now: datetime) -> None:
+    """Store the status of a run, and whether it changed delivered tickets.
+
+    The last statement of a postback: others of the run wait for the end of its transaction.
+    """
+    execute(_UPDATE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
 
 
 def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -161,21 +181,28 @@ def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
     return {row[1] for row in new}
 
 
-def mark_seen(issues: Mapping[str, Issue], project_id: int, scan_run_id: int, now: datetime) -> list[SeenFinding]:
-    """Store that a run found findings of a project again; return those that differ from their `issues`, or all of them."""
-    shared = (scan_run_id, scan_run_id, scan_run_id, to_ms(now), project_id)
+def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostback, now: datetime) -> list[SeenFinding]:
+    """Store that a postback reports findings of a project again; return those that differ from their `issues`, or all."""
+    run_id, at = postback.scan_run_id, to_ms(now)
+    seen_by = (run_id, run_id, run_id, at)
     if not is_sqlite():
         values = [(mark, issue.severity, issue.help_url) for mark, issue in issues.items()]
-        found = rows_over(_SEEN_BY_POSTGRESQL, ("TEXT", "TEXT", "TEXT"), values, (*shared, scan_run_id, to_ms(now)))
+        locked = (project_id, project_id, _digest(postback), run_id)
+        found = rows_over(_SEEN_BY_POSTGRESQL, ("TEXT", "TEXT", "TEXT"), values, (*locked, *seen_by, run_id, at))
         return [SeenFinding._make(row) for row in found]
-    seen = [SeenFinding._make(row) for row in rows_over(_SEEN_BY_SQLITE, ("TEXT",), [(mark,) for mark in issues], shared)]
-    _add_sightings([each.id for each in seen], scan_run_id, to_ms(now))
+    marks = [(mark,) for mark in issues]
+    seen = [SeenFinding._make(row) for row in rows_over(_SEEN_BY_SQLITE, ("TEXT",), marks, (*seen_by, project_id))]
+    _add_sightings([each.id for each in seen], run_id, at)
     return seen
 
 
 def upgrade(findings: Sequence[SeenFinding]) -> None:
     """Store new severities and help links of findings."""
     execute_over(_UPGRADE, ("TEXT", "TEXT", "TEXT"), [(each.id, each.severity, each.help_url) for each in findings])
+
+
+def _digest(postback: ScanPostback) -> str:
+    return page_digest(postback.page.normalized_url or postback.page.url)
 
 
 def _add_sightings(finding_ids: Sequence[str], scan_run_id: int, seen_at: int) -> None:

@@ -1,7 +1,7 @@
 """Applies the life cycle of findings to a postback: what it did not report may be fixed, what it reports may be open again.
 
-`schemas.findings.life_cycle` decides. PostgreSQL runs the postbacks of one scan run, and those of one page, one after the
-other: `findings_sql.update_scan_run` takes both locks.
+`schemas.findings.life_cycle` decides. PostgreSQL runs the postbacks of a page one after the other: `findings_sql.post_page`
+takes the lock.
 """
 
 from collections import Counter

@@ -9,7 +9,6 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.ticket_events import PlaceChange
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
-from storage.db.engine import execute
 from storage.db.models import TicketChangeRow
 from storage.exports.transitions_sql import LockedExport
 
@@ -23,7 +22,6 @@ _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
 _ASKING: Final = """
 WITH r (id, target_id) AS ({rows})
 SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
-_MARK: Final = "UPDATE scan_runs SET has_changes = ? WHERE id = ? AND NOT has_changes"
 
 
 class NotedChange(NamedTuple):
@@ -41,7 +39,7 @@ def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> 
 
 
 def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
-    """Store what a scan run changed. The caller holds the transaction, and the lock of the run.
+    """Store what a scan run changed. The caller holds the transaction and the locks of the exports, and marks the run.
 
     Unless it `replaces` it, a change of the same run and finding that is no event yet stays.
     """
@@ -49,4 +47,3 @@ def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, rep
         return
     values = [(scan_run_id, each.export_id, each.finding_id, each.change.value, to_ms(now)) for each in changes]
     execute_over(_ADD_OR_REPLACE if replaces else _ADD_NEW, column_types(TicketChangeRow, _NAMES), values)
-    execute(_MARK, (True, scan_run_id))

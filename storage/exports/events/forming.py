@@ -1,6 +1,6 @@
 """Forms events from what scan runs changed: one for a ticket and run, once the run has been quiet, or a later one posts.
 
-What a run changes after that waits until it is quiet again. A run and its exports are locked meanwhile, as by a postback.
+What a run changes after that waits until it is quiet again. Exports are locked meanwhile, as by a postback.
 """
 
 from collections import defaultdict
@@ -97,14 +97,14 @@ def next_run(now: datetime, settle_s: float) -> int | None:
 def form(scan_run_id: int, now: datetime) -> int:
     """Form the events of up to BATCH tickets that a scan run changed; return how many tickets these were, 0 at the end."""
     with transaction():
-        # A postback of the run that is under way has stored what it changed once this has the lock.
-        lock_row(ScanRunRow, scan_run_id)
         of_run = TicketChangeRow.scan_run == scan_run_id
-        ids = [
-            row[0]
-            for row in tuples(TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH))
-        ]
+        changed = TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH)
+        ids = [row[0] for row in tuples(changed)]
         if not ids:
+            # A postback locks and marks the run last: with this lock, its changes are stored, or will be marked.
+            lock_row(ScanRunRow, scan_run_id)
+            if tuples(changed):
+                return 0
             ScanRunRow.update(has_changes=False, changes_read_at=now).where(ScanRunRow.id == scan_run_id).execute()
             return 0
         changes: dict[str, list[_Change]] = defaultdict(list)

@@ -1,13 +1,15 @@
 """Writes the words, hosts and rules by which exports are found; `storage.exports.search.export_list` reads them.
 
-Every writer of a ticket calls one of these in its transaction: `add` for new exports, `replace` for changed tickets,
+Every writer of a ticket calls one of these in its transaction: `records_of` for new exports, `replace` for changed tickets,
 `remove` for redacted ones. The rows of a deleted export are deleted with it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from storage.db.bulk_sql import insert_records
+from peewee import Model
+
+from storage.db.bulk_sql import insert_together
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow
 from storage.db.queries import tuples
 
@@ -31,14 +33,21 @@ def account_word(account_id: int) -> str:
 
 
 def add(entries: Sequence[SearchEntry]) -> None:
-    """Write what new exports are found by; the caller holds the transaction."""
+    """Write what exports are found by; the caller holds the transaction."""
+    insert_together(*records_of(entries))
+
+
+def records_of(entries: Sequence[SearchEntry]) -> tuple[tuple[type[Model], list[dict[str, Any]]], ...]:
+    """Return the records of what new exports are found by, for the caller to insert with them."""
     terms = [(entry, HOST, host) for entry in entries for host in entry.hosts]
     terms += [(entry, RULE, entry.rule) for entry in entries if entry.rule is not None]
     names = ("account_id", "kind", "value", "export_id")
     written = [(entry.account_id, kind, value, entry.export_id) for entry, kind, value in terms]
-    insert_records(ExportTermRow, [dict(zip(names, each, strict=True)) for each in written])
     texts = [(entry.export_id, f"{account_word(entry.account_id)} {entry.words}".rstrip()) for entry in entries]
-    insert_records(ExportSearchRow, [{"export_id": export_id, "words": text} for export_id, text in texts])
+    return (
+        (ExportTermRow, [dict(zip(names, each, strict=True)) for each in written]),
+        (ExportSearchRow, [{"export_id": export_id, "words": text} for export_id, text in texts]),
+    )
 
 
 def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:

@@ -280,6 +280,25 @@ def postgres_customer(postgres_url: str) -> Iterator[Customer]:
     close_database()
 
 
+def test_a_page_does_not_wait_for_another_page_of_its_run(postgres_url: str, postgres_customer: Customer) -> None:
+    post(postgres_customer, issues=issues("a"))
+
+    def one(path: str) -> int:
+        with connection():
+            return post(postgres_customer, page={"url": f"https://shop.example/{path}"}, issues=issues("b")).new
+
+    with psycopg.connect(postgres_url) as holder, ThreadPoolExecutor(2) as pool:
+        holder.execute(
+            b"INSERT INTO page_results (scan_run_id, url, response_headers, received_at) "
+            b"SELECT MAX(id), 'https://shop.example/held', '{}', 1 FROM scan_runs"
+        )
+        held = pool.submit(one, "held")
+        assert pool.submit(one, "free").result(10) == 1
+        assert not held.done()
+        holder.rollback()
+        assert held.result(10) == 1
+
+
 def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_each_other_out(
     postgres_url: str, postgres_customer: Customer
 ) -> None:

@@ -381,6 +381,36 @@ def test_runs_that_post_the_same_pages_at_once_count_each_once(customer: Custome
         assert missed_runs <= missed[finding_id]
 
 
+@pytest.mark.parametrize("grouping", TicketGrouping)
+def test_a_run_that_posts_its_pages_at_once_counts_each_once(customer: Customer, grouping: TicketGrouping) -> None:
+    """On PostgreSQL the postbacks of a run share its row, and pages report findings of each other."""
+    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
+    codes, pages = ["a", "b", "c", "d"], [f"https://shop.example/{page}" for page in "xyz"]
+    for page in pages:
+        post(customer, 1, *codes, url=page)
+
+    def race(number: int) -> None:
+        chance = random.Random(number)
+        with connection():
+            for run in range(2, 7):
+                start.wait(20)
+                elsewhere = [{**issue(code), "url": chance.choice(pages)} for code in chance.sample(codes, 2)]
+                try:
+                    post(customer, run, *elsewhere, url=pages[number % len(pages)])
+                except BaseException:
+                    start.abort()
+                    raise
+
+    start = threading.Barrier(6)
+    with ThreadPoolExecutor(6) as threads:
+        posted = [threads.submit(race, number) for number in range(6)]
+    failed = [
+        error for each in posted if (error := each.exception()) and not isinstance(error, threading.BrokenBarrierError)
+    ]
+    assert not failed
+    require_counted()
+
+
 def test_one_finding_costs_as_many_statements_as_many(customer: Customer) -> None:
     def asked(run: int, codes: Sequence[str]) -> int:
         url = f"https://shop.example/{len(codes)}"

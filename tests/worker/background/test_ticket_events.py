@@ -1,7 +1,9 @@
 """Events of tickets: formed once a run is quiet, one for a ticket and run, delivered in order as exports are."""
 
 import json
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -18,7 +20,8 @@ from service.operations.targets import TargetOperations
 from storage.accounts import projects
 from storage.db.engine import connection, database, execute, release, rows, transaction
 from storage.exports import queries, transitions
-from storage.intake import findings
+from storage.exports.events import forming
+from storage.intake import findings, findings_sql
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
@@ -151,6 +154,42 @@ def test_one_story_of_a_ticket(grouped: Customer) -> None:
     }
     assert body["change"]["places"] == [{"url": OTHER, "location": issue("csp")["location"], "state": "open"}]
     assert [status for _, status, _ in stored()] == ["delivered"] * 4
+
+
+def test_what_a_postback_changes_while_events_are_formed_has_one_too(
+    grouped: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp")
+    execute("UPDATE scan_runs SET has_changes = ? WHERE id = 2", (True,))
+    release()
+    has_changed, goes_on = threading.Event(), threading.Event()
+    update_scan_run = findings_sql.update_scan_run
+
+    def update(*arguments: Any) -> None:
+        has_changed.set()
+        assert goes_on.wait(10)
+        update_scan_run(*arguments)
+
+    def add() -> None:
+        with connection():
+            post(grouped, 2, "csp", url=OTHER)
+
+    def form() -> int:
+        with connection():
+            return forming.form(2, NOW + timedelta(hours=1))
+
+    monkeypatch.setattr(findings_sql, "update_scan_run", update)
+    with ThreadPoolExecutor(2) as pool:
+        adding = pool.submit(add)
+        assert has_changed.wait(10)
+        formed = pool.submit(form)
+        wait([formed], timeout=0.2)
+        goes_on.set()
+        adding.result(10)
+        formed.result(10)
+    assert EventWorker().run() == [("ticket.updated", counts(added=1, still_open=2))]
 
 
 def test_every_target_of_one_approval_hears_of_all_places(grouped: Customer) -> None:
