@@ -54,8 +54,8 @@ from service.api.uploads import (
 from service.console.routes import Console
 from service.http import error_responses
 from service.http.idempotency import IdempotentExecutor
-from service.http.large_body_limiter import BodyBudgets
-from service.http.rate_limits import RateLimits
+from service.http.limits.large_body_limiter import BodyBudgets
+from service.http.limits.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
 from service.http.request_context import RequestContext, RequestMetrics
 from service.http.request_pipeline import RequestPipeline

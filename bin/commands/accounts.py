@@ -13,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
 from schemas.base.principal import OPERATOR, PROJECT_ROLES, OperatorPrincipal, Role
-from service.operations import accounts as operations
+from service.operations.accounts import accounts as operations
 from storage.accounts import accounts, grants
 from storage.accounts.account_limits import STORED, Usage, account_limits
 from storage.accounts.accounts import Account, User

@@ -22,7 +22,7 @@ from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
 from schemas.audit.chain import Anchor, BrokenChain, ChainVerification
 from schemas.base.timestamps import moment_from, to_ms
-from service.operations import audit as operations
+from service.operations.accounts import audit as operations
 from storage.accounts import audit_chain
 from storage.accounts.audit_log_sql import AuditFilter
 

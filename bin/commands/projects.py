@@ -19,7 +19,7 @@ from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import rfc3339
 from schemas.intake.grouping import TicketGrouping
 from service.operations import finding_reports
-from service.operations import projects as operations
+from service.operations.accounts import projects as operations
 from service.operations.finding_reports import ReportFormat
 from storage.accounts import projects
 from storage.accounts.projects import Project

@@ -15,8 +15,8 @@ from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR, Ability, TokenKind
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
-from service.operations import sessions as session_operations
-from service.operations import tokens as token_operations
+from service.operations.accounts import sessions as session_operations
+from service.operations.accounts import tokens as token_operations
 from storage.accounts import sessions, tokens
 from storage.accounts.accounts import user_by_email
 from storage.accounts.tokens import Token

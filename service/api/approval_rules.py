@@ -15,7 +15,7 @@ from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.api.resources import ApiContext, ApiResource, by_method
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
-from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
+from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from storage.db import identifiers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from schemas.settings.definitions import RouteFamily, Settings
 from service.http.idempotency import IdempotentExecutor
 from service.http.request_pipeline import Operation
-from service.operations.authority import OperatorAccount
+from service.operations.accounts.authority import OperatorAccount
 from service.operations.wiring import Operations
 from storage.accounts.account_limits import AccountLimits, account_limits
 

@@ -17,7 +17,7 @@ from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Body, Operation
-from service.operations import sessions
+from service.operations.accounts import sessions
 from storage.db import identifiers
 
 _USER: Final = Bearer(TokenKind.API, Ability.CONSOLE, of_projects=True)

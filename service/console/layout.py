@@ -25,8 +25,8 @@ from service.console.navigation import Navigation
 from service.console.openid_connect import OpenIdConnect
 from service.console.permissions import require_permission
 from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
+from service.http.limits.rate_limits import RateLimits
 from service.http.paging import PageRequest, next_page
-from service.http.rate_limits import RateLimits
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 

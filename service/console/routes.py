@@ -44,7 +44,7 @@ from service.console.triage.decisions import Approve, Dismiss, EditPage, Restore
 from service.console.triage.deliveries import DELIVERIES, DeliveriesPage
 from service.console.triage.inbox import INBOX, InboxPage
 from service.console.triage.rules import NewRulePage, RemoveRule, RulePage, RulesPage, RuleTestPage, SwitchRule
-from service.http.rate_limits import RateLimits
+from service.http.limits.rate_limits import RateLimits
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 

@@ -38,11 +38,11 @@ from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import Settings
 from service.console.permissions import is_offered
-from service.http.large_body_limiter import ByteBudget
+from service.http.limits.large_body_limiter import ByteBudget
+from service.http.limits.rate_limits import RateLimits
 from service.http.multipart_form import MultipartFields, read_multipart
-from service.http.rate_limits import RateLimits
 from service.http.request_pipeline import read_chunk
-from service.operations.authority import OperatorAccount
+from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import sessions, tokens
 from storage.db import engine
 

@@ -1,1 +1,1 @@
-"""The request pipeline: authentication, idempotency, rate limits, errors, paging, conditional requests."""
+"""The request pipeline: authentication, idempotency, errors, paging, conditional requests."""

@@ -9,7 +9,7 @@ from falcon.media.multipart import BodyPart, MultipartForm, MultipartParseError,
 
 from schemas.base.errors import PayloadTooLarge, UnsupportedMediaType, ValidationFailed
 from schemas.base.fields import problem
-from service.http.large_body_limiter import ByteBudget
+from service.http.limits.large_body_limiter import ByteBudget
 from service.http.request_pipeline import read_chunk, reserve
 
 #: The fields beside the file, and what separates them.

@@ -27,8 +27,8 @@ from schemas.base.strict_json import JsonFault, MalformedJson, canonical, parse
 from schemas.content_policy.checked_form import read_checked
 from service.http.auth import Authenticate
 from service.http.error_responses import PROBLEM_JSON
-from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
-from service.http.rate_limits import RateLimits
+from service.http.limits.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
+from service.http.limits.rate_limits import RateLimits
 from storage.db import engine
 
 #: A chunked body is read in pieces of this size, so that an excess over the limit is noticed before much more is read.

@@ -12,7 +12,7 @@ from schemas.intake.report_uploads import MAX_FILE_NAME, ReportUpload
 from schemas.report_files.document import UnreadableReport
 from schemas.report_files.formats import recognize
 from schemas.report_files.pages import run_number
-from service.operations import projects
+from service.operations.accounts import projects
 from storage.accounts.account_limits import AccountLimits
 from storage.db import engine
 from storage.intake import report_uploads

@@ -17,7 +17,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from service.app import create_app
-from service.http.large_body_limiter import LARGE_BYTES
+from service.http.limits.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault

@@ -18,7 +18,7 @@ import falcon
 from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
-from service.http.rate_limits import RateLimits
+from service.http.limits.rate_limits import RateLimits
 
 
 class FakeWakeUpQueue(WakeUpQueue):

@@ -13,8 +13,8 @@ from schemas.base.principal import Ability, Manager
 from service.api.accounts.authority import ChangeableRecord, ManagedCollection, ManagedResource
 from service.http.idempotency import ApiResponse
 from service.http.paging import PageRequest, send_record
-from service.operations import accounts as operations
-from service.operations.authority import found
+from service.operations.accounts import accounts as operations
+from service.operations.accounts.authority import found
 from storage.accounts import accounts
 from storage.accounts.account_limits import STORED
 from storage.accounts.accounts import Account

@@ -13,7 +13,7 @@ from schemas.base.timestamps import moment_from, to_ms
 from schemas.compliance.requests import compliance_record
 from service.api.accounts.authority import ACCOUNT, ManagedList, ManagedResource
 from service.http.paging import NUMBERS, Matching, PageRequest, read_page, send_page, send_record
-from service.operations import audit
+from service.operations.accounts import audit
 from storage.accounts.audit_log_sql import AuditFilter
 from storage.compliance import requests
 from storage.db import identifiers

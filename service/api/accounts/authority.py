@@ -17,7 +17,7 @@ from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page, send_record
 from service.http.request_pipeline import Operation
-from service.operations.authority import OperatorAccount
+from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import accounts
 
 #: The query parameter of lists for administrators.

@@ -20,8 +20,8 @@ from service.api.accounts.authority import (
     number,
 )
 from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page
-from service.operations import projects as operations
-from service.operations.authority import found
+from service.operations.accounts import projects as operations
+from service.operations.accounts.authority import found
 from storage.accounts import projects
 from storage.accounts.projects import Project, ScanRun
 

@@ -13,8 +13,8 @@ from schemas.base.principal import Manager
 from service.api.accounts.authority import ACCOUNT, ManagedCollection, ManagedRecord, number
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, PageRequest
-from service.operations import tokens as operations
-from service.operations.authority import found
+from service.operations.accounts import tokens as operations
+from service.operations.accounts.authority import found
 from storage.accounts import accounts, tokens
 from storage.accounts.tokens import Token
 

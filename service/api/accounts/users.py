@@ -20,8 +20,8 @@ from service.api.accounts.authority import (
     number,
 )
 from service.http.paging import NUMBERS, Matching, PageRequest
-from service.operations import accounts as operations
-from service.operations.authority import found
+from service.operations.accounts import accounts as operations
+from service.operations.accounts.authority import found
 from storage.accounts import accounts, grants
 from storage.accounts.accounts import User
 from storage.accounts.grants import UserGrant

@@ -28,9 +28,10 @@ from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Red
 from service.console.sessions import ConsoleUser
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
-from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
+from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from service.http.paging import Matching, read_page
-from service.operations import finding_reports, projects
+from service.operations import finding_reports
+from service.operations.accounts import projects
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.db import engine, identifiers
 from storage.intake import finding_history, finding_list, findings

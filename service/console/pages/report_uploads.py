@@ -11,7 +11,7 @@ from schemas.report_files.formats import FORMATS
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.pages.findings import MOST_PROJECTS
 from service.console.sessions import ConsoleUser
-from service.http.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
+from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
 from storage.accounts import projects
 from storage.intake import report_uploads
 

@@ -8,7 +8,7 @@ import falcon
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
-from service.operations import sessions
+from service.operations.accounts import sessions
 from storage.db import identifiers
 
 

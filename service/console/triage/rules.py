@@ -24,7 +24,7 @@ from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageL
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS
-from service.http.large_body_limiter import LARGE_BYTES, LargeBodyQueue
+from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from storage.db import engine
 from storage.exports import queries
 from storage.intake import findings

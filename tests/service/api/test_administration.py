@@ -10,8 +10,8 @@ from falcon.testing import Result, TestClient
 from schemas.base.errors import Forbidden
 from schemas.base.principal import ABILITIES, OPERATOR, Ability, Role, TokenKind, TokenPrincipal
 from service.app import create_app
-from service.operations import accounts as account_operations
-from service.operations import tokens as token_operations
+from service.operations.accounts import accounts as account_operations
+from service.operations.accounts import tokens as token_operations
 from storage.accounts import accounts, grants, tokens
 from storage.db.engine import rows
 from tests.service.conftest import LogLines

@@ -9,7 +9,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import MAX_RULES, RuleAction, RuleActionType
-from service.http import large_body_limiter
+from service.http.limits import large_body_limiter
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
 from storage.exports import recoveries

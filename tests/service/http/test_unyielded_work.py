@@ -10,7 +10,7 @@ from falcon.testing import TestClient
 from bench.hostile_bodies import ExpensiveRequest, hostile_requests
 from bench.questions import SeededDatabase, seed
 from service.app import create_app
-from service.http import large_body_limiter
+from service.http.limits import large_body_limiter
 from storage.db.engine import open_database
 from tests.support.factories import make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue

@@ -12,7 +12,7 @@ from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
 from schemas.base.principal import OPERATOR, Ability, TokenKind
 from schemas.settings.definitions import DeploymentMode
 from service.app import create_app
-from service.operations import accounts as operations
+from service.operations.accounts import accounts as operations
 from service.operations.wiring import build_operations
 from storage.accounts import accounts, grants, sessions, tokens
 from storage.db.engine import execute, rows

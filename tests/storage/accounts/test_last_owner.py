@@ -5,7 +5,7 @@ from threading import Barrier
 
 from schemas.base.errors import Conflict
 from schemas.base.principal import Role, TokenKind, TokenPrincipal
-from service.operations import accounts as operations
+from service.operations.accounts import accounts as operations
 from storage.accounts import accounts
 from storage.db.engine import connection
 from tests.support.factories import Customer, make_colleague

@@ -17,7 +17,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, Outcome
-from service.operations.accounts import set_webhooks
+from service.operations.accounts.accounts import set_webhooks
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, release, rows
 from storage.exports import queries

@@ -9,7 +9,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType
-from service.http import large_body_limiter
+from service.http.limits import large_body_limiter
 from storage.exports import queries
 from storage.exports.rules import approval_rules
 from tests.support.console_user import ConsoleBrowser, make_console_token

@@ -15,9 +15,9 @@ from limits import RateLimitItemPerSecond
 
 from schemas.base.errors import RateLimited
 from schemas.settings.definitions import Settings
-from service.http.blocked_addresses import BlockedAddresses
 from service.http.client_address import counted_address
-from service.http.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
+from service.http.limits.blocked_addresses import BlockedAddresses
+from service.http.limits.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
 
 #: The period that the settings count by.
 WINDOW_S: Final = 60

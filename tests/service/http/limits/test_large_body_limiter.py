@@ -16,8 +16,8 @@ from schemas.base.fields import LenientForm
 from schemas.base.principal import SharedSecretPrincipal
 from schemas.base.strict_json import MAX_VALUES
 from service.app import create_app
-from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyOverload, LargeBodyQueue
-from service.http.rate_limits import RateLimits
+from service.http.limits.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyOverload, LargeBodyQueue
+from service.http.limits.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue

@@ -7,7 +7,7 @@ from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import DEFAULT_ABILITIES, Ability, Manager, OperatorPrincipal, TokenKind
-from service.operations.authority import require_role, token_of
+from service.operations.accounts.authority import require_role, token_of
 from storage.accounts import tokens
 from storage.accounts.accounts import User
 from storage.accounts.tokens import Token

@@ -19,7 +19,7 @@ from typing import Final
 from limits import RateLimitItemPerSecond
 
 from schemas.base.errors import RateLimited
-from service.http.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
+from service.http.limits.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
 
 #: The name of the windows of addresses.
 _KIND: Final = "address"

@@ -28,10 +28,10 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.url_policy.policy import parse_networks
 from service.app import create_app
 from service.http.auth import Bearer
-from service.http.blocked_addresses import BlockedAddresses
 from service.http.client_address import counted_address
-from service.http.rate_counters import RateLimitCounters, RateLimitWindow
-from service.http.rate_limits import RateLimits
+from service.http.limits.blocked_addresses import BlockedAddresses
+from service.http.limits.rate_counters import RateLimitCounters, RateLimitWindow
+from service.http.limits.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.service.conftest import LogLines
 from tests.support.databases import on_sqlite

@@ -7,7 +7,7 @@ from runtime.clock import utc_now
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Manager, OperatorPrincipal, Role
-from service.operations.authority import require_role
+from service.operations.accounts.authority import require_role
 from storage.accounts import accounts, audit_log, grants, users
 from storage.accounts.accounts import Account, Grant, User
 from storage.accounts.grants import UserGrant

@@ -4,7 +4,7 @@ from runtime.clock import utc_now
 from schemas.base.errors import NotFound
 from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
-from service.operations.authority import found
+from service.operations.accounts.authority import found
 from storage.accounts import audit_log, projects
 from storage.accounts.projects import Project, ScanRun
 from storage.db.engine import transaction

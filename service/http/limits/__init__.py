@@ -1,0 +1,1 @@
+"""Limits of requests: how many, how large, and from which addresses."""
