@@ -1,5 +1,7 @@
 """What the processes of an installation load, and what they share."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from tests.support.workers import WorkerProcess, wait_until
 
 #: The compiled part of PostgreSQL's driver, among the files that a process has mapped.
 DRIVER = "psycopg_binary"
+ROOT = Path(__file__).parents[2]
 
 
 def loads_driver(pid: int) -> bool:
@@ -42,3 +45,13 @@ def test_the_processes_of_a_service_share_the_application(database: str, redis: 
     with Service(settings) as service:
         # Of about 60 MB; each process has its own copy of what it wrote to since the fork.
         assert [shared_kb(pid) > 25_000 for pid in serving(service)] == [True, True]
+
+
+def test_no_request_waits_for_an_expression_to_be_compiled(tmp_path: Path) -> None:
+    settings = environment(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path / 'riskrelay.db'}", **LOOPBACK)
+    code = (
+        "import re, service.wsgi; from schemas.base.fields import WebUrl; re.compile = None; "
+        "print(WebUrl().deserialize('https://shop.example/cart'))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == ("https://shop.example/cart\n", 0), ran.stderr
