@@ -227,9 +227,13 @@ class DescribedApi:
 
 
 def _kind_of_id(path: str, name: str, value: Any) -> str | None:
-    """Return the prefix of the id that a value stands for; None if it is no id. Any text in a path stands for one."""
+    """Return the prefix of the id that a value stands for; None if it is no id.
+
+    Any text in a path stands for one, and any number that its description allows.
+    """
     if f"{{{name}}}" in path:
-        return _KINDS.get(name)
+        most = MAX_ID if name == "scan_run_id" else MAX_ROW_ID
+        return None if isinstance(value, int) and not 0 < value <= most else _KINDS.get(name)
     found = _ID.fullmatch(value) if isinstance(value, str) else None
     return found[1] if found else None
 
