@@ -229,13 +229,14 @@ class DescribedApi:
 def _kind_of_id(path: str, name: str, value: Any) -> str | None:
     """Return the prefix of the id that a value stands for; None if it is no id.
 
-    Any text in a path stands for one, and any number that its description allows.
+    In a path, any id and any number that its description allows stands for one that there is.
     """
-    if f"{{{name}}}" in path:
-        most = MAX_ID if name == "scan_run_id" else MAX_ROW_ID
-        return None if isinstance(value, int) and not 0 < value <= most else _KINDS.get(name)
     found = _ID.fullmatch(value) if isinstance(value, str) else None
-    return found[1] if found else None
+    if f"{{{name}}}" not in path:
+        return found[1] if found else None
+    most = MAX_ID if name == "scan_run_id" else MAX_ROW_ID
+    fits = 0 < value <= most if isinstance(value, int) else found is not None
+    return _KINDS.get(name) if fits else None
 
 
 class _Signing:
