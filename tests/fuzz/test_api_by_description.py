@@ -93,12 +93,20 @@ MEANT_OF: Final = frozenset(
         ("/target_id", "required"),
         ("/expected_count", "required"),
         *((f"/action/{name}", "required") for name in ("target_id", "reason", "labels")),
-        *((f"{parent}/{name}", "not_allowed") for parent in ("", "/filter") for name in _SEPARATED),
+        *(
+            (f"{parent}/{name}", code)
+            for parent in ("", "/filter")
+            for name in _SEPARATED
+            for code in ("not_allowed", "too_many")
+        ),
+        # One of several members may name an issue.
+        ("/issues/*/title", "required"),
         # An edit does not name the provider, whose settings these are.
         ("/provider_settings", "unknown_member"),
         # A control character is white space here, and a character to a pattern.
         ("/labels/*", "too_short"),
         ("/name", "too_short"),
+        ("/provider_settings/*", "too_short"),
         # A text without a word: only punctuation.
         ("/q", "too_short"),
         ("/filter/q", "too_short"),
@@ -249,7 +257,8 @@ def _unmeant(case: Any, response: Any) -> set[str]:
         return set()
     reported = json.loads(response.content)
     refused = {
-        (re.sub(r"/\d+", "/*", each["path"]), each["code"]) for each in reported["error"]["details"].get("fields", ())
+        (re.sub(r"/\d+|(?<=^/provider_settings)/\w+", "/*", each["path"]), each["code"])
+        for each in reported["error"]["details"].get("fields", ())
     }
     return {f"{path} {code}" for path, code in refused - MEANT_OF if code not in MEANT}
 
