@@ -73,6 +73,9 @@ MEANT: Final = frozenset(
         "not_of_this_action",
         "ids_or_filter",
         "no_members",
+        # What is the same in two entries, and which control characters end a line.
+        "repeated",
+        "not_one_line",
         "empty_match",
         "not_a_path",
         *rules.MESSAGES,
