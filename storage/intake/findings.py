@@ -133,6 +133,7 @@ def _store(
     rules: ApprovalRules,
     fixed_after_runs: int,
 ) -> PostbackResult:
+    """Store the findings of a page, with their exports; the caller holds the transaction and the lock of the page."""
     postback, issues = prepared.postback, prepared.issues
     grouped = None
     if run.ticket_grouping == TicketGrouping.RULE:
