@@ -26,7 +26,7 @@ from bin.commands.installation.work import WORK_ALONE
 from bin.processes import child_process
 from runtime.clock import utc_now
 from schemas.exports.record import Approval
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database, rows, transaction
 from storage.exports import transitions

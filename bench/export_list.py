@@ -22,7 +22,7 @@ from bench.crowd import crowd
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort
 from schemas.triage.search_words import hosts_of, words_of

@@ -22,7 +22,7 @@ from bench.load import NUMBER, Question, request
 from runtime.clock import utc_now
 from schemas.base.principal import TokenKind
 from schemas.exports.record import Approval
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database, transaction

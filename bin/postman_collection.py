@@ -15,9 +15,9 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
-from service.openapi.exports import PREPARED
 from service.openapi.operations import BULK_JOB_ID, COMPLIANCE_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
-from service.openapi.targets import TARGET
+from service.openapi.subjects.exports import PREPARED
+from service.openapi.subjects.targets import TARGET
 from service.operations.wiring import build_operations
 
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"

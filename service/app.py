@@ -14,8 +14,6 @@ from service.api.accounts.tokens import TokenResource, TokensResource
 from service.api.accounts.users import GrantResource, GrantsResource, UserResource, UsersResource
 from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
 from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
-from service.api.compliance import ComplianceWebhooksResource
-from service.api.email import EmailWebhookResource
 from service.api.export_actions import (
     TicketExportApprovalResource,
     TicketExportDismissalResource,
@@ -33,10 +31,18 @@ from service.api.exports import (
 )
 from service.api.findings import FindingResource, FindingsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
+from service.api.intake.compliance import ComplianceWebhooksResource
+from service.api.intake.email import EmailWebhookResource
+from service.api.intake.scanner import ScannerResultsResource
+from service.api.intake.uploads import (
+    CmsDiagnosticsResource,
+    EvidenceCapturesResource,
+    HandoffResource,
+    StorefrontDiagnosticsResource,
+)
 from service.api.metrics import MetricsResource
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
 from service.api.resources import ApiContext
-from service.api.scanner import ScannerResultsResource
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
 from service.api.target_actions import (
     TargetPingResource,
@@ -45,12 +51,6 @@ from service.api.target_actions import (
     TargetValidationResource,
 )
 from service.api.targets import ProvidersResource, TargetResource, TargetsResource
-from service.api.uploads import (
-    CmsDiagnosticsResource,
-    EvidenceCapturesResource,
-    HandoffResource,
-    StorefrontDiagnosticsResource,
-)
 from service.console.routes import Console
 from service.http import error_responses
 from service.http.idempotency import IdempotentExecutor

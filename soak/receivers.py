@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.exports.ticket import digest
+from schemas.exports.tickets.ticket import digest
 from soak.event_log import ARRIVALS, EventLog
 from soak.receiver_behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of, patient_behavior_of
 

@@ -2,7 +2,7 @@
 
 from runtime import logs, tls_key_log
 from schemas.settings.definitions import load_settings
-from storage.db.unused_driver import leave_out_postgresql
+from storage.db.drivers.unused_driver import leave_out_postgresql
 
 # Before the daemon is imported: requests prepares TLS when it is imported.
 tls_key_log.disable()

@@ -27,12 +27,8 @@ from worker.background import (
     alerts,
     approval_rules,
     audit_chain,
-    batches,
-    bulk_jobs,
     compliance,
     pings,
-    recoveries,
-    report_uploads,
     retention,
     sign_in_links,
     ticket_events,
@@ -40,6 +36,7 @@ from worker.background import (
 )
 from worker.background.account_tasks import AccountTask
 from worker.background.alert_channels import AlertSender, send_email
+from worker.background.batches import batch_task, bulk_jobs, recoveries, report_uploads
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -141,8 +138,8 @@ def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTas
         BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
-        BackgroundTask("recoveries", recovery.run_once, batches.POLL_S),
-        BackgroundTask("bulk_jobs", bulk_job.run_once, batches.POLL_S),
+        BackgroundTask("recoveries", recovery.run_once, batch_task.POLL_S),
+        BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S),
     ]

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
-from schemas.exports.ticket import Source, digest
-from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket import Source, digest
+from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from storage.db import identifiers
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
-from schemas.exports.ticket import Source, Ticket, delivery_body, digest
-from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body, digest
+from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import (

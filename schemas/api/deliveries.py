@@ -20,7 +20,7 @@ from schemas.api.response_fields import (
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.attempt_record import Trace
 from schemas.exports.recoveries import RecoveryStatus
-from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.events import TrackerEventAction
 
 #: The outcomes of an attempt.

@@ -25,7 +25,7 @@ from schemas.api.response_fields import (
 )
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 
 

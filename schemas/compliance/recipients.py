@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.base.timestamps import rfc3339_or_none
-from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from schemas.base.principal import Ability
 from schemas.base.strict_json import canonical
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source
+from schemas.exports.tickets.ticket import Source
 from schemas.intake.diagnostics import Diagnostics, Platform, submitted_facts
 from schemas.intake.evidence import Capture, captured_facts
 from schemas.intake.page_url import page_key

@@ -16,7 +16,7 @@ from schemas.base.strict_json import canonical, parse
 from schemas.base.timestamps import moment_from
 from schemas.exports.delivery import DELIVERED
 from schemas.exports.state_machine import Transition
-from schemas.exports.ticket import digest
+from schemas.exports.tickets.ticket import digest
 
 #: The `type` and the `version` of a receipt.
 TYPE: Final = "riskrelay.delivery_receipt"

@@ -16,8 +16,8 @@ from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
 from schemas.exports.next_attempt import next_attempt
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
-from schemas.exports.ticket_text import ticket_by_hand
+from schemas.exports.tickets.ticket import MANUAL, MAX_TITLE, Source, Ticket
+from schemas.exports.tickets.ticket_text import ticket_by_hand
 from schemas.intake.scanner import MAX_EVIDENCE_BYTES, SEVERITIES, SEVERITY_SYNONYMS
 
 #: An id is a prefix, an underscore and 26 characters; longer text needs no query.

@@ -17,7 +17,7 @@ from marshmallow import ValidationError, fields, post_load
 from schemas.base.fields import Form, Several, Text, Truth, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 
 #: Rules of one account: each is compared with each export that is prepared.

@@ -9,7 +9,7 @@ from marshmallow import ValidationError, post_load
 from schemas.base.fields import Form, Moment, Several, Text, optional
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
-from schemas.exports.ticket import MAX_TITLE
+from schemas.exports.tickets.ticket import MAX_TITLE
 
 #: Enough for a paragraph that explains a dismissal.
 MAX_NOTE: Final = 2_000

@@ -16,7 +16,7 @@ from marshmallow import ValidationError, post_load
 
 from schemas.base.fields import Form, Moment, Text
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.search_words import words_in
 

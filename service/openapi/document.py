@@ -17,11 +17,14 @@ from schemas.targets.forms import TargetForm
 from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
-from service.openapi import (
+from service.openapi import error_responses
+from service.openapi.docs_page import DocsPageResource
+from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
+from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
+from service.openapi.subjects import (
     administration,
     approval_rules,
     deliveries,
-    error_responses,
     exports,
     findings,
     health,
@@ -30,9 +33,6 @@ from service.openapi import (
     targets,
     uploads,
 )
-from service.openapi.docs_page import DocsPageResource
-from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,

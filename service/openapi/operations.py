@@ -14,7 +14,7 @@ from schemas.api.response_fields import ResponseSchema, page_schema
 from schemas.base.fields import MAX_ID
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus

@@ -15,7 +15,7 @@ from gevent import monkey
 from runtime import dns_resolver, error_reports, logs, metrics, tls_key_log, tracing
 from runtime.files import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
-from storage.db.unused_driver import leave_out_postgresql
+from storage.db.drivers.unused_driver import leave_out_postgresql
 
 # Here as well, for gunicorn without the command `serve`.
 tls_key_log.disable()

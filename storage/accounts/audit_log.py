@@ -7,7 +7,7 @@ from datetime import datetime
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log_sql import AuditFilter, append_alike, kind_of, list_entries
 from storage.db.columns import record_of
-from storage.db.drivers import Row
+from storage.db.drivers.shared import Row
 from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
 from storage.db.queries import tuples
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from schemas.audit.chain import GENESIS, Anchor, ChainEntry
 from storage.db.bulk_sql import execute_over
 from storage.db.columns import column_types, select_list
-from storage.db.drivers import Row
+from storage.db.drivers.shared import Row
 from storage.db.engine import rows
 from storage.db.models import AuditEntryRow
 

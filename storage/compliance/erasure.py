@@ -30,7 +30,7 @@ from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
-from storage.db.drivers import LOCK_WAIT_S
+from storage.db.drivers.shared import LOCK_WAIT_S
 from storage.db.engine import is_sqlite, rows
 from storage.db.models import (
     AttemptRow,

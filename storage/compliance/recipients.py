@@ -13,7 +13,7 @@ from peewee import JOIN
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.recipients import Recipient
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.columns import columns, read
 from storage.db.models import ExportRow, RedactionRow, TargetRow, TicketEventRow

@@ -1,6 +1,6 @@
 """The database: opening it, connections, transactions, hot statements, and the errors that are outages.
 
-No database is touched at import: `open_database` binds the models to a URL (`storage.db.sqlite`, `storage.db.postgresql`).
+No database is touched at import: `open_database` binds the models to a URL, by a module of `storage.db.drivers`.
 """
 
 import threading
@@ -14,11 +14,11 @@ from peewee import Database, DatabaseProxy, Select, SqliteDatabase, fn
 from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, PooledSqliteDatabase
 
 from storage.db import disk_space
-from storage.db.drivers import LOCK_WAIT_S, Row, for_psycopg, hide_values, log_statement, translated
-from storage.db.sqlite import open_sqlite
+from storage.db.drivers.shared import LOCK_WAIT_S, Row, for_psycopg, hide_values, log_statement, translated
+from storage.db.drivers.sqlite import open_sqlite
 
 if TYPE_CHECKING:
-    from storage.db.postgresql import Driver
+    from storage.db.drivers.postgresql import Driver
 
 #: The models' database; `open_database` sets it.
 database: Final = DatabaseProxy()
@@ -48,7 +48,7 @@ def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: "Driver | 
     if url.startswith("sqlite:///"):
         chosen = open_sqlite(Path(url.removeprefix("sqlite:///")))
     elif url.startswith(("postgresql://", "postgres://")):
-        from storage.db.postgresql import open_postgresql  # noqa: PLC0415 - 7 MB that SQLite does not need
+        from storage.db.drivers.postgresql import open_postgresql  # noqa: PLC0415 - 7 MB that SQLite does not need
 
         chosen = open_postgresql("postgresql://" + url.partition("://")[2], lock_wait_s, driver)
     else:
@@ -199,7 +199,7 @@ def describe_url(url: str) -> str:
     """Return the kind, host and name of the database of a URL, and nothing else of the URL."""
     if url.startswith("sqlite:///"):
         return f"SQLite, {url.removeprefix('sqlite:///')}"
-    from storage.db.postgresql import describe  # noqa: PLC0415 - as in `open_database`
+    from storage.db.drivers.postgresql import describe  # noqa: PLC0415 - as in `open_database`
 
     return describe("postgresql://" + url.partition("://")[2])
 

@@ -26,7 +26,7 @@ from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_events import PlaceChange, TicketEventStatus
+from schemas.exports.tickets.ticket_events import PlaceChange, TicketEventStatus
 from schemas.findings.life_cycle import RunOutcome
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from peewee import Field, Query
 
-from storage.db.drivers import Row
+from storage.db.drivers.shared import Row
 from storage.db.engine import is_sqlite
 
 Selected = TypeVar("Selected", bound=Query)

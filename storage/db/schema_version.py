@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from peewee import DatabaseError, OperationalError, Select, Table, fn
 
-from storage.db.drivers import LOCK_WAIT_S
+from storage.db.drivers.shared import LOCK_WAIT_S
 from storage.db.engine import OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
 from storage.db.locks import Lock, exclusive
 

@@ -14,7 +14,7 @@ from peewee import JOIN, SQL, fn
 
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
-from storage.db.drivers import Row
+from storage.db.drivers.shared import Row
 from storage.db.models import DeliveryHourRow, TargetRow
 from storage.db.queries import tuples
 from storage.exports.delivery_hours_sql import count

@@ -10,7 +10,7 @@ from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from schemas.exports.receipt import ATTEMPT_MEMBERS, TYPE, VERSION, approval_in, without_hosts
 from schemas.exports.state_machine import ExportStatus
 from storage.accounts import audit_log_sql
-from storage.db.drivers import Row
+from storage.db.drivers.shared import Row
 from storage.db.models import AttemptRow
 from storage.exports import queries
 

@@ -12,8 +12,8 @@ from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
 from schemas.exports.record import Export, LastAttempt, Sighting
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
-from schemas.exports.ticket import Source, Ticket, digest
-from schemas.exports.ticket_text import preview_problems
+from schemas.exports.tickets.ticket import Source, Ticket, digest
+from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.triage.search_words import hosts_of, words_of

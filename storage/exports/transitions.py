@@ -16,10 +16,10 @@ from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, Valida
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.decisions import STAYS_OPEN, DismissalReason
-from schemas.exports.group_ticket import is_group
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
-from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
+from schemas.exports.tickets.group_ticket import is_group
+from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation

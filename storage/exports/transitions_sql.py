@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import rfc3339, to_ms
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
-from schemas.exports.ticket import Source, delivery_body
+from schemas.exports.tickets.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all

@@ -9,8 +9,8 @@ from peewee import IntegrityError
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_text import ticket_for_email
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_text import ticket_for_email
 from schemas.intake.email import EmailAccepted, InboundEmail, attachment_records
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import identifiers

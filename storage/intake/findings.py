@@ -10,7 +10,7 @@ from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_text import reopened_text, ticket_for_finding
+from schemas.exports.tickets.ticket_text import reopened_text, ticket_for_finding
 from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping

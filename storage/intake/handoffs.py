@@ -15,8 +15,8 @@ from schemas.base.principal import TokenPrincipal
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import to_ms
 from schemas.exports.handoffs import RECEIVED, Handoff, HandoffProgress
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited

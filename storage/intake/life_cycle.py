@@ -12,7 +12,7 @@ from typing import Final
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_events import PlaceChange
+from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report, is_checked, looks_at_page
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback

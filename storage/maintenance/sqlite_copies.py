@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from runtime.files import sync
-from storage.db.drivers import LOCK_WAIT_S
+from storage.db.drivers.shared import LOCK_WAIT_S
 
 #: 4 MiB at usual page sizes: a fraction of a second between two updates of the progress bar.
 PAGES_A_STEP: Final = 1024

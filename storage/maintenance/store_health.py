@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from runtime.clock import utc_now
-from storage.db.drivers import LOCK_WAIT_S
+from storage.db.drivers.shared import LOCK_WAIT_S
 from storage.db.engine import database, is_sqlite
 
 #: Virtual-machine steps between two checks of the time limit: about a millisecond.

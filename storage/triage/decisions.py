@@ -14,8 +14,8 @@ from schemas.base.timestamps import from_ms, rfc3339_or_none, to_ms
 from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.ticket import digest
-from schemas.exports.ticket_text import preview_problems
+from schemas.exports.tickets.ticket import digest
+from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.decision_forms import Edit

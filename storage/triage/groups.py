@@ -13,7 +13,8 @@ from typing import Any, Final
 from peewee import fn
 
 from schemas.base.timestamps import to_ms
-from schemas.exports.group_ticket import (
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.tickets.group_ticket import (
     MAX_PLACES,
     Group,
     Place,
@@ -23,8 +24,7 @@ from schemas.exports.group_ticket import (
     read_group,
     with_stored,
 )
-from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Ticket
+from schemas.exports.tickets.ticket import Ticket
 from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField

@@ -8,10 +8,10 @@ from peewee import JOIN
 
 from schemas.base.errors import Conflict
 from schemas.base.timestamps import to_ms
-from schemas.exports.group_ticket import Group, Place, finding_ticket, read_group
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.group_ticket import Group, Place, finding_ticket, read_group
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.artifacts import artifact_url
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.accounts.audit_log import AuditEntry, append_all

@@ -9,7 +9,7 @@ from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.record import ApprovalForAll, Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.ticket import Source
+from schemas.exports.tickets.ticket import Source
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.search_words import hosts_of, words_of

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bin.__main__ import RiskRelayGroup
 from bin.cli.output import echo
 from schemas.base.errors import Conflict
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from storage.db.engine import transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft

@@ -31,7 +31,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from schemas.targets.target import TargetRequest

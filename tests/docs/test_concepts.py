@@ -10,7 +10,7 @@ import pytest
 
 from schemas.base.errors import Conflict
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
 from storage.maintenance.restore_sql import pausing_statements

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition, encode_cursor
 from service.app import create_app
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_settings, make_target

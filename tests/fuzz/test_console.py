@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runtime.clock import utc_now
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from service.app import create_app
 from storage.db.engine import rows
 from storage.exports import recoveries

@@ -75,9 +75,9 @@ from tests.support.fakes import FakeResolver
 from tests.support.servers import REDIS_FAILURES, RedisServer
 from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
 from worker.background.approval_rules import ApprovalRuleTask
-from worker.background.bulk_jobs import BulkJobTask
+from worker.background.batches.bulk_jobs import BulkJobTask
+from worker.background.batches.recoveries import RecoveryTask
 from worker.background.compliance import ComplianceTask
-from worker.background.recoveries import RecoveryTask
 from worker.background.ticket_events import EventFormingTask, EventOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient

@@ -23,7 +23,7 @@ import peewee
 from runtime import clock
 from runtime.logs import configure
 from schemas.settings.definitions import load_settings
-from storage.db.group_commit import GroupCommit
+from storage.db.drivers.group_commit import GroupCommit
 from storage.exports import claims_sql
 from worker import daemon
 from worker.http.client import HttpClient

@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 import pytest
 
 from storage.db import schema_version
+from storage.db.drivers.postgresql import LINK_LOST_AFTER_S
 from storage.db.engine import close_database, connection, open_database
-from storage.db.postgresql import LINK_LOST_AFTER_S
 from tests.support.factories import environment, make_customer, make_exports, make_target
 from tests.support.hosts import approved_over, count_alive, delivered_by, name_of
 from tests.support.raw_http import EXPORTS

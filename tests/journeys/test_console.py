@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from runtime.clock import utc_now
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from storage.db.engine import transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft

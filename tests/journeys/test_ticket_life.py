@@ -14,7 +14,7 @@ import pytest
 
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.compliance.requests import Topic
-from schemas.exports.ticket import REDACTED_TICKET
+from schemas.exports.tickets.ticket import REDACTED_TICKET
 from tests.support.databases import on_postgresql
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, issue, postback
 from tests.support.gunicorn_process import Service

@@ -18,7 +18,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, 
 from schemas.exports.handoffs import Handoff
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping

@@ -15,8 +15,8 @@ from runtime.account_shares import AccountId
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import Outcome, Verdict
 from schemas.exports.state_machine import Transition
-from schemas.exports.ticket_events import TicketEventStatus
-from schemas.exports.tracker_ticket import event_of
+from schemas.exports.tickets.ticket_events import TicketEventStatus
+from schemas.exports.tickets.tracker_ticket import event_of
 from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.url_policy.addresses import address_class

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import ALL_EVENTS
-from schemas.exports.group_ticket import is_group
+from schemas.exports.tickets.group_ticket import is_group
 from schemas.findings.sarif import LEVELS, logical_locations, sarif_log, sarif_rule, uri_of
 from schemas.targets.webhook_options import BodyFormat
 

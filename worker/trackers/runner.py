@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Claim, Outcome
-from schemas.exports.tracker_ticket import ticket_of
+from schemas.exports.tickets.tracker_ticket import ticket_of
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.event_steps import apply_event
 from schemas.trackers.events import TrackerEvent, TrackerEventResult

@@ -27,7 +27,7 @@ from schemas.base.printable import printable
 from schemas.exports.record import export_record
 from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery, ExportSort
@@ -39,7 +39,7 @@ from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
 from storage.targets import summaries
-from worker.background.recoveries import RecoveryTask
+from worker.background.batches.recoveries import RecoveryTask
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50

@@ -38,8 +38,8 @@ from storage.exports.search import export_list
 from storage.targets import targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import MAX_MATCHES
-from worker.background.batches import BatchTask
-from worker.background.bulk_jobs import BulkJobTask
+from worker.background.batches.batch_task import BatchTask
+from worker.background.batches.bulk_jobs import BulkJobTask
 
 Command = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
 from service.operations.wiring import build_operations

@@ -44,7 +44,7 @@ from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import kept_answer
-from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.settings.definitions import Settings
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers

@@ -16,7 +16,7 @@ from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
 from schemas.base.timestamps import from_ms
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.triage.export_filter import ExportQuery, ListPosition
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.preferences import last_target_id

@@ -11,10 +11,10 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.intake.sources import InboundSource, Rejection, connected_status
 from schemas.settings.definitions import RouteFamily
-from service.api.compliance import ComplianceWebhooksResource
-from service.api.email import EmailWebhookResource
-from service.api.scanner import ScannerResultsResource
-from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
+from service.api.intake.compliance import ComplianceWebhooksResource
+from service.api.intake.email import EmailWebhookResource
+from service.api.intake.scanner import ScannerResultsResource
+from service.api.intake.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console import samples
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.samples import SampleValues

@@ -7,7 +7,7 @@ import falcon
 
 from schemas.base.errors import FieldProblem
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.approval_rules import (
     ApprovalRule,

@@ -8,7 +8,7 @@ from schemas.base.principal import Ability
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition, allows
-from schemas.exports.ticket import MANUAL, delivery_body
+from schemas.exports.tickets.ticket import MANUAL, delivery_body
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from service.console.finding_details import finding_details

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import to_ms
-from schemas.exports.ticket_events import PlaceChange
+from schemas.exports.tickets.ticket_events import PlaceChange
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
 from storage.db.models import TicketChangeRow

@@ -12,7 +12,7 @@ from peewee import SQL, Case, fn
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all

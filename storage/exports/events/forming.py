@@ -12,8 +12,8 @@ from peewee import SQL, fn
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339, to_ms
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_events import (
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_events import (
     MAX_PLACES,
     ChangedPlace,
     EventTicket,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.ticket_events import TicketEvent
+from schemas.exports.tickets.ticket_events import TicketEvent
 from storage.db.columns import columns, read
 from storage.db.models import TicketEventRow
 from storage.db.queries import tuples

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, digest
-from schemas.exports.ticket_events import EventTicket, TicketChange, TicketEventStatus
+from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, digest
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, TicketEventStatus
 from storage.db.columns import columns, read
 from storage.db.models import ExportRow, TargetRow, TicketChangeRow, TicketEventRow
 from storage.exports.events.forming import NewEvent, store

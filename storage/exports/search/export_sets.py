@@ -13,7 +13,7 @@ from peewee import JOIN, SQL, Expression, Select, Table, Value, fn
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import SOURCE_TYPES
+from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort
 from storage.db import identifiers

@@ -25,8 +25,8 @@ from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
-from schemas.exports.ticket import Source, Ticket, delivery_body
-from schemas.exports.ticket_events import EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.terminals import Terminal

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from schemas.content_policy.rules import find
-from schemas.exports.ticket_text import preview_problems
+from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.scanner import PostbackForm
 from tests.support.factories import issue, postback

@@ -15,7 +15,7 @@ import pytest
 
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
 from schemas.content_policy.rules import MAX_CHECKS, MAX_PROBLEMS, MESSAGES, RULES, find, find_each
-from schemas.exports.ticket_text import preview_problems, ticket_for_finding
+from schemas.exports.tickets.ticket_text import preview_problems, ticket_for_finding
 from schemas.intake.scanner import PostbackForm
 from storage.db.identifiers import CAPTURE, EXPORT, TARGET, new_id
 from tests.support.factories import NOW, issue, postback

@@ -22,7 +22,7 @@ from schemas.exports.record import (
     export_record,
 )
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.targets.target import TargetStatus
 
 FORM = ApprovalForm()

@@ -10,8 +10,8 @@ from schemas.api.uploads import CmsUploadResponse, StorefrontUploadResponse, dum
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MESSAGES, Form
 from schemas.exports.handoffs import Handoff
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_text import ticket_for_diagnostic
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_text import ticket_for_diagnostic
 from schemas.intake.diagnostics import (
     MAX_PLUGINS,
     MAX_SCOPES,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MESSAGES
 from schemas.content_policy import rules
-from schemas.exports.ticket import MAX_TITLE
-from schemas.exports.ticket_text import ticket_for_email
+from schemas.exports.tickets.ticket import MAX_TITLE
+from schemas.exports.tickets.ticket_text import ticket_for_email
 from schemas.intake.email import Attachment, InboundEmail, first_web_address
 from schemas.intake.email_forms import (
     MAX_ATTACHMENTS,

@@ -11,8 +11,8 @@ from schemas.api.uploads import CaptureUploadResponse, dump_upload
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, MESSAGES
 from schemas.exports.handoffs import Handoff
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_text import ticket_for_capture
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_text import ticket_for_capture
 from schemas.intake.evidence import MAX_HEADINGS, Capture, CaptureForm, Heading, captured_facts
 from tests.support.factories import NOW, capture
 from tests.support.forms import read_or_failure

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_URL, MESSAGES
-from schemas.exports.ticket_text import ticket_for_finding
+from schemas.exports.tickets.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import fingerprint
 from schemas.intake.scanner import MAX_EVIDENCE_BYTES, MAX_ISSUES, Issue, PostbackForm, ScanPostback
 from tests.support.factories import issue, postback

@@ -20,7 +20,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import BASE, EXPORTS, JSON, Call, assert_is_error
-from worker.background.bulk_jobs import BulkJobTask
+from worker.background.batches.bulk_jobs import BulkJobTask
 
 BULK: Final = f"{EXPORTS}/bulk"
 NO_TARGET: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"

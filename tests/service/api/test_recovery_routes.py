@@ -14,7 +14,7 @@ from storage.targets import targets
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
-from worker.background.recoveries import RecoveryTask
+from worker.background.batches.recoveries import RecoveryTask
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 

@@ -19,7 +19,7 @@ from requests.structures import CaseInsensitiveDict
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import ABILITIES
 from schemas.content_policy import rules
-from schemas.exports.ticket import Source, delivery_body
+from schemas.exports.tickets.ticket import Source, delivery_body
 from schemas.intake.email_forms import EmailForm
 from schemas.targets.pings import PingOrder, ping_body
 from service.app import App, create_app

@@ -8,7 +8,7 @@ from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.compliance.recipients import Recipient
 from schemas.exports.delivery import Outcome, Timings
 from schemas.exports.record import Approval
-from schemas.exports.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.targets.target import TargetEdit
 from storage.compliance import erasure, recipients
 from storage.compliance.erasure import ERASABLE_TABLES

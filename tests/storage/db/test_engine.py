@@ -15,6 +15,7 @@ import pytest
 from peewee import IntegrityError
 
 from storage.accounts import accounts
+from storage.db.drivers.sqlite import CACHE_BYTES, WRITER_CACHE_BYTES
 from storage.db.engine import (
     DAMAGE,
     OUTAGES,
@@ -32,7 +33,6 @@ from storage.db.engine import (
 )
 from storage.db.engine import database as db
 from storage.db.models import AccountRow
-from storage.db.sqlite import CACHE_BYTES, WRITER_CACHE_BYTES
 from tests.support.factories import NOW, Customer
 from tests.support.servers import PostgresServer
 

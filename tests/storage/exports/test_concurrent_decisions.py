@@ -13,7 +13,7 @@ from schemas.base.errors import Conflict
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import digest
+from schemas.exports.tickets.ticket import digest
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.decision_forms import Edit

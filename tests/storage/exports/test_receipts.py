@@ -16,7 +16,7 @@ from bin.commands.exports.receipt import _signature_check as signature_check
 from schemas.audit.chain import ChainVerification
 from schemas.base.errors import Conflict, ExportNotFound
 from schemas.exports.receipt import ReceiptReport, attempt_digest, verify_receipt
-from schemas.exports.ticket import digest
+from schemas.exports.tickets.ticket import digest
 from storage.accounts import audit_chain
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, receipts, transitions

@@ -13,8 +13,8 @@ from schemas.base.principal import TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
 from schemas.exports.handoffs import Handoff
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source
-from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
+from schemas.exports.tickets.ticket import Source
+from schemas.exports.tickets.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import CmsDiagnosticsForm, Diagnostics, StorefrontDiagnosticsForm
 from schemas.intake.evidence import Capture, CaptureForm
 from storage.db import identifiers

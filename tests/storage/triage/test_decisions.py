@@ -9,7 +9,7 @@ from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.exports.decisions import Dismissal, DismissalReason, Snooze
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source, Ticket, digest
+from schemas.exports.tickets.ticket import Source, Ticket, digest
 from schemas.triage.decision_forms import Edit
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions

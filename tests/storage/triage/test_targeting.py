@@ -8,7 +8,7 @@ import pytest
 from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.exports.record import Approval, ApprovalForAll, Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.ticket import digest
+from schemas.exports.tickets.ticket import digest
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.decision_forms import Edit
 from schemas.url_policy.policy import TargetPolicy

@@ -23,9 +23,9 @@ from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
+from storage.db.drivers.sqlite import PRAGMAS
 from storage.db.engine import database as db
 from storage.db.engine import execute, rows, transaction
-from storage.db.sqlite import PRAGMAS
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys

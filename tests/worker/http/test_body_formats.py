@@ -8,8 +8,8 @@ from jsonschema_rs import Draft7Validator
 
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.exports.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
-from schemas.exports.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.factories import NOW

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from schemas.exports.delivery import Claim
-from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.exchange import TrackerIssue
 from storage.secrets.vault import Vault

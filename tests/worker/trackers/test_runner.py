@@ -11,7 +11,7 @@ import pytest
 
 from runtime.logs import JsonFormatter
 from schemas.exports.delivery import Claim
-from schemas.exports.ticket import Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.exchange import (
     FailureKind,

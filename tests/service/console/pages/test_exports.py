@@ -15,7 +15,7 @@ from schemas.base.fields import problem
 from schemas.exports.delivery import Timings
 from schemas.exports.record import Approval, PreparationForm
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.ticket import Ticket
+from schemas.exports.tickets.ticket import Ticket
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app

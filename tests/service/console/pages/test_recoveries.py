@@ -18,7 +18,7 @@ from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, forbid_webhooks, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.recoveries import RecoveryTask
+from worker.background.batches.recoveries import RecoveryTask
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 #: More than a page counts.

@@ -17,7 +17,7 @@ from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_report_upload
 from tests.support.scan_reports import FILES
-from worker.background.report_uploads import ReportUploadTask
+from worker.background.batches.report_uploads import ReportUploadTask
 
 NEW = "/report-uploads"
 ZAP = FILES["zap"].read_bytes()

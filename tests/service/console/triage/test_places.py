@@ -8,7 +8,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source
+from schemas.exports.tickets.ticket import Source
 from service.console.triage.places import places_of, row_line
 
 

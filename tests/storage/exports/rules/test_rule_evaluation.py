@@ -13,7 +13,7 @@ from schemas.base.principal import Ability, Role, TokenKind
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source, Ticket, digest
+from schemas.exports.tickets.ticket import Source, Ticket, digest
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleChange, RuleMatch, StoppedReason
 from schemas.url_policy.policy import TargetPolicy

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort
 from storage.db.engine import execute, transaction

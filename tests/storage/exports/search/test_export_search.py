@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.exports.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.decision_forms import EditForm
 from schemas.triage.export_filter import ExportQuery, ExportSort

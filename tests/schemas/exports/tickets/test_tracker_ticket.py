@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.exports.group_ticket import Group, Place, group_ticket, new_group, with_findings, without_places
-from schemas.exports.ticket import Source, Ticket, delivery_body
-from schemas.exports.ticket_text import ticket_by_hand
-from schemas.exports.tracker_ticket import ticket_of
+from schemas.exports.tickets.group_ticket import Group, Place, group_ticket, new_group, with_findings, without_places
+from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
+from schemas.exports.tickets.ticket_text import ticket_by_hand
+from schemas.exports.tickets.tracker_ticket import ticket_of
 from schemas.intake.scanner import Issue, ScannedPage
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 

@@ -15,8 +15,8 @@ from typing import Any
 import peewee
 import pytest
 
-from storage.db import group_commit
-from storage.db.group_commit import GroupCommit
+from storage.db.drivers import group_commit
+from storage.db.drivers.group_commit import GroupCommit
 from tests.support.fakes import Rollback
 
 #: More than one commit carries.
@@ -191,7 +191,7 @@ class _Interrupt(BaseException):
 
 
 def interrupted(work: Callable[[], None], lines: set[int]) -> BaseException | None:
-    """Run work that is interrupted at some lines of `storage.db.group_commit`; return how it ended."""
+    """Run work that is interrupted at some lines of `storage.db.drivers.group_commit`; return how it ended."""
     came = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:

@@ -1,6 +1,6 @@
 """PostgreSQL: pooled connections, which either side gives up soon after the link is lost.
 
-Imported only if the database is PostgreSQL (`storage.db.unused_driver`).
+Imported only if the database is PostgreSQL (`storage.db.drivers.unused_driver`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,16 @@ from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from storage.db.drivers import LOCK_WAIT_S, POOL_SIZE, POOL_WAIT_S, Row, for_psycopg, log_statement, pooled_row, translated
+from storage.db.drivers.shared import (
+    LOCK_WAIT_S,
+    POOL_SIZE,
+    POOL_WAIT_S,
+    Row,
+    for_psycopg,
+    log_statement,
+    pooled_row,
+    translated,
+)
 
 #: A class of connections.
 Driver: TypeAlias = type[psycopg.Connection[Any]]

@@ -14,7 +14,7 @@ from schemas.base.errors import FieldProblem
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.content_policy import rules
-from schemas.exports.ticket import MAX_TITLE, Ticket
+from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
 from schemas.intake.diagnostics import (
     CmsDiagnosticsForm,
     Diagnostics,

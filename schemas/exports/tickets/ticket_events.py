@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from schemas.base.strict_json import JsonValue, canonical
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.exports.ticket import BODY_VERSION, Source
+from schemas.exports.tickets.ticket import BODY_VERSION, Source
 
 #: So many of the places that changed are listed; the counts are of all.
 MAX_PLACES: Final = 50

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from storage.db.leases import JobBatch, JobLease
 from storage.exports import recoveries
-from worker.background.batches import BatchTask
+from worker.background.batches.batch_task import BatchTask
 
 
 class RecoveryTask(BatchTask):

@@ -5,8 +5,8 @@ from typing import Any, Final
 from schemas.api.deliveries import TargetPingEvent, TicketEventBody, TicketExportEvent
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.version import USER_AGENT
-from service.openapi.exports import DIGEST, TICKET
 from service.openapi.operations import AT, EXPORT_ID, TARGET_ID
+from service.openapi.subjects.exports import DIGEST, TICKET
 
 TAG: Final = "Deliveries"
 

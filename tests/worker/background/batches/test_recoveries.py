@@ -9,7 +9,7 @@ from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.recoveries import RecoveryTask
+from worker.background.batches.recoveries import RecoveryTask
 
 
 def abandoned(target: Target) -> JobLease:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.exports.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest
-from schemas.exports.ticket_text import ticket_for_finding
+from schemas.exports.tickets.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest
+from schemas.exports.tickets.ticket_text import ticket_for_finding
 from schemas.intake.scanner import Issue, ScannedPage
 
 PAGE = ScannedPage("https://shop.example/cart?x=1", None, 200, "cart", {})

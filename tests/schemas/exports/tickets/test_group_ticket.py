@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.strict_json import canonical
-from schemas.exports.group_ticket import (
+from schemas.exports.tickets.group_ticket import (
     MAX_PLACES,
     MAX_PLACES_BYTES,
     MAX_SITES,
@@ -25,8 +25,8 @@ from schemas.exports.group_ticket import (
     with_stored,
     without_places,
 )
-from schemas.exports.ticket import MAX_TITLE
-from schemas.exports.ticket_text import ticket_for_finding
+from schemas.exports.tickets.ticket import MAX_TITLE
+from schemas.exports.tickets.ticket_text import ticket_for_finding
 from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES, Issue, ScannedPage
 

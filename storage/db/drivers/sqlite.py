@@ -13,8 +13,8 @@ from typing import Any, Final
 from peewee import Database
 from playhouse.pool import PooledSqliteDatabase
 
-from storage.db.drivers import LOCK_WAIT_S, POOL_SIZE, POOL_WAIT_S, Row, log_statement, pooled_row, translated
-from storage.db.group_commit import GroupCommit
+from storage.db.drivers.group_commit import GroupCommit
+from storage.db.drivers.shared import LOCK_WAIT_S, POOL_SIZE, POOL_WAIT_S, Row, log_statement, pooled_row, translated
 
 #: The writer, which all transactions of a process use, caches so much of the file; the system caches the rest.
 WRITER_CACHE_BYTES: Final = 2_048_000

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from schemas.base.fields import MAX_TEXT
-from schemas.exports.ticket import MAX_TITLE, Ticket
-from schemas.exports.ticket_text import preview_problems, ticket_for_capture, ticket_for_diagnostic
+from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
+from schemas.exports.tickets.ticket_text import preview_problems, ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm
 from schemas.intake.evidence import CaptureForm
 from tests.support.factories import capture, cms_diagnostics, storefront_diagnostics

@@ -8,7 +8,7 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.leases import JobBatch, JobLease
 from storage.triage import bulk_jobs
-from worker.background.batches import BatchTask
+from worker.background.batches.batch_task import BatchTask
 
 
 class BulkJobTask(BatchTask):

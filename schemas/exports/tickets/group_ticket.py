@@ -12,8 +12,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from schemas.base.strict_json import canonical
-from schemas.exports.ticket import MAX_TITLE, Ticket
-from schemas.exports.ticket_text import (
+from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
+from schemas.exports.tickets.ticket_text import (
     MAX_FACT,
     MAX_LISTED,
     MAX_PLACE,

@@ -20,7 +20,7 @@ from storage.intake.report_uploads import LEASE_S
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK_POLICY, Customer, in_s, make_report_upload, make_rule
 from tests.support.scan_reports import FILES, imported
-from worker.background.report_uploads import ReportUploadTask
+from worker.background.batches.report_uploads import ReportUploadTask
 
 VAULT = Vault([b"A" * 32])
 

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.exports.group_ticket import GROUP_NAMES, is_group, without_places
+from schemas.exports.tickets.group_ticket import GROUP_NAMES, is_group, without_places
 from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 
 
 def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
-    """Return the ticket of a delivery's body (`schemas.exports.ticket.delivery_body`).
+    """Return the ticket of a delivery's body (`schemas.exports.tickets.ticket.delivery_body`).
 
     `public_base_url` is where the console is reachable.
     """
@@ -43,7 +43,7 @@ def event_of(
     is_left_alone: bool = False,
     is_outcome_unknown: bool = False,
 ) -> TrackerEvent:
-    """Return the event of its body (`schemas.exports.ticket_events.event_body`); the other arguments are its members.
+    """Return the event of its body (`ticket_events.event_body`); the other arguments are its members.
 
     `issue_id` is that of an issue that did not exist when the event was formed; a redacted ticket has it in the body alone.
     """

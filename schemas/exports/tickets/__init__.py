@@ -1,0 +1,1 @@
+"""Tickets: their texts, their bytes, and the events that follow them."""

@@ -1,0 +1,1 @@
+"""What other systems send: scanners, mail servers, browser extensions, plugins, storefronts."""

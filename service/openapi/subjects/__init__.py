@@ -1,0 +1,1 @@
+"""The descriptions of operations and deliveries, one module per subject."""

@@ -1,0 +1,1 @@
+"""How each kind of database is opened, written to and waited for."""
