@@ -5,7 +5,7 @@
 .PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs client screenshots runtimes image setup setup-test lock sbom clean
 
 # The caller's Python settings must not affect the project.
-unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 PYTHON_HERE := .venv/bin/python
 
@@ -20,7 +20,7 @@ demo: setup ## run the whole workflow on a temporary installation: scan, approve
 	@exec bin/riskrelay demo
 
 test: setup-test ## run all tests; ARGS="-k name" is passed to pytest
-	@exec $(PYTHON_HERE) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types imports test ## run lint, types, imports and test
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from playwright.sync_api import Browser
 
@@ -32,8 +33,11 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A real PostgreSQL for the whole run."""
+    """A real PostgreSQL for the whole run, which analyzes a table only when a test says so: no plan depends on the time."""
     with PostgresServer() as server:
+        with psycopg.connect(server.url, autocommit=True) as session:
+            session.execute("ALTER SYSTEM SET autovacuum = off")
+            session.execute("SELECT pg_reload_conf()")
         yield server
 
 
