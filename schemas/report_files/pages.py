@@ -18,7 +18,7 @@ from marshmallow import ValidationError
 
 from schemas.base.fields import WebUrl
 from schemas.content_policy.field_names import meaning
-from schemas.content_policy.rules import find_each
+from schemas.content_policy.rules import find, find_each
 from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES
 from schemas.intake.selector import stable_selector
@@ -229,8 +229,9 @@ def _code(issue: ScanIssue) -> str:
 def _skipped(without_page: Sequence[ScanIssue], too_many: int) -> tuple[str, ...]:
     reasons = []
     if without_page:
-        example = one_line(without_page[0].code, MAX_TITLE)
-        reasons.append(f"{_count(len(without_page))} without an http or https URL; the first has the code {example}")
+        code = one_line(without_page[0].code, MAX_TITLE)
+        example = "" if find([code], frozenset()) else f"; the first has the code {code}"
+        reasons.append(f"{_count(len(without_page))} without an http or https URL{example}")
     if too_many:
         reasons.append(f"{_count(too_many)} that differ from others on their page only in order, beyond one postback")
     return tuple(reasons)

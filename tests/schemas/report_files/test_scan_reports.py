@@ -183,6 +183,11 @@ def test_wapiti_has_three_sections_and_issues_without_a_page() -> None:
     assert found.skipped == ("1 issue without an http or https URL; the first has the code wapiti:three",)
 
 
+def test_what_is_skipped_is_not_named_by_a_code_with_forbidden_content() -> None:
+    value = {"template-id": "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "matched-at": "shop.example:443", "info": {"name": "x"}}
+    assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without an http or https URL",)
+
+
 #: Wapiti's message about an issue without a parameter, and the location.
 MESSAGE_LOCATIONS: Final = [
     ("X-Frame-Options is not set", "X-Frame-Options is not set"),

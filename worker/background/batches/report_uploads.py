@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from schemas.base.errors import NoEncryptionKey, ValidationFailed, WrongEncryptionKey
 from schemas.content_policy.checked_form import read_checked
+from schemas.content_policy.rules import find
 from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.report_uploads import UploadError
 from schemas.intake.scanner import PostbackForm
@@ -132,4 +133,6 @@ def _checked(postback: PagePostback, project_id: int) -> PreparedPostback | Refu
     try:
         return findings.prepare_postback(read_checked(_form, body, known_names=_names), project_id)
     except ValidationFailed as failed:
-        return RefusedPostback(postback.url, failed.problems[0].message)
+        # The page is named to the user, unless its URL is what may not be stored.
+        url = "" if find([postback.url], frozenset()) else postback.url
+        return RefusedPostback(url, failed.problems[0].message)

@@ -114,6 +114,19 @@ def test_a_page_with_forbidden_content_is_refused_with_the_reason_and_the_others
     assert "4111" not in reason
 
 
+@pytest.mark.parametrize("path", ["pay/4111111111111111", "reset/sk_live_4eC39HqLyjWDarjtT1zdp7dc"])
+def test_a_page_whose_url_has_forbidden_content_is_refused_and_not_named(customer: Customer, path: str) -> None:
+    match = {"template-id": "t", "matched-at": f"https://shop.example/{path}", "info": {"name": "n", "severity": "high"}}
+    upload = make_report_upload(customer, json.dumps([match]).encode(), "nuclei")
+    work(task())
+    found = result(upload, customer)
+    assert (found.status, found.refused) == ("done", 1)
+    [[url, reason]] = found.left_out
+    assert url == ""
+    assert path.rpartition("/")[2] not in reason
+    assert path not in str(rows("SELECT left_out FROM report_uploads"))
+
+
 def test_a_report_without_issues_ends_at_once(customer: Customer) -> None:
     upload = make_report_upload(customer, b"[]", "nuclei")
     work(task())
