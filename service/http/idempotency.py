@@ -87,8 +87,7 @@ class IdempotentExecutor:
             request = idempotency.naturally_keyed(req.context.principal.key, req.method, str(req.uri_template), natural_key)
             ttl = idempotency.NATURAL_KEY_TTL
         if request is None:
-            with engine.transaction():
-                response = work()
+            response = engine.transact(work)
             logs.add_context(**response.log_fields)
             send(resp, response.status, response.headers, response.shown)
         else:
@@ -101,18 +100,22 @@ class IdempotentExecutor:
     def _run_once(
         resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
     ) -> None:
-        with engine.transaction():
+        def once() -> tuple[ApiResponse | None, idempotency.StoredResponse]:
             before = idempotency.begin(request, utc_now(), ttl)
-            if before is None:
-                response = work()
-                new = stored(response)
-                idempotency.finish_all([(request, new)])
-        if before is not None:
+            if before is not None:
+                return None, before
+            response = work()
+            new = stored(response)
+            idempotency.finish_all([(request, new)])
+            return response, new
+
+        response, written = engine.transact(once)
+        if response is None:
             resp.set_header(REPLAYED, "true")
-            send(resp, before.status, before.headers, before.body)
+            send(resp, written.status, written.headers, written.body)
         else:
             logs.add_context(**response.log_fields)
-            send(resp, new.status, new.headers, response.shown if response.secrets else new.body)
+            send(resp, written.status, written.headers, response.shown if response.secrets else written.body)
 
 
 class _RollBack(Exception):

@@ -50,8 +50,8 @@ from storage.db.models import (
     ScanRunRow,
     TokenRow,
 )
-from storage.db.queries import tuples
-from storage.exports import transitions
+from storage.db.queries import for_update, tuples
+from storage.exports import groups_sql, transitions
 from storage.exports.search import export_words_sql
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
@@ -161,9 +161,10 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     """
     belongs = FindingRow.select(FindingRow.export_id).where(FindingRow.id.in_(ids))
     is_source = (ExportRow.source_type == "finding") & ExportRow.source_id.in_(ids)
-    exports: dict[str, ExportStatus] = dict(
-        tuples(ExportRow.select(ExportRow.id, ExportRow.status).where(is_source | ExportRow.id.in_(belongs)))
-    )
+    wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(is_source | ExportRow.id.in_(belongs))
+    # No postback adds a finding to a group that is emptied: it is stored already, or finds no group.
+    groups_sql.lock_projects_of(row[0] for row in tuples(wanted))
+    exports: dict[str, ExportStatus] = dict(tuples(wanted))
     waiting = [export_id for export_id, status in exports.items() if status is ExportStatus.PREPARED]
     others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(waiting)).order_by(FindingRow.id)
     finding_ids = list(dict.fromkeys((*ids, *others.scalars())))
@@ -171,6 +172,8 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     for first in range(0, len(finding_ids), SLICE):
         slice_ = finding_ids[first : first + SLICE]
         erasure_log.add(actor, "findings", slice_, now)
+        # A postback that reports one of them meanwhile adds no sighting after the next statement.
+        tuples(for_update(FindingRow.select(FindingRow.id).where(FindingRow.id.in_(slice_)).order_by(FindingRow.id)))
         FindingSightingRow.delete().where(FindingSightingRow.finding.in_(slice_)).execute()
         deleted += FindingRow.delete().where(FindingRow.id.in_(slice_)).execute()
     return Counter({"findings": deleted}) + _erase_exports(sorted(exports), now, actor)

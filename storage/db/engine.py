@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import peewee
 from peewee import Database, DatabaseProxy, Select, SqliteDatabase, fn
@@ -19,6 +19,8 @@ from storage.db.drivers.sqlite import open_sqlite
 
 if TYPE_CHECKING:
     from storage.db.drivers.postgresql import Driver
+
+_Result = TypeVar("_Result")
 
 #: The models' database; `open_database` sets it.
 database: Final = DatabaseProxy()
@@ -116,6 +118,22 @@ def transaction() -> Iterator[None]:
         raise DatabaseFull(*outage.args) from outage
     for action in actions:
         action()
+
+
+def transact(work: Callable[[], _Result]) -> _Result:
+    """Return what `work` returns, run in a transaction; once more if PostgreSQL ends that because of a deadlock.
+
+    A statement locks rows in the order of their ids. Two statements of a transaction cannot always: a postback learns from the
+    first which exports the second concerns.
+    """
+    try:
+        with transaction():
+            return work()
+    except peewee.OperationalError as failed:
+        if not is_deadlock(failed):
+            raise
+    with transaction():
+        return work()
 
 
 def after_commit(action: Callable[[], object]) -> None:

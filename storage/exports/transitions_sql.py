@@ -57,6 +57,8 @@ class LockedExport(NamedTuple):
     #: The types of events that its approval covers.
     events: Any
     redacted_at: datetime | None
+    #: The exports of the same ticket for several targets, this one included; None for a single one.
+    siblings: Any
 
 
 class LockedTarget(NamedTuple):

@@ -31,9 +31,9 @@ _INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING
 _NOT_MISSED: Final = """
 ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = 'seen'
 WHERE finding_sightings.outcome = 'missed' OR (finding_sightings.outcome = 'fixed' AND EXISTS (
-    SELECT 1 FROM findings f WHERE f.id = finding_sightings.finding_id AND f.fixed_at IS NULL
+    SELECT 1 FROM {findings} f WHERE f.id = finding_sightings.finding_id AND f.fixed_at IS NULL
 ))"""
-_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED}"
+_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED.format(findings='findings')}"
 # SQLite changes one table in a statement, PostgreSQL two: a round trip to it costs more than either.
 _INSERT_BY_POSTGRESQL: Final = f"""
 WITH new AS ({_INSERT}, first_scan_run_id, first_seen_at), seen AS (
@@ -53,11 +53,13 @@ SELECT id, fingerprint FROM findings WHERE id IN (
     SELECT f.id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
     UNION ALL SELECT id FROM findings WHERE project_id = ? AND page_digest = ? AND fixed_at IS NULL AND last_scan_run_id <> ?
 ) ORDER BY id FOR NO KEY UPDATE"""
+#: Another postback of the run may have fixed a finding while this statement waited for its lock: `seen` has the row as it
+#: is then, the table as it was when the statement began.
 _SEEN_BY_POSTGRESQL: Final = f"""
 WITH r (fingerprint, severity, help_url) AS ({{rows}}), locked AS ({_LOCKED}), seen AS (
     {_SEEN}, locked WHERE findings.id = locked.id AND locked.fingerprint = r.fingerprint RETURNING {_KNOWN_FINDING}
 ), runs AS (
-    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED}
+    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED.format(findings="seen")}
 )
 SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
 WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL) OR seen.fixed_at IS NOT NULL"""  # noqa: S608 - our own names

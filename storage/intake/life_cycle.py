@@ -128,6 +128,10 @@ def _after_report(finding: ReportedFinding) -> tuple[LifeCycle, RunOutcome | Non
 def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExport], dict[str, Sequence[str]]]:
     """Lock exports and their siblings in the order of their ids; return them, and the siblings of each of `export_ids`."""
     found = groups_sql.siblings({each for each in export_ids if each is not None})
-    sets = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
-    wanted = sorted({each for siblings in sets.values() for each in siblings})
-    return transitions.lock_many([ExportReference(each) for each in wanted], None), sets
+    known = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
+    wanted = sorted({each for siblings in known.values() for each in siblings})
+    locked = transitions.lock_many([ExportReference(each) for each in wanted], None)
+    # An approval for several targets may have won; the copies that it made have later ids.
+    sets = {id_: locked[id_].siblings or [id_] for id_ in known if id_ in locked}
+    copies = sorted({each for siblings in sets.values() for each in siblings} - locked.keys())
+    return locked | transitions.lock_many([ExportReference(each) for each in copies], None), sets

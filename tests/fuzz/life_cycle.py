@@ -250,7 +250,9 @@ class LifeCycleModel:
 
     def _note(self, run: _Run, row: StoredExport, place: Place, change: str, at: datetime) -> None:
         if json.loads(row.events or "null"):
-            run.changes[row.id, place] = (change, at)
+            # A change of the same millisecond comes after the approval.
+            after = at if row.approved_at is None else max(at, row.approved_at + timedelta(milliseconds=1))
+            run.changes[row.id, place] = (change, after)
 
     def _wanted(self, row: StoredExport) -> set[str]:
         """Return the events that an approval covers, and that the target asks for."""

@@ -13,9 +13,14 @@ from storage.db.models import TicketChangeRow
 from storage.exports.transitions_sql import LockedExport
 
 _NAMES: Final = ("scan_run_id", "export_id", "finding_id", "change", "changed_at")
+#: An approval may have committed since the postback took its time. What waited for the lock of the export comes after it.
 _ADD: Final = f"""
-INSERT INTO ticket_changes ({", ".join(_NAMES)}) {{rows}}
-ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""
+WITH r ({", ".join(_NAMES)}) AS ({{rows}})
+INSERT INTO ticket_changes ({", ".join(_NAMES)})
+SELECT r.scan_run_id, r.export_id, r.finding_id, r.change,
+    CASE WHEN e.approved_at >= r.changed_at THEN e.approved_at + 1 ELSE r.changed_at END
+FROM r JOIN exports e ON e.id = r.export_id WHERE TRUE
+ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""  # noqa: S608 - our own names
 _REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
 _ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
 _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
