@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -29,6 +30,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 #: A screenful.
 SHOWN: Final = 50
+_PAGE: Final = 500
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
@@ -72,7 +74,7 @@ audit: Final = click.Group("audit")
 @click.option("--object", "subject_id", help="Only entries about the record with this id.")
 @click.option("--created-after", callback=_moment, help="Only entries of this time (RFC 3339) or later.")
 @click.option("--created-before", callback=_moment, help="Only entries before this time (RFC 3339).")
-@click.option("--limit", type=LIMIT, default=SHOWN, show_default=True, help="Maximum number of entries.")
+@click.option("--limit", type=LIMIT, help=f"Maximum number of entries; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_entries(
     account_id: int | None,
@@ -81,14 +83,22 @@ def list_entries(
     subject_id: str | None,
     created_after: datetime | None,
     created_before: datetime | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
 ) -> None:
     """List entries of the audit log, newest first."""
     times = (None if each is None else to_ms(each) for each in (created_after, created_before))
+    filters = AuditFilter(account_id, subject_id, actor, action, *times)
     with opened():
-        found = operations.list_page(AuditFilter(account_id, subject_id, actor, action, *times), limit, None)
+        found = list(islice(_entries(filters), limit or (None if as_json else SHOWN)))
         ENTRIES.show([dump(AuditEntryResponse, each) for each in found], as_json)
+
+
+def _entries(filters: AuditFilter) -> Iterator[dict[str, Any]]:
+    before = None
+    while page := operations.list_page(filters, _PAGE, before):
+        yield from page
+        before = page[-1]["id"]
 
 
 @audit.command(

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from bin.commands.audit import ENTRIES
+from bin.commands.audit import ENTRIES, SHOWN
 from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
 from bin.remote.twins import Twin, showing
@@ -24,13 +24,13 @@ def _list_audit(
     subject_id: str | None,
     created_after: datetime | None,
     created_before: datetime | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
     **filters: Any,
 ) -> None:
     found = api.items(
         "/api/audit",
-        limit,
+        limit or (None if as_json else SHOWN),
         **filters,
         object=subject_id,
         created_after=None if created_after is None else rfc3339(created_after),

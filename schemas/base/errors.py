@@ -157,6 +157,8 @@ class ServiceUnavailable(RiskRelayError):
     """Service unavailable"""
 
     code = "SERVICE_UNAVAILABLE"
+    #: An operator sets what is missing, or an overload ends.
+    retry_after_s = 30
 
 
 class NoEncryptionKey(RiskRelayError):

@@ -335,7 +335,8 @@ class Settings:
     console_sign_in_links: bool = setting(
         values.truth,
         "false",
-        "users may request a one-time link to the console by email; needs `SMTP_URL` and `ALERT_EMAIL_FROM`",
+        "users may request a one-time link to the console by email; needs `SMTP_URL`, `ALERT_EMAIL_FROM` and "
+        "`ALERT_EMAIL_TO`",
     )
     oidc_label: str = setting(
         str, "Sign in with OpenID Connect", "text of the button on the sign-in page", shown="Sign in with OpenID Connect"
@@ -482,11 +483,13 @@ def load_settings(env_file: Path | None = None) -> Settings:
     env_file = env_file or find_env_file()
     env = _Environment(env_file)
     read = {setting.member: env.read(setting) for setting in SETTINGS}
+    # A value that is wrong itself is read as None; its own mistake replaces that it is missing.
+    mistakes = _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _group_mistakes(read)
     try:
         env.seal()
     except EnvValidationError as invalid:
-        raise InvalidSettings(_mistakes(invalid)) from None
-    if mistakes := _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _group_mistakes(read):
+        mistakes |= _mistakes(invalid)
+    if mistakes:
         raise InvalidSettings(mistakes)
     return _settings(read, env_file.parent.resolve())
 

@@ -4,7 +4,6 @@ Imports neither the application nor the storage: the parent process loads this m
 """
 
 import json
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +17,12 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.util import write_nonblock
 from gunicorn.workers.ggevent import GeventWorker
 
+from runtime.clock import utc_now
 from schemas.base.errors import PayloadTooLarge, RequestTimeout, RiskRelayError, ValidationFailed, error_body
 from service.http.security_headers import SAFE_HEADERS
 from service.server.client_connection import ClientConnection, ConnectionTimeouts, HeadersTimeout
 from service.server.connection_limit import ConnectionLimit
+from storage.db import identifiers
 
 #: Less than a request takes: connections are served in turns, one request each. With 5 ms, a hundredth of the reads on 16
 #: connections waited for 54 ms, and for 10 now; the rate is the same.
@@ -122,9 +123,10 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         status, error = _refusal(exc)
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             self.log.error("a connection broke: %s", type(exc).__name__)
-        body = json.dumps(error_body(error, f"req_{secrets.token_hex(13)}")).encode()
+        request_id = identifiers.new_id(identifiers.REQUEST, utc_now())
+        body = json.dumps(error_body(error, request_id)).encode()
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
+        safe = "".join(f"{name}: {value}\r\n" for name, value in (("X-Request-Id", request_id), *SAFE_HEADERS))
         try:
             write_nonblock(client, f"{head}{safe}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         except OSError:

@@ -123,8 +123,8 @@ def transaction() -> Iterator[None]:
 def transact(work: Callable[[], _Result]) -> _Result:
     """Return what `work` returns, run in a transaction; once more if PostgreSQL ends that because of a deadlock.
 
-    A statement locks rows in the order of their ids. Two statements of a transaction cannot always: a postback learns from the
-    first which exports the second concerns.
+    A statement locks rows in the order of their ids. Two statements of a transaction cannot always: a postback learns from
+    the first which exports the second concerns.
     """
     try:
         with transaction():

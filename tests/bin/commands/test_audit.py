@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bin.commands.audit import SHOWN
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_chain, audit_log
 from storage.accounts.audit_log import AuditEntry
@@ -158,6 +159,18 @@ def test_the_program_of_the_documentation_verifies_an_export(shell: AuditShell) 
     for name, new in (("actor", "user:8"), ("reason", "x"), ("position", 9), ("previous", "0" * 64), ("hash", "0" * 64)):
         written([*lines[:2], {**lines[2], name: new}, *lines[3:]])
         assert "AssertionError" in run().stderr, name
+
+
+def test_a_list_in_json_is_complete_and_a_table_has_a_screenful(shell: AuditShell) -> None:
+    many = 1_100
+    with shell.database(), transaction():
+        audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "prune", f"run-{number}") for number in range(many)])
+    everything, some = shell.json("list"), shell.json("list", "--limit", "501")
+    ids = [each["id"] for each in everything]
+    assert len(ids) > many
+    assert ids == sorted({*ids}, reverse=True)
+    assert some == everything[:501]
+    assert len(shell.type("list").stdout.splitlines()) == SHOWN + 1
 
 
 def test_an_auditor_needs_neither_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:

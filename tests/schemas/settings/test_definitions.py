@@ -337,13 +337,15 @@ def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
         "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"),
         "LOG_LEVEL": "loud",
         "REDIS_URL": "elsewhere",
+        "ALERT_WEBHOOK_URL": "nowhere",
     }
+    incomplete = {"OIDC_ISSUER": "https://issuer.example"}
     with pytest.raises(InvalidSettings) as refused:
-        load(wrong)
-    assert {*refused.value.mistakes} == {*wrong}
+        load(wrong | incomplete)
+    assert {*refused.value.mistakes} == {*wrong, "OIDC_CLIENT_ID"}
     lines = refused.value.report().splitlines()
-    assert len(lines) == len(wrong) + 1
-    assert [line.strip().partition(":")[0] for line in lines[1:]] == sorted(wrong)
+    assert len(lines) == len(wrong) + 2
+    assert [line.strip().partition(":")[0] for line in lines[1:]] == sorted({*wrong, "OIDC_CLIENT_ID"})
     assert str(refused.value) == refused.value.report()
 
 

@@ -355,6 +355,7 @@ def assert_is_refusal(answer: RawResponse) -> None:
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert list(answer.json) == ["error"]
     assert set(answer.json["error"]) == {"code", "message", "details", "request_id"}
+    assert answer.json["error"]["request_id"] == answer.headers["x-request-id"]
 
 
 def send(client: socket.socket, sent: bytes) -> None:

@@ -320,6 +320,7 @@ def test_without_a_secret_everything_is_refused_before_anything_else(customer: C
     ):
         assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
         assert answer.json["error"]["message"] == "Service unavailable"
+        assert int(answer.headers["retry-after"]) > 0
     assert count() == 0
 
 
