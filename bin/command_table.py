@@ -25,7 +25,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         {
             "add": Summary("Create an account."),
             "list": Summary("List accounts."),
-            "set": Summary("Allow or forbid an account's generic_webhook targets, from the next request on."),
+            "set": Summary("Allow or forbid an account's targets, webhooks and trackers, from the next request on."),
         },
     ),
     "user": Summary(

@@ -39,7 +39,7 @@ grant: Final = click.Group("grant")
     "add", epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.argument("name")
-@click.option("--no-webhooks", is_flag=True, help="Do not allow generic_webhook targets.")
+@click.option("--no-webhooks", is_flag=True, help="Do not allow targets, neither webhooks nor trackers.")
 @json_option
 def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
     """Create an account."""
@@ -83,7 +83,7 @@ def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
 )
 @json_option
 def set_account(account_id: int, webhooks: str, as_json: bool) -> None:
-    """Allow or forbid an account's generic_webhook targets, from the next request on."""
+    """Allow or forbid an account's targets, webhooks and trackers, from the next request on."""
     with opened():
         print_record(_account_record(operations.set_webhooks(account_id, webhooks == "on", OPERATOR)), as_json)
 

@@ -124,7 +124,7 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
     """Write all findings of a project to one file; `write` may be left out.
 
     HTML is one page to read or print, with the 5,000 most severe findings. CSV and JSON have all findings. SARIF has those
-    that are open, for GitHub code scanning. FILE is replaced atomically, with mode 0600.
+    that are open or snoozed, for GitHub code scanning. FILE is replaced atomically, with mode 0600.
     """
     with opened():
         parts = finding_reports.report(projects.get_project(project_id), ReportFormat(wanted), utc_now())
