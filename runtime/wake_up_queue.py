@@ -1,7 +1,8 @@
 """Wakes the workers after a commit that made something due. A lost wake-up costs one sweep, never an export.
 
-At most one job waits in Redis: `notify` sets a mark, and queues the job only if the mark was not set. A worker removes the
-mark before it queries the table, so the run that is about to start sees whatever was committed before a suppressed `notify`.
+At most one job waits in Redis: `notify` sets a mark, and queues the job only if the mark was not set and no job waits. A
+worker removes the mark before it queries the table, so the run that is about to start sees whatever was committed before a
+suppressed `notify`. The mark expires while every worker is busy; the run of a job that still waits is about to start, too.
 
 RQ needs 2 ms to queue, fetch and register a job. A delivery does not wait for that: the script that sets the mark also adds
 to a list of at most one entry, which running workers wait for.
@@ -37,12 +38,13 @@ _MARK_S: Final = 5
 #: RQ keeps a finished job for as long as somebody might inspect it.
 _RESULT_S: Final = 60
 
-#: Sets the mark; if it was not set, also replaces the list by one entry. Returns whether it was not.
+#: Sets the mark; if it was not set, also replaces the list by one entry. Returns whether it was not and no job waits.
 _SET_MARK: Final = """
 if not redis.call('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]) then return 0 end
 redis.call('DEL', KEYS[2])
 redis.call('RPUSH', KEYS[2], 1)
 redis.call('EXPIRE', KEYS[2], ARGV[1])
+if redis.call('LLEN', KEYS[3]) > 0 then return 0 end
 return 1
 """
 
@@ -84,7 +86,7 @@ class WakeUpQueue:
     def notify(self) -> bool:
         """Queue the delivery job unless it is queued already; return whether Redis took part."""
         try:
-            if self._set_mark(keys=[_MARK, _NOTIFIED], args=[_MARK_S]):
+            if self._set_mark(keys=[_MARK, _NOTIFIED, self._queue.key], args=[_MARK_S]):
                 time.sleep(self.job_delay_s)
                 self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
         except RedisError as away:
@@ -101,7 +103,7 @@ class WakeUpQueue:
         return self._client.blpop([_NOTIFIED], timeout_s) is not None
 
     def acknowledge(self) -> None:
-        """Remove the mark; from now on `notify` queues a new job."""
+        """Remove the mark; from now on `notify` queues a new job unless one waits."""
         try:
             self._client.delete(_MARK)
         except RedisError as away:

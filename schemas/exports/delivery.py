@@ -88,8 +88,7 @@ class TargetEffect:
     """What an attempt changes in its target.
 
     `connected` and `status` are the new values, `reason` is why. `is_overloaded` lowers the concurrency. For `hold_s`
-    seconds nothing is sent, for `hold_reason`. `base_url` is where it was sent, if it sets `status`: the status counts only
-    while this is the target's URL.
+    seconds nothing is sent, for `hold_reason`.
     """
 
     connected: str | None = None
@@ -99,7 +98,6 @@ class TargetEffect:
     is_overloaded: bool = False
     hold_s: float | None = None
     hold_reason: str | None = None
-    base_url: str | None = None
 
     @property
     def pauses_queue(self) -> bool:

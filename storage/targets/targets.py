@@ -228,16 +228,12 @@ def pass_validation(target_id: str, now: datetime, actor: str) -> None:
         append(now, actor, "validate_target", target_id, "delivered")
 
 
-def deactivate(
-    target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str, base_url: str | None = None
-) -> bool:
+def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
     """Block or disable an active or paused target; return whether it was one. One that is turned off stays as it is.
 
-    With `base_url`, only while that is still its URL. The caller holds the transaction.
+    The caller holds the transaction.
     """
     is_on = TargetRow.status.in_((TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value))
-    if base_url is not None:
-        is_on &= TargetRow.base_url == base_url
     turned = compare_and_swap(TargetRow, target_id, is_on, status=status.value, status_reason=reason, updated_at=now)
     if turned:
         append(now, actor, f"target_{status.value}", target_id, reason)

@@ -6,7 +6,7 @@ written in the order of their ids, so that two workers that write the same targe
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.targets.target import TargetStatus
@@ -47,7 +47,8 @@ WHERE t.id = r.id AND t.status = 'active' AND (t.held_until IS NULL OR t.held_un
     AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?"""  # noqa: S608 - our own names
 _READ: Final = f"""
 WITH r (id) AS ({{rows}})
-SELECT {_COLUMNS} FROM r CROSS JOIN targets t WHERE t.id = r.id ORDER BY t.id"""  # noqa: S608 - our own names
+SELECT {_COLUMNS}, t.base_url, t.secret_sealed FROM r CROSS JOIN targets t
+WHERE t.id = r.id ORDER BY t.id"""  # noqa: S608 - our own names
 _NEXT: Final = f"""{_WAITING}, ready (at) AS (
     SELECT CASE WHEN t.held_until > f.due_at THEN t.held_until ELSE f.due_at END
     FROM first f CROSS JOIN targets t WHERE t.id = f.target_id AND t.status = 'active'
@@ -75,6 +76,14 @@ UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN[1:
 FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class AddressedState(NamedTuple):
+    """A target's throttle state with the URL and the sealed secret that its next attempt uses."""
+
+    state: ThrottleState
+    base_url: str
+    secret_sealed: bytes | None
 
 
 def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
@@ -107,22 +116,30 @@ def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = Tru
 
     Unless it `waits`, rows that another transaction has locked are left out.
     """
-    lock = _lock(waits=waits) if locked and not is_sqlite() else ""
-    found = rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
-    return {row[0]: _state(row) for row in found}
+    return {row[0]: _state(row) for row in _rows(target_ids, locked=locked, waits=waits)}
 
 
-def lock(seen: Mapping[str, ThrottleState]) -> dict[str, ThrottleState]:
+def read_addressed(target_ids: Collection[str]) -> dict[str, AddressedState]:
+    """Return the throttle states of these targets with their URLs and secrets."""
+    return {row[0]: _addressed(row) for row in _rows(target_ids)}
+
+
+def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
     """Lock targets that this transaction has read as `seen`, and return their states as they are now.
 
     SQLite's transaction is the only writer from its beginning: there the states are still those that were seen.
     """
-    return dict(seen) if is_sqlite() else read(seen, locked=True)
+    return dict(seen) if is_sqlite() else {row[0]: _addressed(row) for row in _rows(seen, locked=True)}
 
 
 def write(states: Iterable[ThrottleState]) -> None:
     """Write throttle states without their status; the caller holds the transaction and has read them locked."""
     execute_over(_WRITE, _WRITTEN_TYPES, [_row(state) for state in states])
+
+
+def _rows(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> list[tuple[Any, ...]]:
+    lock = _lock(waits=waits) if locked and not is_sqlite() else ""
+    return rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
 
 
 def _lock(*, waits: bool) -> str:
@@ -148,6 +165,11 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
         validation_status=row[13],
         undelivered_in_row=row[14],
     )
+
+
+def _addressed(row: tuple[Any, ...]) -> AddressedState:
+    *_, base_url, sealed = row
+    return AddressedState(_state(row), base_url, None if sealed is None else bytes(sealed))
 
 
 def _row(state: ThrottleState) -> tuple[Any, ...]:

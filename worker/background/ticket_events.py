@@ -129,7 +129,8 @@ class EventTask:
                 result=result,
                 is_outcome_unknown=verdict.is_outcome_unknown,
             )
-            effects = {event.target_id: [sent_to(event.base_url, verdict.effect)]} if is_recorded else {}
+            sent = sent_to(event.base_url, verdict.effect, event.secret_sealed)
+            effects = {event.target_id: [sent]} if is_recorded else {}
             written = write_effects(effects, now, self._options.worker)
         log_events(written.events)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}

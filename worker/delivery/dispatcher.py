@@ -44,6 +44,8 @@ class Dispatcher:
     def __init__(self, runner: AttemptRunner, options: DispatcherOptions) -> None:
         self._options = options
         self._stopped_at = float("inf")
+        #: When `join` no longer waits.
+        self._ends_at = float("inf")
         self._planner = ClaimPlanner(options.concurrency, DueTargetScanner(options.quick_scan_s))
         self._inbox = Inbox(self._planner.scan_again)
         self._queues = TargetQueues(options.concurrency)
@@ -81,15 +83,21 @@ class Dispatcher:
         self._inbox.wake()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread after `stop`; return whether it ended."""
+        """Wait for the thread after `stop`; return whether it ended. Later it retries no write."""
+        self._ends_at = min(self._ends_at, time.monotonic() + timeout_s)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _is_stopping(self) -> bool:
         return self._stopped_at < float("inf")
 
-    def _gives_up(self) -> bool:
-        return time.monotonic() - self._stopped_at > self._options.stop_timeout_s
+    def _gives_up(self, began_at: float) -> bool:
+        """Return whether work that began at `began_at` is retried no longer.
+
+        A request may end later than `stop_timeout_s` after the stop, and its result is nowhere else.
+        """
+        now = time.monotonic()
+        return now > self._ends_at or now - max(self._stopped_at, began_at) > self._options.stop_timeout_s
 
     def _run(self) -> None:
         while not self._is_stopping():
@@ -121,10 +129,16 @@ class Dispatcher:
 
     def _finish_sending(self) -> None:
         while self._leases:
-            self._tick(claiming=False)
-            # Claims that threads put back into a paused queue were not sent either.
-            self._return_unsent()
-            self._inbox.release_callers()
+            try:
+                self._tick(claiming=False)
+                # Claims that threads put back into a paused queue were not sent either.
+                self._return_unsent()
+                self._inbox.release_callers()
+            except Exception:
+                if time.monotonic() > self._ends_at:
+                    raise
+                # Other requests may still be open, and their results are nowhere else.
+                _log.exception("dispatcher failed, finishing its attempts")
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
         results = self._collect()

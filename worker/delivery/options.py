@@ -11,7 +11,7 @@ from worker.delivery.claim_planner import QUICK_SCAN_S
 #: Leases are renewed every 2 s and expire after 6 s, so that a worker that died is replaced within 10 s.
 RENEW_S: Final = 2.0
 LEASE_S: Final = 6.0
-#: How long a stopping worker retries its writes while the database is unavailable.
+#: How long a stopping worker retries each of its writes while the database is unavailable.
 STOP_TIMEOUT_S: Final = 10.0
 
 

@@ -53,8 +53,7 @@ class TargetEvent(NamedTuple):
 class ThrottleUpdate:
     """What one tick changes in a target: its next state, whether the row must be written, and what to log.
 
-    `deactivated` is set when the tick blocks or disables the target; `reason` is why, and `base_url` the URL that this is
-    about. `passes_validation` means that a
+    `deactivated` is set when the tick blocks or disables the target; `reason` is why. `passes_validation` means that a
     success follows a failed validation.
     """
 
@@ -64,7 +63,6 @@ class ThrottleUpdate:
     reason: str | None = None
     events: tuple[TargetEvent, ...] = ()
     passes_validation: bool = False
-    base_url: str | None = None
 
 
 def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleUpdate:
@@ -73,7 +71,7 @@ def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime
         return ThrottleUpdate(before)
     after = next_state(before, effects, now)
     is_changed = is_worth_writing(before, after)
-    status, reason, base_url = _turned_off(before, after, effects, now, is_changed=is_changed)
+    status, reason = _turned_off(before, after, effects, now, is_changed=is_changed)
     events = [_throttle_event(before, after, now)] if is_changed else []
     if status is not None:
         text = f"target {status.value}, nothing more is sent to it"
@@ -81,7 +79,7 @@ def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime
         after = replace(after, status=status)
     logged = tuple(event for event in events if event is not None)
     passes_validation = after.validation_status != before.validation_status
-    return ThrottleUpdate(after, is_changed or status is not None, status, reason, logged, passes_validation, base_url)
+    return ThrottleUpdate(after, is_changed or status is not None, status, reason, logged, passes_validation)
 
 
 def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
@@ -192,17 +190,17 @@ def distribute(quotas: Mapping[str, int], room: int) -> dict[str, int]:
 
 def _turned_off(
     before: ThrottleState, after: ThrottleState, effects: Sequence[TargetEffect], now: datetime, *, is_changed: bool
-) -> tuple[TargetStatus | None, str | None, str | None]:
-    """Return the status that attempts turn their target off with, why, and at which URL; the last such effect counts."""
+) -> tuple[TargetStatus | None, str | None]:
+    """Return the status that attempts turn their target off with, and why; the last such effect counts."""
     if before.status not in ENABLED:
-        return None, None, None
+        return None, None
     for effect in reversed(effects):
         # Also where the state stays the same, as after a late answer to an open breaker.
         if effect.status is not None:
-            return effect.status, effect.reason, effect.base_url
+            return effect.status, effect.reason
     if is_changed and has_failed_for_days(after, now):
-        return TargetStatus.DISABLED, GIVEN_UP, None
-    return None, None, None
+        return TargetStatus.DISABLED, GIVEN_UP
+    return None, None
 
 
 def _throttle_event(before: ThrottleState, after: ThrottleState, now: datetime) -> TargetEvent | None:

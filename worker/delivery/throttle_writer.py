@@ -2,25 +2,40 @@
 
 Part of the transaction that writes the attempts. Rows are locked only where something is to be written: a healthy target has
 the same row for a second at a time, and two workers that deliver to it do not wait for each other.
+
+An attempt may come back after its target has got another URL or another token: it shows nothing about the new one.
 """
 
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from schemas.exports.delivery import CompletedAttempt, TargetEffect
 from schemas.targets.target import TargetStatus
 from schemas.targets.throttle_state import ThrottleState
+from schemas.trackers.failures import CONFIGURATION_CODES
 from storage.targets import targets, throttle_state_sql
+from storage.targets.throttle_state_sql import AddressedState
 from worker.delivery import throttle
 
-#: What attempts show about their targets, by target, in the order in which they came back.
-Effects = Mapping[str, Sequence[TargetEffect]]
-
 _log: Final = logging.getLogger(__name__)
+
+
+class SentEffect(NamedTuple):
+    """What an attempt shows about its target, with the URL and the sealed secret that it used.
+
+    Without `secret_sealed`, it counts whatever the target's secret is now.
+    """
+
+    effect: TargetEffect
+    base_url: str
+    secret_sealed: bytes | None = None
+
+
+#: What attempts show about their targets, by target, in the order in which they came back.
+Effects = Mapping[str, Sequence[SentEffect]]
 
 
 class WrittenStates(NamedTuple):
@@ -32,30 +47,31 @@ class WrittenStates(NamedTuple):
 
 def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> Effects:
     """Return the effects of the attempts that moved their exports."""
-    effects: dict[str, list[TargetEffect]] = defaultdict(list)
+    effects: dict[str, list[SentEffect]] = defaultdict(list)
     for attempt in attempts:
-        if attempt.claim.export_id in moved:
-            effects[attempt.claim.target_id].append(sent_to(attempt.claim.base_url, attempt.verdict.effect))
+        claim = attempt.claim
+        if claim.export_id in moved:
+            effects[claim.target_id].append(sent_to(claim.base_url, attempt.verdict.effect, claim.secret_sealed))
     return effects
 
 
-def sent_to(base_url: str, effect: TargetEffect) -> TargetEffect:
-    """Return the effect with the URL that the attempt was sent to, where it turns the target off."""
-    return effect if effect.status is None else replace(effect, base_url=base_url)
+def sent_to(base_url: str, effect: TargetEffect, secret_sealed: bytes | None = None) -> SentEffect:
+    """Return the effect of an attempt that was sent to `base_url`, with the target's own secret if it has one."""
+    return SentEffect(effect, base_url, secret_sealed)
 
 
 def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:
     """Apply effects to their targets and write what changed; also return the states of `others`, unchanged.
 
-    The caller holds the transaction.
+    Effects of another URL or token than the target's change nothing. The caller holds the transaction.
     """
-    seen = throttle_state_sql.read({*effects, *others})
-    updates = {each: throttle.update(seen[each], found, now) for each, found in effects.items() if each in seen}
+    seen = throttle_state_sql.read_addressed({*effects, *others})
+    updates = {each: _update(seen[each], found, now) for each, found in effects.items() if each in seen}
     changed = {target_id: seen[target_id] for target_id, update in updates.items() if update.is_changed}
     for target_id, locked in throttle_state_sql.lock(changed).items():
         if locked != seen[target_id]:
-            # Another worker has written it between the read and the lock.
-            updates[target_id] = throttle.update(locked, effects[target_id], now)
+            # Another worker or an edit has written it between the read and the lock.
+            updates[target_id] = _update(locked, effects[target_id], now)
     written = [updates[target_id] for target_id in changed]
     throttle_state_sql.write(update.state for update in written)
     for update in written:
@@ -63,10 +79,11 @@ def write_effects(effects: Effects, now: datetime, actor: str, others: Collectio
         if update.passes_validation:
             targets.pass_validation(target_id, now, actor)
         if update.deactivated is TargetStatus.BLOCKED:
-            targets.refuse(target_id, update.reason, now, actor, update.base_url)
+            targets.refuse(target_id, update.reason, now, actor)
         elif update.deactivated is not None:
-            targets.deactivate(target_id, update.deactivated, update.reason, now, actor, update.base_url)
-    states = seen | {target_id: update.state for target_id, update in updates.items()}
+            targets.deactivate(target_id, update.deactivated, update.reason, now, actor)
+    states = {each: addressed.state for each, addressed in seen.items()}
+    states |= {target_id: update.state for target_id, update in updates.items()}
     return WrittenStates(states, [event for update in written for event in update.events])
 
 
@@ -74,3 +91,17 @@ def log_events(events: Iterable[throttle.TargetEvent]) -> None:
     """Log events of targets. Call it after the commit: a transaction that is retried would log them twice."""
     for event in events:
         _log.log(event.level, event.text, extra={"target_id": event.target_id, "reason": event.reason})
+
+
+def _update(target: AddressedState, sent: Iterable[SentEffect], now: datetime) -> throttle.ThrottleUpdate:
+    return throttle.update(target.state, [each.effect for each in sent if _is_about(target, each)], now)
+
+
+def _is_about(target: AddressedState, sent: SentEffect) -> bool:
+    """Return whether an attempt used the target's URL, and its token if a tracker refused the attempt."""
+    if sent.base_url != target.base_url:
+        return False
+    if sent.secret_sealed is None or sent.effect.reason not in CONFIGURATION_CODES:
+        return True
+    # Key rotation seals the same token anew: then it takes one more attempt to turn the target off.
+    return sent.secret_sealed == target.secret_sealed

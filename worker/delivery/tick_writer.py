@@ -37,7 +37,10 @@ class Tick(NamedTuple):
 
 
 class TickWriter:
-    """Does all database work of the dispatcher's thread; while the database is unavailable it retries until `gives_up`."""
+    """Does all database work of the dispatcher's thread; while the database is unavailable it retries until `gives_up`.
+
+    `gives_up` gets the monotonic time at which the work began.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class TickWriter:
         clock: ClockGuard,
         leases: LeaseKeeper,
         queues: TargetQueues,
-        gives_up: Callable[[], bool],
+        gives_up: Callable[[float], bool],
     ) -> None:
         self._options = options
         self._planner = planner
@@ -84,7 +87,7 @@ class TickWriter:
         self._retry(partial(self._postpone, claims))
 
     def _retry(self, work: Callable[[], Result]) -> Result:
-        return outages.retry_database(work, self._gives_up)
+        return outages.retry_database(work, partial(self._gives_up, time.monotonic()))
 
     def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
         worker = self._options.worker

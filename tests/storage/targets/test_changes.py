@@ -117,11 +117,11 @@ def test_a_refusal_of_the_old_url_does_not_turn_the_new_one_off(customer: Custom
     target = make_target(customer)
     edit(target.id, ELSEWHERE)
     with transaction():
-        assert not targets.deactivate(target.id, TargetStatus.DISABLED, "receiver_gone", LATER, "worker", target.base_url)
         targets.refuse(target.id, "address_private", LATER, "worker", target.base_url)
     assert targets.get(target.id, None).status is TargetStatus.ACTIVE
     with transaction():
-        assert targets.deactivate(target.id, TargetStatus.DISABLED, "receiver_gone", LATER, "worker", ELSEWHERE.base_url)
+        targets.refuse(target.id, "address_private", LATER, "worker", ELSEWHERE.base_url)
+    assert targets.get(target.id, None).status is TargetStatus.BLOCKED
 
 
 def test_a_validation_of_the_old_url_is_not_recorded(customer: Customer) -> None:

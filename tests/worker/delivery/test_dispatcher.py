@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from peewee import OperationalError
 
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
@@ -364,6 +365,69 @@ def test_callers_of_a_wake_up_are_released_when_the_dispatcher_stops(customer: C
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert dispatcher.join(PATIENCE_S)
+
+
+class ClockOfAnOutage(FakeClock):
+    """The real clock; while `is_away`, reading it fails in the dispatcher's thread as a query on either database would."""
+
+    is_away = False
+    failures = 0
+
+    def __call__(self) -> datetime:
+        if self.is_away and threading.current_thread().name == "dispatcher":
+            self.failures += 1
+            raise OperationalError("away")
+        return utc_now()
+
+
+@contextmanager
+def stopped_for(
+    seconds: float, post: FakePost, clock: ClockOfAnOutage, requests: int, **options: Any
+) -> Iterator[Dispatcher]:
+    """Yield a dispatcher that was stopped so long ago, while its requests are open and the database has just gone away."""
+    dispatcher = make_dispatcher(post, now=clock, **options)
+    dispatcher.start()
+    wait_until(lambda: len(post.calls) == requests)
+    dispatcher.stop()
+    time.sleep(seconds)
+    clock.is_away = True
+    try:
+        yield dispatcher
+    finally:
+        clock.is_away = False
+        post.gate.set()
+        assert dispatcher.join(PATIENCE_S)
+
+
+def test_an_outage_later_than_the_stop_timeout_costs_no_second_delivery(customer: Customer) -> None:
+    ids, post, clock = approved(customer, 2), FakePost(), ClockOfAnOutage()
+    post.gate.clear()
+    with stopped_for(2.2, post, clock, 2, stop_timeout_s=2.0):
+        post.gate.set()
+        wait_until(lambda: post.at_once == 0 and clock.failures > 1)
+    assert_sent_once(post, ids)
+
+
+def test_an_error_while_stopping_loses_no_result_that_follows(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
+    ids, post, clock = approved(customer, 2), FakePost(), ClockOfAnOutage()
+    post.gate.clear()
+    with stopped_for(0.2, post, clock, 2, stop_timeout_s=0.1):
+        post.let_through(1)
+        wait_until(lambda: post.at_once == 1 and "dispatcher failed" in caplog.text)
+    # One result was given up with the outage, and the other came after it.
+    assert statuses()["exported"] >= 1
+    assert post.sent == dict.fromkeys(ids, 1)
+
+
+def test_no_write_is_retried_once_nobody_waits_for_the_dispatcher(customer: Customer) -> None:
+    approved(customer)
+    post, clock = FakePost(), ClockOfAnOutage()
+    post.gate.clear()
+    with stopped_for(0.0, post, clock, 1, stop_timeout_s=600.0) as dispatcher:
+        post.gate.set()
+        wait_until(lambda: clock.failures > 0)
+        assert not dispatcher.join(0.2)
+        assert dispatcher.join(PATIENCE_S)
 
 
 # ---------------------------------------------------------------- what breaks

@@ -36,6 +36,7 @@ TIMED_OUT: Final = replace(UNHEALTHY, is_overloaded=True)
 #: A 503 that names no time; a 422; an answer of one that was gone.
 BUSY: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True)
 REFUSED: Final = TargetEffect()
+BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", TargetHealth.UNHEALTHY)
 GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 
 FRESH: Final = ThrottleState(
@@ -571,7 +572,6 @@ DISABLED: Final = "target disabled, nothing more is sent to it"
 OPEN: Final = state(failures_in_row=5, held_until=in_s(-1), held_reason=BREAKER_OPEN, failing_since=in_s(-60))
 HELD: Final = state(held_until=in_s(30), held_reason=RATE_LIMITED)
 FAILED_FOR_DAYS: Final = state(failing_since=NOW - throttle.GIVE_UP_AFTER)
-ELSEWHERE: Final = replace(GONE, base_url="https://old.example/")
 
 # the state before, what came back in one tick, what is logged: text, reason and level
 EVENTS: Final = [
@@ -604,29 +604,29 @@ def test_pauses_the_breaker_and_the_end_of_a_target_are_logged(
     assert {event.target_id for event in tick.events} <= {before.target_id}
 
 
-# the state before, what came back in one tick, what the target is turned off with: status, reason and URL
+# the state before, what came back in one tick, what the target is turned off with: status and reason
 TURNED_OFF: Final = [
-    (FRESH, [HEALTHY], (None, None, None)),
-    (FRESH, [UNHEALTHY], (None, None, None)),
-    (FRESH, [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),
-    (FRESH, [GONE, UNHEALTHY], (TargetStatus.DISABLED, "receiver_gone", None)),
-    (FRESH, [GONE, ELSEWHERE, HEALTHY], (TargetStatus.DISABLED, "receiver_gone", "https://old.example/")),  # the last counts
-    (replace(OPEN, held_until=in_s(1)), [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),  # a late answer
-    (state(status=TargetStatus.DISABLED), [GONE], (None, None, None)),
-    (state(status=TargetStatus.BLOCKED), [GONE], (None, None, None)),
-    (FAILED_FOR_DAYS, [UNHEALTHY], (TargetStatus.DISABLED, throttle.GIVEN_UP, None)),
-    (FAILED_FOR_DAYS, [GONE], (TargetStatus.DISABLED, "receiver_gone", None)),
-    (FAILED_FOR_DAYS, [HEALTHY], (None, None, None)),
-    (FAILED_FOR_DAYS, [], (None, None, None)),
+    (FRESH, [HEALTHY], (None, None)),
+    (FRESH, [UNHEALTHY], (None, None)),
+    (FRESH, [GONE], (TargetStatus.DISABLED, "receiver_gone")),
+    (FRESH, [GONE, UNHEALTHY], (TargetStatus.DISABLED, "receiver_gone")),
+    (FRESH, [GONE, BLOCKED, HEALTHY], (TargetStatus.BLOCKED, "address_private")),  # the last counts
+    (replace(OPEN, held_until=in_s(1)), [GONE], (TargetStatus.DISABLED, "receiver_gone")),  # a late answer
+    (state(status=TargetStatus.DISABLED), [GONE], (None, None)),
+    (state(status=TargetStatus.BLOCKED), [GONE], (None, None)),
+    (FAILED_FOR_DAYS, [UNHEALTHY], (TargetStatus.DISABLED, throttle.GIVEN_UP)),
+    (FAILED_FOR_DAYS, [GONE], (TargetStatus.DISABLED, "receiver_gone")),
+    (FAILED_FOR_DAYS, [HEALTHY], (None, None)),
+    (FAILED_FOR_DAYS, [], (None, None)),
 ]
 
 
 @pytest.mark.parametrize(("before", "effects", "off"), TURNED_OFF)
 def test_a_target_is_turned_off_once_and_for_the_last_reason(
-    before: ThrottleState, effects: list[TargetEffect], off: tuple[TargetStatus | None, str | None, str | None]
+    before: ThrottleState, effects: list[TargetEffect], off: tuple[TargetStatus | None, str | None]
 ) -> None:
     tick = update(before, effects, NOW)
-    assert (tick.deactivated, tick.reason, tick.base_url) == off
+    assert (tick.deactivated, tick.reason) == off
     assert tick.state.status is (off[0] or before.status)
     assert tick.is_changed or off[0] is None
 

@@ -11,12 +11,13 @@ import pytest
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import CompletedAttempt, TargetEffect, TargetHealth
-from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetEdit, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from schemas.targets.validations import Validation
+from schemas.trackers.failures import TOKEN_REJECTED
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
-from storage.targets import targets, throttle_state_sql, validations
+from storage.targets import changes, targets, throttle_state_sql, validations
 from tests.support.factories import (
     DEFAULT_SECRET,
     NOW,
@@ -26,23 +27,31 @@ from tests.support.factories import (
     limit_target,
     make_approved,
     make_target,
+    make_tracker,
 )
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
-from worker.delivery.throttle_writer import effects_of, log_events, write_effects
+from worker.delivery.throttle_writer import SentEffect, effects_of, log_events, sent_to, write_effects
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
+#: Of every webhook here.
+URL: Final = "https://tracker.example.com/hook"
 HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
 UNHEALTHY: Final = TargetEffect("failing", health=TargetHealth.UNHEALTHY)
 BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", TargetHealth.UNHEALTHY)
 GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
+UNAUTHORIZED: Final = TargetEffect("failing", TargetStatus.BLOCKED, TOKEN_REJECTED, TargetHealth.UNHEALTHY)
 LIMITED: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
 
 
 def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[TargetEvent]:
     with transaction():
-        return write_effects({target_id: effects}, now, "worker").events
+        return write_effects({target_id: sent(*effects)}, now, "worker").events
+
+
+def sent(*effects: TargetEffect) -> list[SentEffect]:
+    return [sent_to(URL, effect) for effect in effects]
 
 
 def state_of(target_id: str) -> ThrottleState:
@@ -67,7 +76,7 @@ def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_
     one, other = make_target(customer).id, make_target(customer).id
     attempts = [*met(customer, one, [HEALTHY, UNHEALTHY, GONE]), *met(customer, other, [LIMITED])]
     moved = {attempt.claim.export_id for attempt in attempts} - {attempts[2].claim.export_id}
-    assert effects_of(attempts, moved) == {one: [HEALTHY, UNHEALTHY], other: [LIMITED]}
+    assert effects_of(attempts, moved) == {one: sent(HEALTHY, UNHEALTHY), other: sent(LIMITED)}
     assert effects_of(attempts, set()) == {}
 
 
@@ -98,7 +107,7 @@ def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
     healthy, unhealthy, held, other = (make_target(customer).id for _ in range(4))
     before = state_of(other)
     with transaction():
-        write_effects({held: [LIMITED], healthy: [HEALTHY], unhealthy: [UNHEALTHY] * 5}, LATER, "worker")
+        write_effects({held: sent(LIMITED), healthy: sent(HEALTHY), unhealthy: sent(UNHEALTHY) * 5}, LATER, "worker")
     assert state_of(healthy).connected == "connected"
     assert (state_of(unhealthy).held_reason, state_of(unhealthy).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
     assert (state_of(held).held_reason, state_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
@@ -258,8 +267,72 @@ def test_nothing_met_changes_nothing(customer: Customer) -> None:
     target = make_target(customer)
     with transaction():
         write_effects({}, LATER, "worker")
-        write_effects({"tgt_gone": [UNHEALTHY]}, LATER, "worker")
+        write_effects({"tgt_gone": sent(UNHEALTHY)}, LATER, "worker")
     assert targets.get(target.id, DEFAULT_SECRET) == target
+
+
+# ---------------------------------------------------------------- after an edit
+
+
+def move(target_id: str) -> None:
+    changes.edit(target_id, TargetEdit(base_url="https://new.example.com/hook"), DEFAULT_SECRET, NOW, "operator")
+
+
+@pytest.mark.parametrize("effects", [[HEALTHY], [UNHEALTHY] * 5, [LIMITED], [GONE], [BLOCKED]])
+def test_what_attempts_at_the_former_url_met_changes_nothing(customer: Customer, effects: list[TargetEffect]) -> None:
+    target_id = make_target(customer).id
+    move(target_id)
+    targets.record_validation(target_id, None, Validation("connect_refused"), NOW, "worker")
+    before, logged = rows("SELECT * FROM targets"), rows("SELECT COUNT(*) FROM audit_entries")
+    assert record(target_id, *effects) == []
+    assert (rows("SELECT * FROM targets"), rows("SELECT COUNT(*) FROM audit_entries")) == (before, logged)
+
+
+def test_an_attempt_at_the_new_url_counts_beside_one_at_the_former(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    move(target_id)
+    with transaction():
+        found = [*sent(LIMITED, GONE), sent_to("https://new.example.com/hook", UNHEALTHY), *sent(HEALTHY)]
+        written = write_effects({target_id: found}, LATER, "worker").states[target_id]
+    assert written == state_of(target_id)
+    assert (written.status, written.held_until, written.failures_in_row) == (TargetStatus.ACTIVE, None, 1)
+
+
+def attempt_refused(customer: Customer, target_id: str, effect: TargetEffect) -> Callable[[], None]:
+    """Return what writes the effect of an attempt that has begun now."""
+    [attempt] = met(customer, target_id, [effect])
+
+    def write() -> None:
+        with transaction():
+            write_effects(effects_of([attempt], {attempt.claim.export_id}), LATER, "worker")
+
+    return write
+
+
+def test_a_late_refusal_of_a_replaced_token_does_not_block_its_tracker(customer: Customer) -> None:
+    target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)
+    late = attempt_refused(customer, target_id, UNAUTHORIZED)
+    targets.set_secret(target_id, "another token", VAULT, LATER)
+    late()
+    assert status_of(target_id) == ("active", None)
+    assert targets.get(target_id, None).connected_status == "unknown"
+
+
+def test_a_refusal_of_the_token_that_a_tracker_still_has_blocks_it(customer: Customer) -> None:
+    target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)
+    attempt_refused(customer, target_id, UNAUTHORIZED)()
+    assert status_of(target_id) == ("blocked", TOKEN_REJECTED)
+
+
+@pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
+def test_what_is_not_about_the_token_counts_after_the_token_was_replaced(
+    customer: Customer, effect: TargetEffect, status: str
+) -> None:
+    target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)
+    late = attempt_refused(customer, target_id, effect)
+    targets.set_secret(target_id, "another token", VAULT, LATER)
+    late()
+    assert status_of(target_id) == (status, effect.reason)
 
 
 # ---------------------------------------------------------------- beside others
@@ -284,7 +357,7 @@ def test_workers_that_write_the_same_targets_in_any_order_never_deadlock(custome
     def mark(order: Sequence[str], times: int = 60) -> None:
         for _ in range(times):
             with transaction():
-                write_effects({target_id: [UNHEALTHY, LIMITED] for target_id in order}, LATER, "worker")
+                write_effects({target_id: sent(UNHEALTHY, LIMITED) for target_id in order}, LATER, "worker")
 
     together(lambda: mark(ids), lambda: mark(ids[::-1]), lambda: mark(ids[3:] + ids[:3]))
     for target_id in ids:
@@ -336,3 +409,22 @@ def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: C
     assert rows("SELECT status, max_per_minute, held_until, held_reason FROM targets") == [
         ("paused", 30, to_ms(LATER + timedelta(seconds=30)), RATE_LIMITED)
     ]
+
+
+def test_an_edit_that_commits_between_the_read_and_the_lock_keeps_its_target_as_it_is(customer: Customer) -> None:
+    target = make_target(customer)
+
+    def record_limit() -> list[TargetEvent]:
+        with connection():
+            return record(target.id, LIMITED, GONE)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction():
+            move(target.id)
+            moved = rows("SELECT * FROM targets")
+            late = pool.submit(record_limit)
+            # On PostgreSQL it has read the former URL and waits for the lock; on SQLite it waits to begin.
+            with pytest.raises(TimeoutError):
+                late.result(timeout=0.3)
+        assert late.result(timeout=10) == []
+    assert rows("SELECT * FROM targets") == moved
