@@ -199,6 +199,17 @@ def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
     return Counter({"report_uploads": row.update(file_name="", left_out=[]).where(row.id.in_(ids)).execute()})
 
 
+def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
+    """Erase the reports of a shop that wait for their import, or are being imported: findings would come after a search.
+
+    Their users may upload them again. The caller holds the transaction.
+    """
+    row = ReportUploadRow
+    waiting = row.select(row.id).where(row.project.in_(_projects(shop_domain)), row.content_sealed.is_null(False))
+    ids = [each[0] for each in tuples(waiting)]
+    return _erase_reports(ids, now, actor) if ids else Counter()
+
+
 def _erase_excerpts(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     erasure_log.add(actor, "attempts", ids, now)
     return Counter({"attempts": AttemptRow.update(answer=None).where(AttemptRow.id.in_(ids)).execute()})

@@ -172,7 +172,8 @@ def _erase_again(entries: Sequence[ErasedRow], replaced: set[str]) -> int:
 def _bring_up_to_date(requests: Sequence[RequestRecord], replaced: set[str], now: datetime) -> Counter[str]:
     row = ComplianceRequestRow
     ids = [request["id"] for request in requests]
-    here: dict[str, str] = dict(tuples(row.select(row.id, row.status).where(row.id.in_(ids))))
+    stored = tuples(row.select(row.id, row.status, row.due_at).where(row.id.in_(ids)))
+    here: dict[str, tuple[str, datetime]] = {request_id: (status, due_at) for request_id, status, due_at in stored}
     taken = [_as_taken_over(each) for each in requests if _is_taken_over(each, here.get(each["id"]), replaced)]
     _erase_reports([each["id"] for each in requests if each["status"] == _DONE and each["report_sealed"] is None])
     if taken:
@@ -180,9 +181,13 @@ def _bring_up_to_date(requests: Sequence[RequestRecord], replaced: set[str], now
     return Counter({"requests": len(taken), "open": sum(each["status"] != _DONE for each in taken)})
 
 
-def _is_taken_over(there: RequestRecord, status_here: str | None, replaced: set[str]) -> bool:
-    if status_here is None:
+def _is_taken_over(there: RequestRecord, here: tuple[str, datetime] | None, replaced: set[str]) -> bool:
+    if here is None:
         return True
+    status_here, due_at_here = here
+    if status_here == _DONE and there["topic"] == Topic.SHOP_REDACT.value:
+        # A repeated order is due later: the shop came back after the backup, and left again.
+        return bool(there["due_at"] > due_at_here)
     if status_here == _DONE:
         # Of the two reports the right one was changed later; an erased report is erased here by now.
         return there["status"] == _DONE and there["id"] in replaced and there["report_sealed"] is not None

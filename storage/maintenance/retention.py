@@ -21,6 +21,7 @@ from peewee import OP, SQL, Expression, OperationalError, fn
 from schemas.alerts.alert import AlertState
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import FINISHED, ExportStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.db.models import (
@@ -46,6 +47,7 @@ from storage.db.models import (
     ReportUploadRow,
     ScanRunRow,
     SignInLinkRow,
+    TicketEventRow,
     TokenRow,
 )
 from storage.db.queries import for_update, tuples
@@ -274,7 +276,8 @@ def _name(model: Any) -> str:
 def _is_over(until: Cutoffs) -> Any:
     """Return the condition that an export finished before the cutoff, and that no recovery, job or finding will reach it.
 
-    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it.
+    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. An
+    event that waits tells the receiver to erase the ticket, or is delivered or given up before long.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -287,7 +290,10 @@ def _is_over(until: Cutoffs) -> Any:
     is_old = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
     joined = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id, FindingRow.first_seen_at >= until.over)
-    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item) & ~fn.EXISTS(joined)
+    event = TicketEventRow.select(SQL("1")).where(
+        TicketEventRow.export == export.id, TicketEventRow.status == TicketEventStatus.PENDING.value
+    )
+    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item) & ~fn.EXISTS(joined) & ~fn.EXISTS(event)
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:

@@ -101,6 +101,7 @@ class _ComplianceRun:
     def _redact_customer(self) -> None:
         subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions = Mentions(subject)
+        self._erase_waiting_reports()
         for table in (*ERASABLE_TABLES, UNASSIGNED):
             self._erase_mentioning(table, mentions)
         self._redact_responses(mentions)
@@ -113,6 +114,7 @@ class _ComplianceRun:
         shop = self._lease.shop_domain
         # First: a search that has passed would miss data that its users submit meanwhile, and nothing finds it later.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
+        self._erase_waiting_reports()
         for table in (*ERASABLE_TABLES, UNASSIGNED_OF_ONE_SHOP):
             for ids in erasure.ids_of_shop(table, shop):
                 self._step(partial(table.erase, ids, self._now(), self._lease.id))
@@ -121,6 +123,9 @@ class _ComplianceRun:
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
         self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
+
+    def _erase_waiting_reports(self) -> None:
+        self._step(partial(erasure.erase_waiting_reports, self._lease.shop_domain, self._now(), self._lease.id))
 
     def _erase_mentioning(self, table: erasure.ErasableTable, mentions: Mentions) -> None:
         for found in erasure.search(table, self._lease.shop_domain, mentions):

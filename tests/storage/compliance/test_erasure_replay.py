@@ -205,6 +205,29 @@ def test_the_requests_are_brought_up_to_date(
 
 
 @pytest.mark.parametrize(
+    ("there", "due_at", "status"),
+    [
+        ({}, 2, "done"),
+        # the other database may be the older one
+        (OPEN, 1, "done"),
+        # the shop came back after the backup: its repeated erasure waits there, or is done, and is done here once more
+        (OPEN, 3, "received"),
+        ({}, 3, "received"),
+    ],
+)
+def test_a_shop_that_was_erased_once_more_after_the_backup_is_erased_once_more(
+    database: str, file: Path, there: dict[str, Any], due_at: int, status: str
+) -> None:
+    of_shop = ORDER | {"topic": "shop/redact"}
+    erasure_replay.apply(write(file, {"request": of_shop}), NOW)
+    execute("UPDATE compliance_requests SET status = 'done', result = 'redacted', finished_at = 2, next_run_at = NULL")
+    for _ in range(2):
+        erasure_replay.apply(write(file, {"request": of_shop | there | {"due_at": due_at}}), NOW)
+        assert [row[1] for row in stored_requests()] == [status]
+    assert (compliance_requests.claim_next(NOW) is not None) == (status == "received")
+
+
+@pytest.mark.parametrize(
     ("there", "is_redacted_there", "left"),
     [
         # neither has changed

@@ -246,6 +246,19 @@ def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: T
     assert prune() == {"exports": 2}
 
 
+def test_an_export_stays_until_its_receiver_was_told_to_erase_it(customer: Customer, target: Target) -> None:
+    execute("UPDATE targets SET events = ? WHERE id = ?", ('["ticket.redact"]', target.id))
+    told, waiting = make_exports(customer, 2)
+    for export_id in (told, waiting):
+        turn_to(export_id, target, "exported", NOW)
+    transitions.redact([told, waiting], NOW, "operator")
+    execute("UPDATE ticket_events SET status = 'delivered' WHERE export_id = ?", (told,))
+    assert planned()["exports"] == prune()["exports"] == 1
+    assert left() == {waiting}
+    execute("UPDATE ticket_events SET status = 'failed'")
+    assert prune()["exports"] == 1
+
+
 def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
     scanned(customer, scan_run_id=1)
     scanned(customer, scan_run_id=2)

@@ -27,7 +27,7 @@ from storage.db.drivers.sqlite import PRAGMAS
 from storage.db.engine import database as db
 from storage.db.engine import execute, rows, transaction
 from storage.exports import claims_sql, queries, transitions
-from storage.intake import handoffs
+from storage.intake import handoffs, report_uploads
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.triage import decisions, targeting
@@ -45,6 +45,7 @@ from tests.support.factories import (
     make_platform_token,
     make_project,
     make_report,
+    make_report_upload,
     make_target,
     postback,
     record_postback,
@@ -614,6 +615,23 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
         "exports": 12,
     }
     assert not any(each.has_report for each in compliance_requests.list_all())
+
+
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
+def test_a_report_that_waits_for_its_import_is_erased_first(
+    shop: Customer, task: ComplianceTask, vault: Vault, topic: Topic
+) -> None:
+    waiting, elsewhere = make_report_upload(shop), make_report_upload(give_shop(make_customer(), OTHER_SHOP))
+    held = report_uploads.claim_next(utc_now())
+    assert held is not None
+    receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
+    carry_out(task)
+    found = rows("SELECT id, status, error, content_sealed IS NULL FROM report_uploads ORDER BY id")
+    assert {(row[0], *row[1:3], bool(row[3])) for row in found} == {
+        (waiting.id, "failed", "erased", True),
+        (elsewhere.id, "running" if held.id == elsewhere.id else "waiting", None, False),
+    }
+    assert newest().counts["report_uploads"] == 1
 
 
 def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
