@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import Conflict, Forbidden
-from schemas.base.principal import Actor, TokenPrincipal
+from schemas.base.principal import Ability, Actor, TokenPrincipal
 from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleChange, RuleRequest, RuleTestResult
 from storage.accounts.accounts import User
 from storage.db import engine
@@ -67,15 +67,23 @@ class ApprovalRuleOperations:
             return changed
 
     def delete(self, rule_id: str, actor: Actor) -> None:
-        """Delete a rule; what it decided stays decided."""
+        """Delete a rule; what it decided stays decided. Raises Forbidden for a token that may not manage rules."""
+        _require_managing(actor)
         approval_rules.delete(rule_id, actor.account_id, utc_now(), actor.key)
 
     def test(self, rule_id: str, actor: Actor, checkpoint: Checkpoint = no_checkpoint) -> RuleTestResult:
         """Return what the rule matches among the exports of the last 30 days; changes nothing. Holds no transaction.
 
-        `checkpoint` is called between parts of the work.
+        `checkpoint` is called between parts of the work. Raises Forbidden for a token that may not manage rules.
         """
+        _require_managing(actor)
         return approval_rules.test(self.get(rule_id, actor), utc_now(), checkpoint)
+
+
+def _require_managing(actor: Actor) -> None:
+    # The API's routes ask for it; a session of the console has the abilities of the token that began it.
+    if isinstance(actor, TokenPrincipal) and Ability.MANAGE_RULES not in actor.abilities:
+        raise Forbidden(f"This needs the ability {Ability.MANAGE_RULES}, which this token lacks.")
 
 
 def _require(abilities: Collection[str], action: RuleAction) -> None:

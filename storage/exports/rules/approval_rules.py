@@ -232,8 +232,8 @@ def stop(rule: ApprovalRule, reason: StoppedReason, now: datetime) -> None:
         append(now, rule.actor, "stop_rule", rule.id, reason.value)
 
 
-def hold(rules: Collection[ApprovalRule]) -> bool:
-    """Keep rules from being changed, and their targets from being removed, until the transaction ends.
+def hold(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
+    """Keep rules from being changed, and their `targets` from being removed, until the transaction ends.
 
     Returns whether all still are as they were read.
     """
@@ -242,7 +242,7 @@ def hold(rules: Collection[ApprovalRule]) -> bool:
     known = {rule.id: rule.updated_at for rule in rules}
     wanted = ApprovalRuleRow.select(ApprovalRuleRow.id, ApprovalRuleRow.updated_at).order_by(ApprovalRuleRow.id)
     held: dict[str, datetime] = dict(tuples(for_update(wanted.where(ApprovalRuleRow.id.in_(list(known))), "FOR SHARE")))
-    target_ids = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
+    target_ids = {rule.action.target_id for rule in rules if targets and rule.action.target_id is not None}
     return held == known and set(lock_targets(target_ids)) == target_ids
 
 

@@ -124,7 +124,8 @@ class ApprovalRules:
             return False
         with transaction():
             waiting = _read_waiting(rule.id)
-            if not waiting or not approval_rules.hold([rule]):
+            # What waits for a target that is removed is left to people.
+            if not waiting or not approval_rules.hold([rule], targets=is_usable):
                 return False
             if rule.enabled:
                 _usable([rule], standing, now)

@@ -391,6 +391,19 @@ def test_a_rule_stops_when_its_target_is_removed(customer: Customer, target: Tar
     assert stopped(rule.id) == (False, StoppedReason.TARGET_REMOVED)
 
 
+def test_what_waits_is_left_to_people_when_the_target_is_removed(customer: Customer, target: Target) -> None:
+    rule = make_rule(customer, approving(target))
+    pause(target)
+    [export] = prepare([draft(customer)])
+    assert rows("SELECT approved_by_rule_id FROM exports") == [(rule.id,)]
+    execute("UPDATE targets SET deleted_at = 1 WHERE id = ?", (target.id,))
+    assert ApprovalRules(POLICY).resume(in_s(40))
+    assert not ApprovalRules(POLICY).resume(in_s(41))
+    assert stopped(rule.id) == (False, StoppedReason.TARGET_REMOVED)
+    assert queries.get(export.id).status is ExportStatus.PREPARED
+    assert rows("SELECT approved_by_rule_id FROM exports") == [(None,)]
+
+
 def test_what_waits_is_left_to_people_when_the_author_is_disabled(customer: Customer, target: Target) -> None:
     colleague = make_colleague(customer)
     make_rule(colleague, approving(target))
