@@ -424,7 +424,8 @@ def open_groups(exports: Sequence[LockedExport]) -> None:
 
     The caller has locked the projects, so that no postback begins a group meanwhile.
     """
-    newest = {(each.project_id, each.rule): each.id for each in exports if is_group(each.ticket)}
+    in_order = sorted(exports, key=lambda each: each.id)
+    newest = {(each.project_id, each.rule): each.id for each in in_order if is_group(each.ticket)}
     if newest:
         other = ExportRow.alias("other")
         taken = other.select(SQL("1")).where(other.project == ExportRow.project, other.open_group == ExportRow.rule)

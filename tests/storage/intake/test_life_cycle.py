@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from schemas.base.timestamps import to_ms
+from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
 from storage.exports import queries, transitions
@@ -278,6 +280,17 @@ def test_of_two_groups_of_a_rule_only_one_is_open(customer: Customer) -> None:
     post(customer, 5, "csp")
     assert [queries.get(each).findings for each in (first, second)] == [(1, 0), (1, 0)]
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
+
+
+def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(customer: Customer) -> None:
+    by_rule(customer)
+    groups: list[ExportReference] = []
+    for run, page in enumerate("ab", 1):
+        [export_id] = post(customer, run, "csp", url=f"https://shop.example/{page}").ticket_exports
+        groups.append(ExportReference(export_id))
+        transitions.dismiss_many(groups[-1:], customer.account_id, NOW, "user:1", (DismissalReason.OTHER, None))
+    transitions.restore_many(groups[::-1], customer.account_id, NOW, "user:1")
+    assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(groups[1].id,)]
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["all fixed", "one still open"])
