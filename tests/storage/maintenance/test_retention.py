@@ -246,13 +246,13 @@ def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: T
     assert prune() == {"exports": 2}
 
 
-def test_an_export_stays_until_its_receiver_was_told_to_erase_it(customer: Customer, target: Target) -> None:
+def test_an_export_stays_while_an_event_about_its_erasure_waits(customer: Customer, target: Target) -> None:
     execute("UPDATE targets SET events = ? WHERE id = ?", ('["ticket.redact"]', target.id))
-    told, waiting = make_exports(customer, 2)
-    for export_id in (told, waiting):
+    informed, waiting = make_exports(customer, 2)
+    for export_id in (informed, waiting):
         turn_to(export_id, target, "exported", NOW)
-    transitions.redact([told, waiting], NOW, "operator")
-    execute("UPDATE ticket_events SET status = 'delivered' WHERE export_id = ?", (told,))
+    transitions.redact([informed, waiting], NOW, "operator")
+    execute("UPDATE ticket_events SET status = 'delivered' WHERE export_id = ?", (informed,))
     assert planned()["exports"] == prune()["exports"] == 1
     assert left() == {waiting}
     execute("UPDATE ticket_events SET status = 'failed'")
