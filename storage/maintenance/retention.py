@@ -277,7 +277,7 @@ def _is_over(until: Cutoffs) -> Any:
     """Return the condition that an export finished before the cutoff, and that no recovery, job or finding will reach it.
 
     A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. An
-    event that waits tells the receiver to erase the ticket, or is delivered or given up before long.
+    export stays until its events are delivered or given up: one may ask the receiver to erase the ticket.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)

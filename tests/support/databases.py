@@ -28,7 +28,7 @@ class PostgresEmptier:
 
     It stays connected: in a new session, reading the catalog of all tables takes ten times as long as emptying them.
 
-    It vacuums because autovacuum is off: that would count the rows of a table between two tests, and PostgreSQL plan for 0.
+    It vacuums because autovacuum is off. Between two tests it would count no rows, and PostgreSQL would plan for none.
     """
 
     def __init__(self, url: str) -> None:

@@ -16,7 +16,7 @@ from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.engine import connection, transaction
 from storage.targets import pings
 from worker.delivery.outcomes import ONE_RETRY_LEFT, decide_outcome
-from worker.delivery.throttle_writer import log_events, sent_to, write_effects
+from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_validation
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.trackers.runner import TrackerRunner, TrackerTarget
@@ -61,7 +61,7 @@ class PingTask:
         now = self._now()
         with connection(), transaction():
             is_recorded = pings.finish(order.id, result, now)
-            effects = {order.target_id: [sent_to(order.base_url, verdict.effect)]} if is_recorded else {}
+            effects = {order.target_id: [SentEffect(verdict.effect, order.base_url)]} if is_recorded else {}
             written = write_effects(effects, now, self._worker)
         log_events(written.events)
 

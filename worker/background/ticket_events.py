@@ -28,7 +28,7 @@ from storage.targets import throttle_state_sql
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
 from worker.delivery.outcomes import Schedule, decide_outcome
-from worker.delivery.throttle_writer import log_events, sent_to, write_effects
+from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.trackers.runner import TrackerRunner, TrackerTarget
@@ -129,7 +129,7 @@ class EventTask:
                 result=result,
                 is_outcome_unknown=verdict.is_outcome_unknown,
             )
-            sent = sent_to(event.base_url, verdict.effect, event.secret_sealed)
+            sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed)
             effects = {event.target_id: [sent]} if is_recorded else {}
             written = write_effects(effects, now, self._options.worker)
         log_events(written.events)

@@ -51,13 +51,8 @@ def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> 
     for attempt in attempts:
         claim = attempt.claim
         if claim.export_id in moved:
-            effects[claim.target_id].append(sent_to(claim.base_url, attempt.verdict.effect, claim.secret_sealed))
+            effects[claim.target_id].append(SentEffect(attempt.verdict.effect, claim.base_url, claim.secret_sealed))
     return effects
-
-
-def sent_to(base_url: str, effect: TargetEffect, secret_sealed: bytes | None = None) -> SentEffect:
-    """Return the effect of an attempt that was sent to `base_url`, with the target's own secret if it has one."""
-    return SentEffect(effect, base_url, secret_sealed)
 
 
 def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:

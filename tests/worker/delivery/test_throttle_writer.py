@@ -31,7 +31,7 @@ from tests.support.factories import (
 )
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
-from worker.delivery.throttle_writer import SentEffect, effects_of, log_events, sent_to, write_effects
+from worker.delivery.throttle_writer import SentEffect, effects_of, log_events, write_effects
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
@@ -51,7 +51,7 @@ def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> lis
 
 
 def sent(*effects: TargetEffect) -> list[SentEffect]:
-    return [sent_to(URL, effect) for effect in effects]
+    return [SentEffect(effect, URL) for effect in effects]
 
 
 def state_of(target_id: str) -> ThrottleState:
@@ -292,7 +292,7 @@ def test_an_attempt_at_the_new_url_counts_beside_one_at_the_former(customer: Cus
     target_id = make_target(customer).id
     move(target_id)
     with transaction():
-        found = [*sent(LIMITED, GONE), sent_to("https://new.example.com/hook", UNHEALTHY), *sent(HEALTHY)]
+        found = [*sent(LIMITED, GONE), SentEffect(UNHEALTHY, "https://new.example.com/hook"), *sent(HEALTHY)]
         written = write_effects({target_id: found}, LATER, "worker").states[target_id]
     assert written == state_of(target_id)
     assert (written.status, written.held_until, written.failures_in_row) == (TargetStatus.ACTIVE, None, 1)
