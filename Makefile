@@ -34,7 +34,7 @@ imports: setup-test ## check the import rules (import-linter)
 	@.venv/bin/lint-imports
 
 fuzz: setup-test ## run the fuzz tests with many random inputs, without a time limit; ARGS="-k http" selects tests
-	@exec $(PYTHON_HERE) -m pytest tests/fuzz --hypothesis-profile=long --timeout=0 $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest tests/fuzz -n 2 --dist load --hypothesis-profile=long --timeout=0 $(ARGS)
 
 soak: setup-test ## kill processes at random under load and check that nothing is lost; ARGS="--hours 2" for longer
 	@exec $(PYTHON_HERE) -m soak $(ARGS)

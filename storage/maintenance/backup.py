@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.files import sync
-from schemas.targets.target import TargetStatus
 from storage.compliance.erasure_log import ErasedRow
 from storage.db import schema_version as schema
 from storage.db.engine import database, is_sqlite, transaction
 from storage.db.models import InstallationRow
 from storage.maintenance import postgres_dumps, sqlite_copies
 from storage.maintenance.postgres_dumps import DumpFailed
+from storage.maintenance.restore_sql import PAUSED_BY_RESTORE
 from storage.maintenance.sqlite_copies import DamagedCopy, Progress
 from storage.secrets.key_check import opens
 from storage.secrets.vault import Vault
@@ -55,7 +55,7 @@ class Backup:
     """A backup file that can be restored here: its schema version, and how many targets a restore pauses."""
 
     schema: str
-    active_targets: int
+    paused_targets: int
 
 
 def name_at(now: datetime) -> str:
@@ -100,8 +100,8 @@ def examine(file: Path, vault: Vault) -> Backup:
     applied = schema.current_names(str(row["name"]) for row in read(file, "schema_migrations", "name"))
     _require_known(file, applied)
     _require_own_keys(file, [row["key_canary"] for row in read(file, "installation", "key_canary")], vault)
-    active = sum(row["status"] == TargetStatus.ACTIVE for row in read(file, "targets", "status"))
-    return Backup(max(applied), active)
+    paused = sum(row["status"] in PAUSED_BY_RESTORE for row in read(file, "targets", "status"))
+    return Backup(max(applied), paused)
 
 
 def erasures_in(file: Path) -> Iterator[ErasedRow]:

@@ -8,6 +8,9 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.db.engine import rows
 
+#: The states of targets that deliver, or would as soon as they have a secret, which the settings may have already.
+PAUSED_BY_RESTORE: Final = (TargetStatus.ACTIVE, TargetStatus.INACTIVE)
+
 #: What PostgreSQL refuses to drop a table for: a view over it, or a foreign key to it, of a relation that is not ours.
 _DEPENDENTS: Final = """
 WITH named AS (SELECT to_regclass(name)::oid AS id FROM unnest(string_to_array(?, ' ')) AS name),
@@ -29,15 +32,16 @@ def dependents_of(tables: Sequence[str]) -> list[str]:
 
 
 def pausing_statements(action: str, subject_id: str, now: datetime) -> tuple[str, str, str]:
-    """Return the statements that log the `action` and pause every active target; targets that are not active stay."""
-    at, active, paused = to_ms(now), TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value
+    """Return the statements that log the `action` and pause every target that is in `PAUSED_BY_RESTORE`; others stay."""
+    at, paused = to_ms(now), TargetStatus.PAUSED.value
+    statuses = ", ".join(f"'{status.value}'" for status in PAUSED_BY_RESTORE)
     begun = (
         "INSERT INTO audit_entries (at, actor, action, subject_id) "  # noqa: S608 - our own words and a number
         f"VALUES ({at}, 'operator', '{action}', '{subject_id}')"
     )
     logged = (
         "INSERT INTO audit_entries (at, actor, action, subject_id, reason) "  # noqa: S608 - our own words and a number
-        f"SELECT {at}, 'operator', 'pause_target', id, '{RESTORED}' FROM targets WHERE status = '{active}'"
+        f"SELECT {at}, 'operator', 'pause_target', id, '{RESTORED}' FROM targets WHERE status IN ({statuses})"
     )
     changes = f"status = '{paused}', status_reason = '{RESTORED}', updated_at = {at}"
-    return begun, logged, f"UPDATE targets SET {changes} WHERE status = '{active}'"  # noqa: S608 - our own names
+    return begun, logged, f"UPDATE targets SET {changes} WHERE status IN ({statuses})"  # noqa: S608 - our own names

@@ -197,7 +197,7 @@ def _plan(
     return {
         "file": str(file.absolute()),
         "would_run": [name for name in schema_version.known() if name > backup.schema],
-        "would_pause": backup.active_targets,
+        "would_pause": backup.paused_targets,
         "would_redact": len(there - {*backup_files.erasures_in(file)}),
         "replaces_accounts": before.contents and before.contents.accounts,
         "replaces_exports": before.contents and before.contents.exports,
@@ -218,7 +218,7 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
         echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
         if migrations:
             echo(f"It would migrate the backup: {migrations}.")
-        echo(f"It would pause {counted(plan['would_pause'], 'active target')}.")
+        echo(f"It would pause {counted(plan['would_pause'], 'target')}.")
         echo(f"It would repeat {counted(plan['would_redact'], 'redaction')} made after the backup.")
         echo("Nothing was changed.")
         for obstacle in obstacles:

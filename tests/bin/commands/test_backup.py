@@ -405,7 +405,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
     assert reported.stdout.splitlines() == [
         f"{file} is a complete backup, and ENCRYPTION_KEYS has its key.",
         "A restore would replace 2 accounts and 1 export.",
-        "It would pause 1 active target.",
+        "It would pause 1 target.",
         "It would repeat 1 redaction made after the backup.",
         "Nothing was changed.",
     ]

@@ -64,7 +64,7 @@ def test_a_backup_tells_of_what_it_is_and_whom_a_restore_pauses(database: str, c
             targets.change_status(target.id, verb, utc_now(), "user:1")
     file = taken(database, tmp_path / "file")
     found = backup_files.examine(file, VAULT)
-    assert (found.schema, found.active_targets) == (max(row[0] for row in rows("SELECT name FROM schema_migrations")), 2)
+    assert (found.schema, found.paused_targets) == (max(row[0] for row in rows("SELECT name FROM schema_migrations")), 2)
     assert list(backup_files.read(file, "no_such_table", "id")) == []
     assert list(tmp_path.glob("file*")) == [file]
 
@@ -81,17 +81,20 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
     for verb, target_id in made.items():
         if verb:
             targets.change_status(target_id, verb, utc_now(), "user:1")
-    blocked = make_target(customer).id
+    blocked, unsigned = make_target(customer).id, make_target(customer).id
     execute("UPDATE targets SET status = 'blocked', status_reason = 'private_address' WHERE id = ?", (blocked,))
+    execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret' WHERE id = ?", (unsigned,))
     file = taken(database, tmp_path / "file")
     counts = put_back(database, file)
-    assert counts == {"paused": 1}
+    assert counts == {"paused": 2}
     recorded = {row[0]: row[1:] for row in rows("SELECT id, status, status_reason FROM targets")}
     assert recorded == {
         made[""]: ("paused", "restored"),
         made["pause"]: ("paused", "operator"),
         made["disable"]: ("disabled", "operator"),
         blocked: ("blocked", "private_address"),
+        # The settings may have a secret for it now.
+        unsigned: ("paused", "restored"),
     }
     targets.change_status(made[""], "resume", utc_now(), "user:1")
     assert targets.get(made[""], None).status == "active"
