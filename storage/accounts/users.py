@@ -3,7 +3,9 @@
 The user's approval rules stop, and stay so if the user is enabled again.
 """
 
+import json
 from datetime import datetime
+from typing import Final
 
 from schemas.base.console_session import Ended
 from schemas.base.errors import Conflict
@@ -26,6 +28,9 @@ from storage.db.models import (
     UserRow,
 )
 from storage.db.queries import for_update, tuples
+
+#: The routes whose stored responses have the address of a user.
+_NAMING: Final = ("/api/users", "/api/users/{user_id}", "/api/grants", "/api/tokens")
 
 
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
@@ -85,9 +90,16 @@ def remove(email: str, now: datetime, actor: str) -> User:
         GrantRow.delete().where(GrantRow.user == user.id).execute()
         SignInLinkRow.delete().where(SignInLinkRow.user == user.id).execute()
         UserIdentityRow.delete().where(UserIdentityRow.user == user.id).execute()
-        IdempotencyKeyRow.delete().where(IdempotencyKeyRow.principal == f"user:{user.id}").execute()
+        _delete_responses(user)
         append(now, actor, "remove_user", f"user:{user.id}")
         return get_user(user.id)
+
+
+def _delete_responses(user: User) -> None:
+    """Delete the stored responses to the user's requests, and those to the requests of others that have the address."""
+    row = IdempotencyKeyRow
+    row.delete().where(row.principal == f"user:{user.id}").execute()
+    row.delete().where(row.route.in_(_NAMING), row.response_body.contains(json.dumps(user.email, ensure_ascii=False))).execute()
 
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:

@@ -366,15 +366,22 @@ def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
         yield ids
 
 
-def responses_with_erased_data() -> Iterator[list[ClientKey]]:
-    """Search the stored responses for those that repeat an erased export; yields the matches of each slice."""
-    after, row = 0, IdempotencyKeyRow
+def responses_with_erased_data(shop_domain: str | None = None) -> Iterator[list[ClientKey]]:
+    """Search the stored responses for those that repeat an erased export, or that have `shop_domain`.
+
+    Yields the matches of each slice, which may be none.
+    """
+    after, row, shop = 0, IdempotencyKeyRow, None if shop_domain is None else f'"{shop_domain}"'
     query = row.select(row.id, row.key, row.response_body).order_by(row.id).limit(SLICE)
     while slice_ := tuples(query.where(row.id > after)):
         after = slice_[-1][0]
         named = {row_id: set(_OURS.findall(body or "")) for row_id, _, body in slice_}
         erased = _erased(sorted(set().union(*named.values())))
-        yield [ClientKey(row_id, key) for row_id, key, _ in slice_ if named[row_id] & erased]
+        yield [
+            ClientKey(row_id, key)
+            for row_id, key, body in slice_
+            if named[row_id] & erased or (shop is not None and shop in (body or ""))
+        ]
 
 
 def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:

@@ -119,7 +119,7 @@ class _ComplianceRun:
             for ids in erasure.ids_of_shop(table, shop):
                 self._step(partial(table.erase, ids, self._now(), self._lease.id))
         self._erase_mentioning(UNASSIGNED, Mentions(Subject(), [shop]))
-        self._redact_responses(None)
+        self._redact_responses(None, shop)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
         self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
@@ -134,8 +134,8 @@ class _ComplianceRun:
     def _erase(self, table: erasure.ErasableTable, found: list[SubjectMatch]) -> Counter[str]:
         return table.erase([each.id for each in found], self._now(), self._lease.id) if found else Counter()
 
-    def _redact_responses(self, mentions: Mentions | None) -> None:
-        for responses in erasure.responses_with_erased_data():
+    def _redact_responses(self, mentions: Mentions | None, shop_domain: str | None = None) -> None:
+        for responses in erasure.responses_with_erased_data(shop_domain):
             self._step(partial(erasure.erase_responses, responses, mentions, self._now(), self._lease.id))
 
     def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:

@@ -20,7 +20,7 @@ from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.decision_forms import Edit
-from storage.accounts import projects
+from storage.accounts import projects, tokens
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.drivers.sqlite import PRAGMAS
@@ -672,6 +672,22 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
     assert refused
     assert rows("SELECT COUNT(*) FROM evidence_captures") == [(0,)]
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+
+
+def test_a_forgotten_shop_is_in_no_stored_response(
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
+) -> None:
+    bearer = tokens.create(shop.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,))[1]
+    headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
+    for domain in (SHOP, OTHER_SHOP):
+        body = {"name": f"The shop {domain}", "shop_domain": domain}
+        created = client.simulate_post("/api/projects", headers={**headers, "Idempotency-Key": domain}, json=body)
+        assert created.status_code == 201
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(task)
+    [(erased, response), (kept, other)] = rows("SELECT key, response_body FROM idempotency_keys ORDER BY id")
+    assert (SHOP in erased, response) == (False, erasure.ERASED_RESPONSE)
+    assert (kept, OTHER_SHOP in other) == (OTHER_SHOP, True)
 
 
 def test_a_user_with_another_project_keeps_the_token(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
