@@ -97,9 +97,9 @@ def remove(email: str, now: datetime, actor: str) -> User:
 
 def _delete_responses(user: User) -> None:
     """Delete the stored responses to the user's requests, and those to the requests of others that have the address."""
-    row = IdempotencyKeyRow
+    row, address = IdempotencyKeyRow, json.dumps(user.email, ensure_ascii=False)
     row.delete().where(row.principal == f"user:{user.id}").execute()
-    row.delete().where(row.route.in_(_NAMING), row.response_body.contains(json.dumps(user.email, ensure_ascii=False))).execute()
+    row.delete().where(row.route.in_(_NAMING), row.response_body.contains(address)).execute()
 
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:

@@ -18,7 +18,7 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
-from storage.db.models import TargetRow
+from storage.db.models import AuditEntryRow, TargetRow
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.transitions import (
@@ -121,10 +121,17 @@ def retry_elsewhere(
             attempts_before=export.attempts,
             provider_ticket_id=None,
             provider_ticket_url=None,
-            # Of the former target.
-            is_outcome_unknown=False,
+            # What is unknown at the former target says nothing about this one, which may have been an earlier target.
+            is_outcome_unknown=_was_at(export_id, target_id),
         )
         return get(export_id)
+
+
+def _was_at(export_id: str, target_id: str) -> bool:
+    """Return whether an export was retried elsewhere after it had ended at a target."""
+    entry = AuditEntryRow
+    left = (entry.action == Transition.RETRY.value) & (entry.reason == target_id)
+    return bool(entry.select().where(entry.subject_id == export_id, left).exists())
 
 
 def _siblings(export: Export) -> list[Export]:

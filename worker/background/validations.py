@@ -95,7 +95,8 @@ class ValidationTask:
             if targets.get(target_id, None).status is not TargetStatus.ACTIVE:
                 return False
             count = transitions.requeue_blocked(target_id, self._now(), self._worker)
-        return count == transitions.REQUEUED_AT_ONCE
+        # Fewer than REQUEUED_AT_ONCE may be those that nobody else retried meanwhile.
+        return count > 0
 
     def inspect(self, due: ValidationJob) -> Validation:
         """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""

@@ -191,6 +191,22 @@ def test_a_retry_at_another_tracker_looks_for_nothing(customer: Customer, gitea:
     assert (other.creates_of(export_id), other.lookups) == (1, 0)
 
 
+def test_a_retry_back_at_the_first_tracker_looks_for_the_issue_that_it_may_have_created(
+    customer: Customer, gitea: FakeGitea
+) -> None:
+    first = make_tracker(customer, gitea.base_url, VAULT)
+    [export_id] = approve(customer, first)
+    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    with FakeGitea() as other, delivering(ONE_TRY):
+        settled(export_id)
+        elsewhere = make_tracker(customer, other.base_url, VAULT)
+        other.next_creates(Refusal(422))
+        for target_id, status in ((elsewhere, ExportStatus.FAILED), (first, ExportStatus.EXPORTED)):
+            targeting.retry_elsewhere(export_id, customer.account_id, target_id, utc_now(), "user:1", LOOPBACK_POLICY)
+            wait_until(lambda status=status: queries.get(export_id).status is status)  # type: ignore[misc]
+    assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id)), gitea.lookups) == (1, 1, 1)
+
+
 def test_what_a_wrong_token_blocked_is_delivered_once_after_a_new_token_and_a_resumption(
     customer: Customer, gitea: FakeGitea
 ) -> None:
