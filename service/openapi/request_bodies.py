@@ -13,10 +13,10 @@ from schemas.intake.diagnostics import MAX_SYMPTOM, MAX_SYMPTOMS
 from schemas.intake.email_forms import MAX_RECIPIENTS
 from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
 
-#: Something that is no white space.
-_SAYS_SOMETHING: Final = r"\S"
+#: Something that is no white space, to which some control characters belong here, unlike in JavaScript's patterns.
+_SAYS_SOMETHING: Final = r"[^\s\u001c-\u001f\u0085]"
 _LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
-_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*\S[^{_LINE_ENDS}]*$"
+_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{_SAYS_SOMETHING}[^{_LINE_ENDS}]*$"
 _URL: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
 _IDENTIFIER: Final = {
     "anyOf": [

@@ -106,9 +106,7 @@ MEANT_OF: Final = frozenset(
         ("/issues/*/title", "required"),
         # An edit does not name the provider, whose settings these are.
         ("/provider_settings", "unknown_member"),
-        # A control character is white space here, and a character to a pattern.
-        ("/labels/*", "too_short"),
-        ("/name", "too_short"),
+        # Blank: the schema of a setting has its length alone.
         ("/provider_settings/*", "too_short"),
         # A text without a word: only punctuation.
         ("/q", "too_short"),
