@@ -28,7 +28,7 @@ from tests.support.factories import LOOPBACK, environment, make_approved, make_c
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import CANARY, EXPORTS
 from tests.support.servers import RedisServer, free_port
-from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from tests.support.workers import RISKRELAY, CountingReceiver, WorkCommand, wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DASHBOARD: Final = json.loads((ROOT / "deploy/grafana/riskrelay.json").read_text())
@@ -94,7 +94,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis
     with (
         CountingReceiver() as receiver,
         Service({**env, **LOOPBACK}) as service,
-        WorkerProcess(folder, url, redis_server.url, **shown),
+        WorkCommand(folder, url, redis_server.url, **shown),
     ):
         story = Story(service, worker_port, database)
         wait_until(lambda: story.rows("SELECT COUNT(*) FROM workers") == [(2,)], 30)

@@ -49,7 +49,7 @@ from tests.support.raw_http import EXPORTS, RESULTS, TARGETS
 from tests.support.receivers import make_certificate
 from tests.support.scan_reports import FILES
 from tests.support.servers import PostgresServer, RedisServer, free_port
-from tests.support.workers import RISKRELAY, WorkerProcess, wait_until
+from tests.support.workers import RISKRELAY, WorkCommand, wait_until
 
 #: What may come out nowhere: headers, queries, paths, unknown members, bodies that are refused; what is around a receiver's.
 NOWHERE: Final = "cAnArY-of-nowhere-4f1d9b"
@@ -410,7 +410,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
-        worker = day.enter_context(WorkerProcess(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
+        worker = day.enter_context(WorkCommand(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
         receivers = [
             day.enter_context(LoopbackServer(behave))
             for behave in (talks(500, 200, echoed=ECHOED), talks(401), nonsense, redirects)

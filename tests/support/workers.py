@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
+from bin.commands.installation.work import WORK_ALONE
 from runtime import wake_up_queue
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
@@ -71,9 +72,10 @@ def notify_workers(redis: RedisServer) -> bool:
 
 
 class WorkerProcess:
-    """A `bin/riskrelay work` of its own; it is killed at the end, if it has not ended before."""
+    """The process that `bin/riskrelay work` becomes; it is killed at the end, if it has not ended before."""
 
-    command: tuple[str, ...] = (RISKRELAY, "work")
+    # As `run` starts it: the command's own checks take as long as the start of the worker.
+    command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
     #: What its log says when it is where a test can go on.
     first_words = "worker started"
 
@@ -85,7 +87,8 @@ class WorkerProcess:
             self.process = subprocess.Popen(
                 self.command,
                 cwd=folder,
-                env=environment(folder, **settings),
+                # -P as the launcher: the folder it runs in is no place to import from, the checkout is.
+                env=environment(folder, PYTHONPATH=str(ROOT), **settings),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -142,15 +145,20 @@ class WorkerProcess:
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
 
 
+class WorkCommand(WorkerProcess):
+    """`bin/riskrelay work`, which has parts of its own with several processes or with WORKER_METRICS_BIND."""
+
+    command = (RISKRELAY, "work")
+
+
 class UnluckyWorker(WorkerProcess):
     """A worker that begins at `go()` and meets with what `tests/journeys/crashing_worker.py` takes as options."""
 
     first_words = "waiting for its cue"
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, *options: str, **changes: str) -> None:
-        # -P as the launcher: the folder it runs in is no place to import from, the checkout is.
         self.command = (sys.executable, "-P", "-m", "tests.journeys.crashing_worker", *options)
-        super().__init__(folder, database_url, redis_url, PYTHONPATH=str(ROOT), **changes)
+        super().__init__(folder, database_url, redis_url, **changes)
 
     def go(self) -> None:
         """Let it begin."""
