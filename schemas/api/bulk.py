@@ -56,8 +56,8 @@ class BulkJobResponse(ResponseSchema):
         required=True,
         metadata={
             "description": "How many exports were left as they are, by error code: those of single results, `changed` for "
-            "an export that changed after the job had been created, `limit_reached`, and `user_disabled` or "
-            "`webhooks_forbidden` for the rest of a job that was stopped."
+            "an export that changed after the job had been created, `limit_reached`, and `user_disabled`, "
+            "`user_lost_ability` or `webhooks_forbidden` for the rest of a job that was stopped."
         },
     )
     created_at = moment("When it was requested.")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from json import JSONEncoder
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from schemas.exports.next_attempt import NextAttempt, next_attempt
 from schemas.exports.state_machine import ExportStatus
@@ -84,8 +85,9 @@ def upcoming(export: PolledExport, now_ms: int) -> NextAttempt:
 def entity_tag(export: PolledExport, attempt: NextAttempt, now_ms: int) -> str:
     """Return the entity tag of the record with this next attempt, without quotes; it needs no record.
 
-    It depends on the version, on when the finding was last seen, and on what holds the export back: it changes when a hold
-    or a pause of the target begins, moves and ends, and when a snooze ends, although no row of the export is written then.
+    It depends on the version, on when the finding was last seen, on the name of who approved the export, and on what holds
+    it back: it changes when a hold or a pause of the target begins, moves and ends, and when a snooze ends, although no row
+    of the export is written then.
     It does not depend on `retry_after_seconds`, which counts down within one version.
     """
     tag = f"v{export.version}"
@@ -94,6 +96,9 @@ def entity_tag(export: PolledExport, attempt: NextAttempt, now_ms: int) -> str:
     if export.finding_id is not None:
         # Two scan runs may see it within one millisecond, and one run twice.
         tag += f"-{export.times_seen}-{export.last_seen_at}"
+    if export.approved_by_name is not None:
+        # A rule may be renamed, and a user removed.
+        tag += f"-{crc32(export.approved_by_name.encode()):x}"
     if attempt.at_ms is None:
         return tag if attempt.reason is None else f"{tag}-{attempt.reason}"
     return tag if attempt.at_ms == export.due_at else f"{tag}-h{attempt.at_ms}"

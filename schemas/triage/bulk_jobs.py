@@ -9,8 +9,10 @@ from typing import Final
 from schemas.base.errors import Conflict
 from schemas.triage.bulk_decisions import BulkAction
 
-#: The error codes of the exports of a job that was stopped: its user was disabled, or its account may not use webhooks.
+#: The error codes of the exports of a job that was stopped: its user was disabled, has a role that does not allow it any
+#: more, or its account may not use webhooks.
 USER_DISABLED: Final = "user_disabled"
+USER_LOST_ABILITY: Final = "user_lost_ability"
 WEBHOOKS_FORBIDDEN: Final = "webhooks_forbidden"
 
 

@@ -33,6 +33,7 @@ _ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
 _TARGET_ID: Final = re.compile(f"tgt_{_ULID}")
 #: PostgreSQL's text has no NUL. Rule codes have up to 500 characters.
 _ANY_TEXT: Final = re.compile(r"[^\0]{1,500}")
+_SEPARATOR: Final = re.compile(r"(?<!\\),")
 _FINGERPRINT_DIGITS: Final = 12
 #: A version, the fingerprint of filters and order, a rank and an id.
 _CURSOR: Final = re.compile(f"2:([0-9a-f]{{{_FINGERPRINT_DIGITS}}}):([0-9]{{1,9}}):((?:exp|fnd)_{_ULID})")
@@ -85,6 +86,16 @@ class ListPosition:
     rank: int = 0
 
 
+def split_values(text: str) -> list[str]:
+    """Return the values of a filter, which commas separate; a comma within a value is written `\\,`."""
+    return [each.replace("\\,", ",") for each in _SEPARATOR.split(text)]
+
+
+def join_values(values: Iterable[str]) -> str:
+    """Return the text that `split_values` splits into these values."""
+    return ",".join(each.replace(",", "\\,") for each in values)
+
+
 class OneOrMore(Text):
     """Values separated by commas, or a list of them; read as a sorted tuple without repeats."""
 
@@ -97,7 +108,7 @@ class OneOrMore(Text):
         self._form = form
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
-        given = value.split(",") if isinstance(value, str) else value
+        given = split_values(value) if isinstance(value, str) else value
         if not isinstance(given, list):
             raise ValidationError("invalid_type")
         if len(given) > max(len(self.allowed), self.at_most):
@@ -150,7 +161,7 @@ class ExportFilterForm(Form):
     severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
     project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only exports of these projects."})
     source = OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
-    rule = OneOrMore(metadata={"description": "Only exports of these rule codes, exactly as they are."})
+    rule = OneOrMore(metadata={"description": "Only exports of exactly these rule codes; a comma in one is written `\\,`."})
     target_id = OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
     host = Hosts(metadata={"description": "Only exports with a page on one of these hosts, any page of a group."})
     q = SearchText(

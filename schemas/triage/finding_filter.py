@@ -35,7 +35,7 @@ class FindingFilterForm(Form):
     state = OneOrMore(FindingState, metadata={"description": "Only these states."})
     severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
     project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only findings of these projects."})
-    rule = OneOrMore(metadata={"description": "Only these rule codes, exactly as they are."})
+    rule = OneOrMore(metadata={"description": "Only exactly these rule codes; a comma in one is written `\\,`."})
     host = Hosts(metadata={"description": "Only findings on one of these hosts."})
     q = SearchText(max_length=MAX_SEARCH, metadata={"description": "Only findings with all these words."})
 

@@ -46,8 +46,8 @@ _CROSS_SITE: Final = "cross-site"
 _PAGE_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
 #: A path of fixed words and well-formed ids, which is safe to echo in a response.
 _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
-#: Longer than any of our links, shorter than a server's limit for a header line.
-_MAX_NEXT: Final = 1000
+#: Longer than the address of a list with a search and filters in any script, shorter than servers' limits for a header line.
+_MAX_NEXT: Final = 7000
 
 _SERVER_ERROR: Final = 500
 

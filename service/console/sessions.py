@@ -53,8 +53,8 @@ SIGN_IN_COOKIE: Final = "riskrelay_sign_in"
 #: Browsers accept the prefix only over https, without a domain, and for the path /.
 COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
-#: The longest field is a secret of a few kilobytes.
-MAX_FORM_BYTES: Final = 64 * 1024
+#: The longest field is a description: 20,000 characters, each of which a form writes with up to 12 bytes.
+MAX_FORM_BYTES: Final = 256 * 1024
 #: The largest form has a check box for each ticket of a page, and a few fields.
 MAX_FORM_FIELDS: Final = 100
 #: Another path or host of the domain may have set cookies with the same name. Browsers keep up to 180 cookies of a site.

@@ -10,12 +10,13 @@ from typing import Any
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import WebhooksForbidden
+from schemas.base.errors import ValidationFailed, WebhooksForbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, Export, Preparation, PreparationForm
-from schemas.targets.approval import TargetUrlRefused
+from schemas.targets.approval import TargetUrlRefused, not_active
+from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.triage.decision_forms import Edit
 from schemas.url_policy.policy import TargetPolicy
@@ -98,7 +99,7 @@ class ExportOperations:
         """Check the address of an export's target before a retry; None if the target is not blocked, or not `target_id`.
 
         Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
-        webhook targets.
+        webhook targets; ValidationFailed for a caller with roles in projects alone: the target is the whole account's.
         """
         url = queries.blocked_url(export_id, actor.account_id, target_id)
         engine.release()
@@ -106,6 +107,8 @@ class ExportOperations:
             return None
         if isinstance(actor, TokenPrincipal) and not actor.may_use_webhooks:
             raise WebhooksForbidden
+        if isinstance(actor, TokenPrincipal) and actor.projects is not None:
+            raise ValidationFailed(not_active(TargetStatus.BLOCKED, None))
         return self._check.validate(url, actor.account_id)
 
     def retry(self, export_id: str, actor: Actor, validation: Validation | None, target_id: str | None = None) -> Export:

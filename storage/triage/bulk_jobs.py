@@ -16,9 +16,17 @@ from peewee import fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
+from schemas.base.principal import Ability, role_abilities
 from schemas.exports.decisions import DismissalReason
 from schemas.triage.bulk_decisions import DELIVERING_ACTIONS, BulkAction, BulkDecision, DecisionResult, ExportReference
-from schemas.triage.bulk_jobs import USER_DISABLED, WEBHOOKS_FORBIDDEN, BulkJob, BulkJobStatus, CountDiffers
+from schemas.triage.bulk_jobs import (
+    USER_DISABLED,
+    USER_LOST_ABILITY,
+    WEBHOOKS_FORBIDDEN,
+    BulkJob,
+    BulkJobStatus,
+    CountDiffers,
+)
 from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
@@ -226,9 +234,11 @@ def _require_room(account_id: int) -> None:
 
 def _stop_reason(job: _Held) -> str | None:
     """Return why a job may not go on; None if it may."""
-    user = UserRow.select().where(UserRow.id == job.user_id, UserRow.disabled_at.is_null(False))
-    if job.user_id is not None and user.exists():
-        return USER_DISABLED
+    for disabled_at, role in tuples(UserRow.select(UserRow.disabled_at, UserRow.role).where(UserRow.id == job.user_id)):
+        if disabled_at is not None:
+            return USER_DISABLED
+        if Ability.APPROVE_EXPORTS not in role_abilities(role):
+            return USER_LOST_ABILITY
     forbidden = AccountRow.select().where(AccountRow.id == job.account_id, ~AccountRow.may_use_webhooks)
     return WEBHOOKS_FORBIDDEN if job.action in DELIVERING_ACTIONS and forbidden.exists() else None
 

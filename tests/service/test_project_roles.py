@@ -15,7 +15,17 @@ from storage.db.engine import execute, rows
 from storage.exports.rules import approval_rules
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import NOW, Customer, issue, make_project, make_rule, make_target, postback, record_postback
+from tests.support.factories import (
+    NOW,
+    Customer,
+    issue,
+    make_failed,
+    make_project,
+    make_rule,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.raw_http import EXPORTS, RECOVERIES, RULES, TARGETS
 
 FINDINGS: Final = "/api/findings"
@@ -234,3 +244,16 @@ def test_an_export_without_a_project_is_not_shown(scene: MakeScene) -> None:
     execute("UPDATE exports SET project_id = NULL WHERE id = ?", (at.own[1],))
     assert at.api("GET", EXPORTS).json["items"] == []
     assert at.api("GET", f"{EXPORTS}/{at.own[1]}").status_code == 404
+
+
+@on_sqlite
+def test_a_retry_does_not_resume_the_accounts_target(scene: MakeScene) -> None:
+    at = scene(Role.TRIAGER)
+    [failed] = make_failed(at.customer, at.target_id, 1, status="blocked")
+    execute("UPDATE exports SET project_id = ? WHERE id = ?", (at.own_project, failed))
+    execute("UPDATE targets SET status = 'blocked', status_reason = 'address_private' WHERE id = ?", (at.target_id,))
+    answer = at.api("POST", f"{EXPORTS}/{failed}/retry")
+    [field] = answer.json["error"]["details"]["fields"]
+    assert (answer.status_code, field["path"], field["code"]) == (422, "/target_id", "target_not_active")
+    assert rows("SELECT status FROM targets") == [("blocked",)]
+    assert rows("SELECT status FROM exports WHERE id = ?", (failed,)) == [("blocked",)]

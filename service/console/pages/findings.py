@@ -22,7 +22,7 @@ from schemas.content_policy.checked_form import read_checked
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.export_filter import PROJECT_ID
+from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
@@ -85,7 +85,7 @@ class FindingsPage(ConsolePage):
             "formats": [each.value for each in ReportFormat],
             "groupings": GROUPINGS,
             "may_group": Ability.MANAGE_ACCOUNT in user.principal.abilities & user.principal.role_abilities,
-            "rule": page.filters.get("rule") if len(query.rules) == 1 else None,
+            "rule": query.rules[0] if len(query.rules) == 1 else None,
             "page_url": found[0].url if of_page and found else None,
             "counts": _counts(query, page.filters) if query.rules or of_page else (),
             "page_query": page_query,
@@ -174,8 +174,8 @@ def page_query(finding: Finding) -> str:
 
 
 def rule_query(finding: Finding) -> str | None:
-    """Return the query of the list of all findings of a rule; None for a code that a list of codes would split."""
-    return None if "," in finding.rule or not finding.rule else urlencode({"rule": finding.rule})
+    """Return the query of the list of all findings of a rule; None for a finding without one."""
+    return urlencode({"rule": join_values([finding.rule])}) if finding.rule else None
 
 
 def _query(filters: Mapping[str, str], user: ConsoleUser) -> FindingQuery:

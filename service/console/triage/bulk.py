@@ -79,9 +79,11 @@ class _BulkForm(ConsoleRoute):
         return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
 
     def then(self, form: Mapping[str, str]) -> str:
-        """Return the list's address."""
-        path = safe_next(form.get("then", ""))
-        return path if urlsplit(path).path == self._list_path else self._list_path
+        """Return the list's address. Raises ValidationFailed for another: without its filters, all that match are more."""
+        path = safe_next(form.get("then", self._list_path))
+        if urlsplit(path).path != self._list_path:
+            raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
+        return path
 
 
 class ReviewSelection(_BulkForm):

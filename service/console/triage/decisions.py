@@ -153,6 +153,8 @@ class EditPage(FormPage):
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
+        if digest not in {None, export.ticket_digest}:
+            raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
         edit: Edit = read_checked(EditForm(), {**_parts(form), "ticket_digest": digest})
         self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")

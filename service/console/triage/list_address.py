@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
+from schemas.triage.export_filter import join_values, split_values
+
 #: Parameters of one place in a list; another filter or order begins at the first page.
 _PLACE: Final = ("cursor", "export")
-#: Between the values of one filter.
-_COMMA: Final = ","
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ListAddress:
         """Return the address with changed parameters; None removes one. Filters and page stay otherwise."""
         kept = {name: text for name, text in {**self.params, **changes}.items() if text}
         # Commas between values stay readable.
-        return f"{self.path}?{urlencode(kept, safe=_COMMA)}" if kept else self.path
+        return f"{self.path}?{urlencode(kept, safe=',')}" if kept else self.path
 
     def filtered(self, **changes: str | None) -> str:
         """Return the address of the first page with changed filters."""
@@ -32,12 +32,12 @@ class ListAddress:
         """Return the address with a value added to a filter that allows several, or removed from it."""
         chosen = self.values(name)
         left = [each for each in chosen if each != value] if value in chosen else [*chosen, value]
-        return self.filtered(**{name: _COMMA.join(left)})
+        return self.filtered(**{name: join_values(left)})
 
     def values(self, name: str) -> list[str]:
         """Return the values of a filter."""
         text = self.params.get(name, "")
-        return text.split(_COMMA) if text else []
+        return split_values(text) if text else []
 
     def fields(self, *without: str) -> Iterator[tuple[str, str]]:
         """Yield the filters as hidden fields of a search form."""

@@ -20,6 +20,7 @@ from schemas.triage.approval_rules import (
     RuleRequest,
     StoppedReason,
 )
+from schemas.triage.export_filter import PROJECT_ID
 from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
@@ -28,7 +29,9 @@ from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from storage.db import engine
 from storage.exports import queries
 from storage.intake import findings
+from storage.intake.findings import ScannedProject
 from storage.targets import summaries
+from storage.targets.summaries import TargetSummary
 
 RULES: Final = f"{CONSOLE}/rules"
 RULE: Final = f"{RULES}/{{rule_id}}"
@@ -224,9 +227,24 @@ def _form_content(
         "typed": typed,
         "problems": by_field,
         "shown_problems": _SHOWN,
-        "projects": findings.scanned_projects(user.account_id, MOST_PROJECTS),
+        "projects": _projects(user, typed.get("project_id", "")),
         "severities": tuple(reversed(SEVERITIES)),
         "sources": SOURCE_TYPES,
-        "targets": summaries.list_page(user.account_id, MOST_TARGETS),
+        "targets": _targets(user, typed.get("target_id", "")),
         "reasons": REASONS,
     }
+
+
+def _projects(user: ConsoleUser, chosen: str) -> list[ScannedProject]:
+    """Return the projects to choose from, with the chosen one: a form without it would be sent as a rule for any project."""
+    offered = findings.scanned_projects(user.account_id, MOST_PROJECTS)
+    if PROJECT_ID.fullmatch(chosen) is None or chosen in {str(each.id) for each in offered}:
+        return offered
+    return [*offered, *findings.scanned_projects(user.account_id, 1, [int(chosen)])]
+
+
+def _targets(user: ConsoleUser, chosen: str) -> list[TargetSummary]:
+    """Return the targets to choose from, with the chosen one."""
+    offered = summaries.list_page(user.account_id, MOST_TARGETS)
+    missing = [chosen] if chosen and chosen not in {each.id for each in offered} else []
+    return [*offered, *(each for each in summaries.by_id(missing, user.account_id).values() if not each.is_removed)]

@@ -29,6 +29,11 @@ def refusals(parameters: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each.path, each.code) for each in refused.value.problems]
 
 
+def test_a_comma_within_a_value_is_escaped() -> None:
+    assert query_from({"rule": r"Image\, without alt,b,c\d"}, 1).rules == ("Image, without alt", "b", r"c\d")
+    assert query_from({"rule": ["Image, without alt"]}, 1).rules == ("Image, without alt",)
+
+
 def test_texts_with_commas_and_lists_are_the_same_filter() -> None:
     text = {"status": "failed,blocked", "severity": "high", "project_id": "7,3", "target_id": TARGET, "rule": "a,b"}
     lists = {

@@ -131,6 +131,14 @@ def test_the_entity_tag_changes_with_every_version(customer: Customer) -> None:
     assert (before, tag_of(customer, export_id)) == ("v1", "v2")
 
 
+def test_the_entity_tag_changes_with_the_name_of_who_approved(customer: Customer) -> None:
+    export_id = approved(customer)
+    execute("UPDATE exports SET approved_by_user_id = ? WHERE id = ?", (customer.user_id, export_id))
+    before = tag_of(customer, export_id)
+    execute("UPDATE users SET email = 'removed:1'")
+    assert tag_of(customer, export_id) != before
+
+
 def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Customer) -> None:
     export_id = of_a_finding(customer)
     assert export_id is not None

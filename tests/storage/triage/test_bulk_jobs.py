@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
+from schemas.base.principal import Role
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import Target
@@ -190,6 +191,17 @@ def test_a_job_stops_when_its_user_is_disabled(customer: Customer, target: Targe
     job = bulk_jobs.get(held.id)
     assert counts(job) == ("cancelled", BATCH_SIZE + 5, BATCH_SIZE + 5, BATCH_SIZE, 0, {"user_disabled": 5})
     assert (items(), decided(action).total()) == (0, BATCH_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("role", "code"), [(Role.VIEWER, "user_lost_ability"), (None, "user_lost_ability"), (Role.TRIAGER, None)]
+)
+def test_a_job_stops_when_its_users_role_allows_no_decision(customer: Customer, role: Role | None, code: str | None) -> None:
+    make_exports(customer, 2)
+    held = begin(customer, DISMISS, 2)
+    users.set_role(customer.email, role, NOW, "operator")
+    stopped = ("cancelled", 2, 2, 0, 0, {code: 2})
+    assert counts(work(held)) == (stopped if code else ("done", 2, 2, 2, 0, {}))
 
 
 def test_a_job_that_delivers_stops_when_its_account_may_not_use_webhooks(customer: Customer, target: Target) -> None:

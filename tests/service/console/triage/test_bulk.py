@@ -3,17 +3,19 @@
 import re
 from collections.abc import Callable
 from html import unescape
+from urllib.parse import urlencode
 
 import pytest
 
 from runtime.clock import utc_now
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_customer, make_failed, make_target
+from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
 from tests.support.fakes import FakeWakeUpQueue
 
 
@@ -123,6 +125,32 @@ def test_a_job_leaves_out_what_is_snoozed_or_fixed_as_the_list_does(
     fields = {"action": "dismiss", "all": "yes", "then": "/inbox", "reason": "test"}
     assert person.post("/inbox/decide", expected_count="2", **fields).status_code == 303
     assert {export_id for (export_id,) in rows("SELECT export_id FROM bulk_job_items")} == set(ids[1:])
+
+
+@on_sqlite
+def test_all_that_match_are_those_of_a_long_filter(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    rules = [f"{number} " + "Ё" * 198 for number in range(2)]
+    body = postback(customer.project_id, issues=[issue(code=rule, location=rule) for rule in rules])
+    record_postback(PostbackForm().read(body), customer.project_id)
+    prepare("Another")
+    then = f"/inbox?{urlencode({'rule': ','.join(rules)})}"
+    page = person.post("/inbox/review", action="dismiss", all="yes", then=then)
+    assert (page.status_code, "Dismiss 2 tickets" in page.text) == (200, True)
+
+
+@on_sqlite
+@pytest.mark.parametrize("then", ["/deliveries?status=failed", "/inbox?q=" + "x" * 8000, "https://example.com/inbox"])
+@pytest.mark.parametrize("verb", ["review", "decide"])
+def test_all_that_match_of_an_unknown_list_are_nothing(
+    verb: str, then: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    fields = {"action": "dismiss", "all": "yes", "reason": "test", "expected_count": "1"}
+    page = person.post(f"/inbox/{verb}", then=then, **fields)
+    assert (page.status_code, "<code>/then" in page.text) == (422, True)
+    assert queries.get(export_id).status is ExportStatus.PREPARED
 
 
 @on_sqlite

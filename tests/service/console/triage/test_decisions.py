@@ -9,6 +9,7 @@ import pytest
 from falcon.testing import Result
 
 from runtime.clock import utc_now
+from schemas.base.fields import MAX_TEXT
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
 from storage.accounts import audit_log
@@ -63,7 +64,7 @@ def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
         "//elsewhere.example/x",
         "/inbox\r\nX: y",
         "javascript:alert(1)",
-        "/inbox?q=<b>" + "x" * 2000,
+        "/inbox?q=<b>" + "x" * 8000,
     ],
 )
 def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
@@ -156,8 +157,20 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     assert export.original_ticket is not None
     assert export.original_ticket["title"] == "Old title"
     assert "Old text." in person.get(f"/exports/{export_id}").text
-    # The form of the older page is refused: somebody may have changed the ticket meanwhile.
-    assert person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"}).status_code == 409
+    # The form of the older page is refused, with what was typed: somebody may have changed the ticket meanwhile.
+    stale = person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"})
+    assert (stale.status_code, "changed meanwhile" in stale.text, 'value="Newer"' in stale.text) == (422, True, True)
+    assert queries.get(export_id).ticket["title"] == "New title"
+    assert f'value="{export.ticket_digest}"' in stale.text
+
+
+@on_sqlite
+def test_the_longest_description_of_any_script_fits_the_form(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id, longest = prepare(), "\U00020000" * MAX_TEXT
+    fields = {"title": "Title", "description": longest, "severity": "high", "labels": ""}
+    digest = queries.get(export_id).ticket_digest
+    assert person.post(f"/exports/{export_id}/edit", ticket_digest=digest, **fields).status_code == 303
+    assert queries.get(export_id).ticket["description"] == longest
 
 
 @on_sqlite

@@ -25,5 +25,12 @@ def test_a_value_is_added_to_a_filter_and_removed_again() -> None:
     assert ListAddress("/inbox", {"severity": "low"}).toggled("severity", "low") == "/inbox"
 
 
+def test_a_value_may_have_commas() -> None:
+    address = ListAddress("/inbox", {"rule": r"Image\, without alt,zap"})
+    assert address.values("rule") == ["Image, without alt", "zap"]
+    assert address.toggled("rule", "zap") == "/inbox?rule=Image%5C,+without+alt"
+    assert ListAddress("/inbox", {}).toggled("rule", "a,b") == "/inbox?rule=a%5C,b"
+
+
 def test_a_search_form_keeps_the_filters_but_not_the_page() -> None:
     assert list(ADDRESS.fields("q")) == [("severity", "high,low")]

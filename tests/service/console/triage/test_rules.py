@@ -9,12 +9,14 @@ import pytest
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType
+from service.console.triage import rules as rules_page
 from service.http.limits import large_body_limiter
 from storage.exports import queries
 from storage.exports.rules import approval_rules
+from storage.targets import changes
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_target
+from tests.support.factories import Customer, make_project, make_target
 
 LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team, shop"}
 
@@ -83,6 +85,32 @@ def test_a_test_shows_what_a_rule_would_have_matched(
     assert f"/exports/{wanted}" in page.text
     assert "A low one" not in page.text
     assert {queries.get(each).status.value for each in (wanted, other)} == {"prepared"}
+
+
+@on_sqlite
+def test_a_form_with_more_to_choose_from_than_it_shows_keeps_what_the_rule_has(
+    decider: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, project = make_target(customer), make_project(customer)
+    fields = {"name": "Shop", "project_id": str(customer.project_id), "type": "approve", "target_id": target.id}
+    assert decider.post("/rules/new", **fields).status_code == 303
+    make_target(customer)
+    for most in ("MOST_PROJECTS", "MOST_TARGETS"):
+        monkeypatch.setattr(rules_page, most, 1)
+    page = decider.get(f"/rules/{stored(customer)[0].id}").text
+    assert f'<option value="{project}">' in page
+    assert f'<option value="{customer.project_id}" selected>' in page
+    assert f'<option value="{target.id}" selected>' in page
+
+
+@on_sqlite
+def test_a_rule_whose_target_was_removed_chooses_no_other_by_itself(decider: ConsoleBrowser, customer: Customer) -> None:
+    target, other = make_target(customer), make_target(customer)
+    assert decider.post("/rules/new", name="Shop", rule="x", type="approve", target_id=target.id).status_code == 303
+    changes.remove(target.id, utc_now(), "operator")
+    page = decider.get(f"/rules/{stored(customer)[0].id}").text
+    assert target.id not in page
+    assert f'<option value="">Target…</option>\n<option value="{other.id}">' in page
 
 
 @on_sqlite
