@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Final, overload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,3 +45,12 @@ def moment_from(text: str) -> datetime | None:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):  # the 31st of February; the first hour of year 1, east of Greenwich
         return None
+
+
+def http_date(text: str) -> datetime | None:
+    """Return the moment of an HTTP date, in UTC where it names no zone; None for any other text."""
+    try:
+        moment: datetime = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

@@ -51,7 +51,8 @@ def kept_answer(body: bytes) -> str | None:
         return None
     if _is_innocent(text):
         return text[:MAX_KEPT]
-    cleaned = _cleaned(text, is_cut=len(body) > _LOOKED_AT_BYTES)
+    # Once more: escapes of JSON are characters now.
+    cleaned = _printable(_cleaned(text, is_cut=len(body) > _LOOKED_AT_BYTES))
     return cleaned[:MAX_KEPT] if _is_innocent(cleaned) else REDACTED
 
 

@@ -43,6 +43,12 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
 
 
 def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+    if event.has_moved:
+        is_ours = yield from tracker.is_ours(access, event)
+        if isinstance(is_ours, TrackerFailure):
+            return is_ours
+        if not is_ours:
+            return TrackerFailure(FailureKind.PAYLOAD, ISSUE_MOVED)
     on_fixed = access.settings.get("on_fixed", "comment")
     if event.type is TicketEventType.REDACT:
         return (yield from tracker.redact(access, event)) or TrackerEventResult(TrackerEventAction.REDACTED)

@@ -43,7 +43,8 @@ class TrackerEvent:
 
     The comment of an event has `event_id` in its text, the marker by which it is found again. `has_closed` says that we
     closed the issue earlier and have not reopened it since, `is_left_alone` that a person reopened what we had closed,
-    `is_outcome_unknown` that an earlier attempt may have been applied.
+    `is_outcome_unknown` that an earlier attempt may have been applied, `has_moved` that the target got another address since
+    it has the ticket: the issue with this number may be a stranger's.
     """
 
     event_id: str
@@ -60,3 +61,4 @@ class TrackerEvent:
     has_closed: bool = False
     is_left_alone: bool = False
     is_outcome_unknown: bool = False
+    has_moved: bool = False

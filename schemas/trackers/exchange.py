@@ -175,6 +175,10 @@ class Tracker(Protocol):
         """Return whether an earlier attempt made the comment of an event."""
         ...
 
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Return whether the issue with the number of an event's issue is that of its export."""
+        ...
+
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Return whether the issue of an event is open."""
         ...

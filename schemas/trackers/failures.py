@@ -6,6 +6,7 @@ The table is the same for every tracker; a module adds what is its own (GitHub's
 from collections.abc import Mapping
 from typing import Final
 
+from schemas.base.timestamps import http_date
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerResponse
 
 TOKEN_REJECTED: Final = "tracker_token_rejected"  # noqa: S105 - an error code
@@ -50,7 +51,7 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if status == 429:
         return rate_limited(response)
     if status >= 500 or status in {408, 425}:
-        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, retry_after_s=retry_after_s(response))
+        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, _retry_after_s(response), _retry_at_s(response))
     return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
 
 
@@ -61,15 +62,22 @@ def rate_limited(
 
     Without either, the wait is `default_s`, in seconds.
     """
-    wait_s = retry_after_s(response)
+    wait_s, named_s = _retry_after_s(response), _retry_at_s(response)
+    retry_at_s = retry_at_s if named_s is None else named_s
     if wait_s is None and retry_at_s is None:
         wait_s = default_s
     return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
 
 
-def retry_after_s(response: TrackerResponse) -> float | None:
+def _retry_after_s(response: TrackerResponse) -> float | None:
     """Return the seconds of Retry-After; None where it is absent or a date."""
     return number(response.headers.get("retry-after"))
+
+
+def _retry_at_s(response: TrackerResponse) -> float | None:
+    """Return the moment that Retry-After names as a date, in seconds since 1970; None where it does not."""
+    moment = http_date(response.headers.get("retry-after") or "")
+    return None if moment is None else moment.timestamp()
 
 
 def number(text: str | None) -> float | None:

@@ -64,6 +64,11 @@ class IssueEvents(ABC):
                 break
         return False
 
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the export's id in the issue's text."""
+        text = yield from asked(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, str, self._description)
+        return text if isinstance(text, TrackerFailure) else event.export_id in text
+
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the issue's state."""
         response = yield self._api(access).get(f"/issues/{event.issue_id}")

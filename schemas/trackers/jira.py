@@ -183,6 +183,12 @@ class JiraTracker:
             return comments
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the export's label at the issue."""
+        request = _api(access).get(f"/issue/{event.issue_id}?fields=labels")
+        labels = yield from asked(request, _read_refusal_of, list, "fields", "labels")
+        return labels if isinstance(labels, TrackerFailure) else marker_label(event.export_id) in labels
+
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the category of the issue's status."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=status")

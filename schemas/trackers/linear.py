@@ -217,6 +217,11 @@ class LinearTracker:
             return unreadable()
         return any(text_at(each, "id") == own_id(event.event_id) for each in comments)
 
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Read the issue: its id is made of the export's."""
+        issue = yield from _issue_node(access, event)
+        return issue if isinstance(issue, TrackerFailure) else True
+
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the type of the issue's state."""
         issue = yield from _issue_node(access, event)

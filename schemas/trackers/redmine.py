@@ -161,6 +161,11 @@ class RedmineTracker:
             return unreadable()
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+        """Look for the export's id in the issue's description."""
+        issue = yield from _read(access, event)
+        return issue if isinstance(issue, TrackerFailure) else event.export_id in (text_at(issue, "description") or "")
+
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the issue's status."""
         issue = yield from _read(access, event)

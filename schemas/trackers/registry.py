@@ -24,6 +24,9 @@ _OFFERED: Final[tuple[Tracker, ...]] = (
 )
 TRACKERS: Final[Mapping[str, Tracker]] = {tracker.key: tracker for tracker in _OFFERED}
 
+#: After so many seconds every tracker finds an issue for certain.
+LONGEST_LOOKUP_S: Final = max(tracker.lookup_delay_s for tracker in _OFFERED)
+
 
 def provider_keys() -> tuple[str, ...]:
     """Return every allowed `provider_key`."""

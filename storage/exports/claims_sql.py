@@ -14,6 +14,7 @@ from schemas.base.timestamps import rfc3339, to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.receipt import attempt_digest
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
+from schemas.trackers.registry import GENERIC_WEBHOOK, LONGEST_LOOKUP_S
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import execute_over, insert_records, rows_over
@@ -58,13 +59,14 @@ SELECT t.base_url, t.secret_sealed, {OPTION_COLUMNS} FROM exports e JOIN targets
 WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"""  # noqa: S608 - our own names
 
 _LEASED: Final = column_types(ExportRow, ("id", "lease"))
+_DUE: Final = column_types(ExportRow, ("id", "lease", "due_at"))
 _RENEW: Final = """
 WITH r (id, lease) AS ({rows})
 UPDATE exports SET due_at = ?
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'"""
 _POSTPONE: Final = """
-WITH r (id, lease) AS ({rows})
-UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = ?, version = version + 1
+WITH r (id, lease, due_at) AS ({rows})
+UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = r.due_at, version = version + 1
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""
 _RECORD: Final = """
@@ -117,15 +119,23 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
 
 
 def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
-    """Give claims back unsent: due again at once, the attempt not counted. Return how many still held."""
-    held = sorted((claim.export_id, claim.lease) for claim in claims)
+    """Give claims back unsent: due again at once, the attempt not counted. Return how many still held.
+
+    What a worker had when it died is due again at a tracker once the tracker would find the issue of that worker.
+    """
+    held = sorted((claim.export_id, claim.lease, _due_again(claim, now)) for claim in claims)
     if not held:
         return 0
     with transaction():
-        waiting = (TRANSITIONS[Transition.POSTPONE].target.value, to_ms(now))
-        given_back = [row[0] for row in rows_over(_POSTPONE, _LEASED, held, waiting)]
+        waiting = (TRANSITIONS[Transition.POSTPONE].target.value,)
+        given_back = [row[0] for row in rows_over(_POSTPONE, _DUE, held, waiting)]
         append_all([_entry(now, worker, Transition.POSTPONE, export_id) for export_id in given_back])
     return len(given_back)
+
+
+def _due_again(claim: Claim, now: datetime) -> int:
+    is_unsure = claim.has_lapsed and claim.options.provider_key != GENERIC_WEBHOOK
+    return to_ms(now) + (LONGEST_LOOKUP_S * 1000 if is_unsure else 0)
 
 
 def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker: str) -> set[str]:

@@ -24,7 +24,7 @@ from schemas.targets.approval import not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.trackers.failures import CONFIGURATION_CODES
-from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.trackers.registry import GENERIC_WEBHOOK, LONGEST_LOOKUP_S
 from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
@@ -229,10 +229,8 @@ def retry_many(
             return redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 
         results, held = judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
-        restart = {"schedule_began_at": now, "attempts_before": ExportRow.attempts}
-        transition_many(
-            held, Transition.RETRY, now, actor, reason, due_at=now, finished_at=None, status_reason=None, **restart
-        )
+        restart = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
+        transition_many(held, Transition.RETRY, now, actor, reason, finished_at=None, status_reason=None, **restart)
         return results
 
 
@@ -301,7 +299,7 @@ def recover_batch(
         version=ExportRow.version + 1,
         status=TRANSITIONS[Transition.RETRY].target.value,
         status_reason=None,
-        due_at=now,
+        due_at=due_again(now),
         finished_at=None,
         schedule_began_at=now,
         attempts_before=ExportRow.attempts,
@@ -379,7 +377,7 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
         version=ExportRow.version + 1,
         status=TRANSITIONS[Transition.RETRY].target.value,
         status_reason=None,
-        due_at=now,
+        due_at=due_again(now),
         finished_at=None,
         schedule_began_at=now,
         attempts_before=ExportRow.attempts,
@@ -586,6 +584,13 @@ def expect_issues_at_trackers() -> None:
     ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
     # Likewise the comments of events.
     TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
+
+
+def due_again(now: datetime) -> Any:
+    """Return when an export that ended is due again: now; if its issue may exist, once every tracker would find it."""
+    found_from = ExportRow.finished_at + LONGEST_LOOKUP_S * 1000
+    is_early = ExportRow.is_outcome_unknown & (found_from > to_ms(now))
+    return Case(None, [(is_early, found_from)], to_ms(now))
 
 
 def update(export_ids: Sequence[str], **changes: Any) -> None:

@@ -33,6 +33,8 @@ from storage.targets import targets
 REMOVED: Final = "removed"
 #: Why a target lost what is sent as it is.
 OTHER_SERVER: Final = "other_server"
+#: The audit log's action for a target that got another address.
+MOVE_TARGET: Final = "move_target"
 #: Exports that a refused removal counts; more are shown as this many.
 MOST_COUNTED: Final = 10_000
 
@@ -110,7 +112,7 @@ def edit(
         if is_moved:
             reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
             changes |= {**reset, **targets.first_state(row.provider_key, missing, now), "base_url": base_url}
-            entries.append(("move_target", host_of(base_url)))
+            entries.append((MOVE_TARGET, host_of(base_url)))
         elif "signature" in changes and row.status == TargetStatus.INACTIVE:
             # It waited for a secret of the signature before.
             changes |= {"status": TargetStatus.ACTIVE.value, "status_reason": None}

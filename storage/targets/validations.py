@@ -133,6 +133,12 @@ def finish(job: ValidationJob, validation: Validation, now: datetime, worker: st
     return True
 
 
+def postpone(job: ValidationJob, until: datetime) -> None:
+    """Give a claimed target back unvalidated, due again at `until`; a client that waits for it goes on waiting."""
+    with transaction():
+        _jobs.finish(job.target_id, job.lease, due_at=until)
+
+
 def _job(row: TargetRow, lease: str) -> ValidationJob:
     return ValidationJob(row.id, targets.account_of(row), row.base_url, lease, row.secret_sealed, options_of(row))
 
@@ -140,6 +146,9 @@ def _job(row: TargetRow, lease: str) -> ValidationJob:
 def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
     """Return until when a target needs no validation by itself; None where it is to be validated now."""
     has_failed = row.validation_status == FAILED
+    held_until: datetime | None = row.held_until
+    if held_until is not None and held_until > now:
+        return held_until
     if row.status not in ENABLED:
         return now + (REVALIDATE_AT_MOST if has_failed else VALID_FOR)
     if has_failed:

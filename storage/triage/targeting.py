@@ -19,12 +19,14 @@ from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import AuditEntryRow, TargetRow
+from storage.exports.events import deliveries
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.transitions import (
     append_transitions,
     approval_errors,
     digest_error,
+    due_again,
     insert,
     judged,
     lock,
@@ -100,6 +102,7 @@ def retry_elsewhere(
 
         results, held = judged([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
         require_changed(results, Transition.RETRY)
+        was_there = _was_at(export_id, target_id)
         approved_at = export.approved_at or now
         # An approval that covered events covers those that the new target asks for.
         events = TargetRow.get_by_id(target_id).events if held[0].events else []
@@ -114,7 +117,7 @@ def retry_elsewhere(
             target=target_id,
             events=events,
             body=frozen_body(held[0], target_id, approved_at),
-            due_at=now,
+            due_at=due_again(now) if was_there else now,
             finished_at=None,
             status_reason=None,
             schedule_began_at=now,
@@ -122,8 +125,9 @@ def retry_elsewhere(
             provider_ticket_id=None,
             provider_ticket_url=None,
             # What is unknown at the former target says nothing about this one, which may have been an earlier target.
-            is_outcome_unknown=_was_at(export_id, target_id),
+            is_outcome_unknown=was_there,
         )
+        deliveries.follow(export_id, target_id, events, now)
         return get(export_id)
 
 

@@ -6,9 +6,11 @@ export. No database connection is held during the request.
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from runtime.account_shares import AccountId
@@ -17,6 +19,7 @@ from schemas.exports.delivery import Outcome, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.exports.tickets.tracker_ticket import event_of
+from schemas.targets.throttle_state import WorkerShare
 from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.url_policy.addresses import address_class
@@ -25,6 +28,7 @@ from storage.db.engine import connection, transaction
 from storage.exports.events import deliveries, forming
 from storage.exports.events.deliveries import DueEvent
 from storage.targets import throttle_state_sql
+from worker import outages
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
 from worker.delivery.outcomes import Schedule, decide_outcome
@@ -115,12 +119,23 @@ class EventTask:
         started_at, nonce = self._options.now(), new_nonce()
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
         outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
+        record = _record(event, attempt_id, nonce, started_at, outcome, verdict)
+        gives_up_at = time.monotonic() + LEASE_MARGIN_S
+        # Retried: the response is nowhere else.
+        outages.retry_database(
+            partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at
+        )
+        fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
+        _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
+
+    def _store(self, event: DueEvent, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
+        """Store the result of an attempt with its effect on the target."""
         now = self._options.now()
         status, next_at = _status_after(verdict, now)
         with connection(), transaction():
             is_recorded = deliveries.record_attempt(
                 event,
-                _record(event, attempt_id, nonce, started_at, outcome, verdict),
+                record,
                 status,
                 next_at,
                 now,
@@ -133,20 +148,18 @@ class EventTask:
             effects = {event.target_id: [sent]} if is_recorded else {}
             written = write_effects(effects, now, self._options.worker)
         log_events(written.events)
-        fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
-        _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
 
     def _claim(self, due: DueEvent, now: datetime) -> DueEvent | None:
-        """Claim an event if its target's rate limit allows an attempt; None if it must wait, or another worker has it."""
-        if due.max_per_minute is None:
-            return deliveries.claim(due, now, self._options.lease_s)
+        """Claim an event if its target's throttle allows a request; None if it must wait, or another worker has it."""
         with transaction():
             state = throttle_state_sql.read([due.target_id], locked=True)[due.target_id]
+            if deliveries.count_open(due.target_id, now) >= throttle.slots(state, WorkerShare(), now):
+                return None
             if not throttle.rate_allowance(state, now):
                 deliveries.put_off(due, throttle.rate_allows_from(state) or now + timedelta(seconds=POLL_S))
                 return None
             claimed = deliveries.claim(due, now, self._options.lease_s)
-            if claimed is not None:
+            if claimed is not None and state.max_per_minute is not None:
                 throttle_state_sql.write([throttle.use_rate_allowance(state, 1, now)])
             return claimed
 
@@ -168,7 +181,7 @@ class EventTask:
     def _apply(self, event: DueEvent) -> TrackerResult:
         """Apply an event to the issue of its ticket."""
         with connection():
-            done = deliveries.results_before(event)
+            done, has_moved = deliveries.results_before(event), deliveries.has_moved(event)
         moved = [each for each in done if each in _MOVES]
         applied = event_of(
             event.body,
@@ -177,6 +190,7 @@ class EventTask:
             has_closed=bool(moved) and moved[-1] == TrackerEventAction.CLOSED,
             is_left_alone=TrackerEventAction.LEFT_ALONE in done,
             is_outcome_unknown=event.is_outcome_unknown,
+            has_moved=has_moved,
         )
         target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
         return self._trackers.apply_event(target, applied)

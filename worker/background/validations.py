@@ -8,11 +8,12 @@ blocks nothing. No database connection is held during the network calls.
 import logging
 import time
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from runtime.account_shares import AccountId
 from runtime.dns_resolver import DnsFailure
+from schemas.exports.delivery import TargetEffect
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from schemas.trackers.exchange import TrackerFailure
@@ -22,6 +23,8 @@ from storage.db.engine import connection, transaction
 from storage.exports import transitions
 from storage.targets import targets, validations
 from storage.targets.validations import ValidationJob
+from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
+from worker.delivery.tracker_outcomes import decide_validation
 from worker.trackers.runner import TrackerRunner, TrackerTarget
 
 #: Concurrent validations of one account alone, in one worker; beside it, other accounts have threads of their own. A
@@ -74,9 +77,17 @@ class ValidationTask:
 
     def validate(self, due: ValidationJob) -> None:
         """Validate a target that was claimed, and record the result."""
-        validation = self.inspect(due)
+        validation, hold = self._examine(due)
+        now = self._now()
+        if hold is not None:
+            with connection(), transaction():
+                held = {due.target_id: [SentEffect(hold, due.base_url, due.secret_sealed)]}
+                log_events(write_effects(held, now, self._worker).events)
         if validation.reason in _POSTPONING:
-            # Our own overload or a limit, not the target's fault: the lease expires, and the target is validated then.
+            # Our own overload or a limit, not the target's fault: it is validated once it may be asked again.
+            if hold is not None:
+                with connection():
+                    validations.postpone(due, now + timedelta(seconds=hold.hold_s or 0))
             postponed = {"target_id": due.target_id, "worker": self._worker, "reason": validation.reason}
             _log.warning("validation postponed", extra=postponed)
             return
@@ -100,12 +111,18 @@ class ValidationTask:
 
     def inspect(self, due: ValidationJob) -> Validation:
         """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""
+        return self._examine(due)[0]
+
+    def _examine(self, due: ValidationJob) -> tuple[Validation, TargetEffect | None]:
+        """Return the result of a validation, and the hold that the tracker asks for."""
         began_at = time.monotonic()
         found = self._inspect(due)
         is_tracker = due.options.provider_key != GENERIC_WEBHOOK
         if not is_tracker or self._trackers is None or due.secret_sealed is None or not found.has_passed:
-            return found
+            return found, None
         target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
         result = self._trackers.validate(target, time.monotonic() - began_at)
         reason = result.value.reason if isinstance(result.value, TrackerFailure) else result.outcome.error
-        return found if reason is None else Validation(reason, result.outcome.refused)
+        effect = decide_validation(result, self._now()).effect
+        hold = TargetEffect(hold_s=effect.hold_s, hold_reason=effect.hold_reason) if effect.hold_s is not None else None
+        return found if reason is None else Validation(reason, result.outcome.refused), hold

@@ -108,8 +108,9 @@ class Dispatcher:
             self._safely(self._deliver_until_idle)
             self._inbox.release_callers()
         self._safely(self._return_unsent)
-        self._safely(self._finish_sending)
+        # Before the open requests end: targets with room for one request are left to the others at once.
         self._safely(self._leases.leave)
+        self._safely(self._finish_sending)
         self._pool.stop()
         self._inbox.take_wake_ups()
         self._inbox.release_callers()

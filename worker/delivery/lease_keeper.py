@@ -33,6 +33,7 @@ class LeaseKeeper:
         self._renew_at = 0.0
         #: When the last heartbeat was written; None before the first one.
         self._renewed_at: float | None = None
+        self._has_left = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -68,7 +69,8 @@ class LeaseKeeper:
             self._renew()
 
     def leave(self) -> None:
-        """Remove this worker's heartbeat, so that the others take its share of the targets at once."""
+        """Remove this worker's heartbeat for good, so that the others take its share of the targets at once."""
+        self._has_left = True
         with connection():
             worker_heartbeats.remove(self._options.worker)
 
@@ -83,7 +85,8 @@ class LeaseKeeper:
             now = self._options.now()
             for first in range(0, len(held), MAX_BATCH):
                 claims_sql.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
-            self.share = worker_heartbeats.beat(self._options.worker, now)
+            if not self._has_left:
+                self.share = worker_heartbeats.beat(self._options.worker, now)
         self._let_others_renew()
         self._renewed_at = time.monotonic()
         self._renew_at = self._renewed_at + self._options.renew_s

@@ -7,10 +7,10 @@ of the contract are kept, any other text of the response is ignored.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from schemas.base.timestamps import http_date
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, has_forbidden
 from schemas.exports.state_machine import Transition
@@ -199,14 +199,9 @@ def _number(digits: str) -> int:
 
 
 def _until(text: str, now: datetime) -> int | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    moment = http_date(text)
     # Rounded up: never earlier than asked.
-    return -int((now - moment).total_seconds() // 1)
+    return None if moment is None else -int((now - moment).total_seconds() // 1)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

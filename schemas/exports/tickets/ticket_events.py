@@ -1,5 +1,6 @@
 """Events of tickets after their delivery: what changed, and the bytes that a target gets."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -105,3 +106,10 @@ def event_body(
             "change": change.record(),
         }
     )
+
+
+def body_for(body: bytes, target_id: str) -> bytes:
+    """Return the bytes of an event that was never sent, for another target."""
+    event = json.loads(body)
+    event["export"]["target_id"] = target_id
+    return canonical(event)

@@ -42,6 +42,7 @@ def event_of(
     has_closed: bool = False,
     is_left_alone: bool = False,
     is_outcome_unknown: bool = False,
+    has_moved: bool = False,
 ) -> TrackerEvent:
     """Return the event of its body (`ticket_events.event_body`); the other arguments are its members.
 
@@ -64,6 +65,7 @@ def event_of(
         has_closed=has_closed,
         is_left_alone=is_left_alone,
         is_outcome_unknown=is_outcome_unknown,
+        has_moved=has_moved,
     )
 
 

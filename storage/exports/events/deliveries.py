@@ -12,15 +12,17 @@ from peewee import SQL, Case, fn
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket_events import TicketEventStatus
+from schemas.exports.tickets.ticket_events import TicketEventStatus, body_for
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.db.columns import columns, read
+from storage.db.bulk_sql import execute_over
+from storage.db.columns import column_types, columns, read
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
-from storage.db.models import ExportRow, TargetRow, TicketEventRow
+from storage.db.models import AuditEntryRow, ExportRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
+from storage.targets.changes import MOVE_TARGET
 from storage.targets.delivery_options import OPTION_FIELDS, options_from
 
 #: Events that cannot be sent now, put off in one transaction.
@@ -28,6 +30,15 @@ PUT_OFF_AT_ONCE: Final = 500
 #: When such an event is looked at again: the longer it waits, the later, at most this much.
 _LONGEST_WAIT_S: Final = 600
 _SHORTEST_WAIT_S: Final = 5
+
+#: A limit of so many a minute allows one request at a time, a higher one those of a second.
+_PER_MINUTE_OF_BURST: Final = 60
+#: The error code of an event whose ticket was sent to another target, which does not ask for it.
+RETRIED_ELSEWHERE: Final = "retried_elsewhere"
+_MOVED: Final = column_types(TicketEventRow, ("id", "body"))
+_MOVE: Final = """
+WITH r (id, body) AS ({rows})
+UPDATE ticket_events SET target_id = ?, body = r.body FROM r WHERE ticket_events.id = r.id"""
 
 _JOBS: Final = LeasedJobs(TicketEventRow, due_at="due_at")
 _IS_OPEN: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & TargetRow.deleted_at.is_null()
@@ -52,7 +63,6 @@ class DueEvent(NamedTuple):
     provider_ticket_id: str | None
     base_url: str
     secret_sealed: bytes | None
-    max_per_minute: int | None
     options: DeliveryOptions
 
 
@@ -78,11 +88,10 @@ def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent |
         provider_ticket_id=ExportRow.provider_ticket_id,
         base_url=TargetRow.base_url,
         secret_sealed=TargetRow.secret_sealed,
-        max_per_minute=TargetRow.max_per_minute,
         # Its first column, the others follow.
         options=OPTION_FIELDS[0],
     )
-    found = _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _is_first())
+    found = _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _has_room(now), _is_first())
     if excluded:
         found = found.where(TicketEventRow.account.not_in(list(excluded)))
     for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
@@ -102,6 +111,12 @@ def claim(event: DueEvent, now: datetime, lease_s: float) -> DueEvent | None:
     return event._replace(lease=lease, attempts=event.attempts + 1) if lease else None
 
 
+def count_open(target_id: str, now: datetime) -> int:
+    """Return how many events of a target are being sent."""
+    is_open = _is_open_request(TicketEventRow, now)
+    return int(TicketEventRow.select().where(TicketEventRow.target == target_id, is_open).count())
+
+
 def put_off(event: DueEvent, until: datetime) -> None:
     """Let an event that is not claimed wait, without an attempt."""
     with transaction():
@@ -114,6 +129,14 @@ def results_before(event: DueEvent) -> list[str]:
         TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
     )
     return [row[0] for row in tuples(earlier.order_by(TicketEventRow.number))]
+
+
+def has_moved(event: DueEvent) -> bool:
+    """Return whether the target of an event got another address after its ticket was delivered."""
+    move = AuditEntryRow
+    since = ExportRow.select(ExportRow.finished_at).where(ExportRow.id == event.export_id)
+    is_move = (move.subject_id == event.target_id) & (move.action == MOVE_TARGET) & (move.at >= since)
+    return bool(move.select().where(is_move).exists())
 
 
 def record_attempt(
@@ -179,6 +202,20 @@ def make_due(target_id: str, now: datetime) -> None:
     TicketEventRow.update(due_at=now).where(waiting).execute()
 
 
+def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:
+    """Send the events of an export that is retried at another target there, and cancel those for which it does not ask.
+
+    They were never sent: their ticket was not delivered. The caller holds the transaction and the lock of the export.
+    """
+    pending = (TicketEventRow.export == export_id) & (TicketEventRow.status == TicketEventStatus.PENDING.value)
+    found = tuples(TicketEventRow.select(TicketEventRow.id, TicketEventRow.type, TicketEventRow.body).where(pending))
+    moved = [(event_id, body_for(bytes(body), target_id)) for event_id, kind, body in found if kind in wanted]
+    execute_over(_MOVE, _MOVED, moved, (target_id,))
+    ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
+    left = pending & (TicketEventRow.target != target_id)
+    TicketEventRow.update(**ended, error_code=RETRIED_ELSEWHERE).where(left).execute()
+
+
 def _end(events: Sequence[_Unsendable], error_code: str, now: datetime, actor: str) -> None:
     """End events that are still due, without an attempt."""
     changes = {"status": TicketEventStatus.FAILED.value, "error_code": error_code, "body": None, "finished_at": now}
@@ -202,7 +239,27 @@ def _due(now: datetime, *selected: Any) -> Any:
 def _may_be_sent(now: datetime) -> Any:
     """Return the condition that the ticket is delivered and its target accepts deliveries now."""
     is_held = TargetRow.held_until.is_null(False) & (TargetRow.held_until > now)
-    return _IS_OPEN & ~is_held & (ExportRow.status == ExportStatus.EXPORTED.value)
+    is_delivered = (ExportRow.status == ExportStatus.EXPORTED.value) & (ExportRow.target == TicketEventRow.target)
+    return _IS_OPEN & ~is_held & is_delivered
+
+
+def _has_room(now: datetime) -> Any:
+    """Return the condition that rate limit, ramp and concurrency of the target allow a request, as far as SQL can tell.
+
+    Without it, the events of a target that has to wait would be looked at again and again before those of all others.
+    """
+    interval_us = 60_000_000 / TargetRow.max_per_minute
+    spare_us = Case(None, [(TargetRow.max_per_minute > _PER_MINUTE_OF_BURST, 1_000_000 - interval_us)], 0)
+    is_paced = fn.COALESCE(TargetRow.paced_until > 1000 * to_ms(now) + spare_us, SQL("FALSE"))
+    other = TicketEventRow.alias("open_request")
+    is_open = (other.target == TicketEventRow.target) & _is_open_request(other, now)
+    count = other.select(fn.COUNT(other.id)).where(is_open)
+    # A fraction of the concurrency is progress to the next whole number.
+    return ~is_paced & (TargetRow.ramp > count) & (TargetRow.concurrency - 1 >= count)
+
+
+def _is_open_request(event: Any, now: datetime) -> Any:
+    return event.lease.is_null(False) & (event.due_at > now)
 
 
 def _is_first() -> Any:

@@ -129,3 +129,11 @@ def read(kept: str) -> object:
 def test_any_bytes_are_kept_as_text_that_every_database_takes(body: bytes) -> None:
     kept = kept_answer(body)
     assert kept is None or (0 < len(kept) <= MAX_KEPT and "\x00" not in kept and kept.encode())
+
+
+def test_half_a_character_is_no_text_whatever_is_redacted_beside_it() -> None:
+    for beside in ({}, {"session_id": "abcdefabcdef"}):
+        kept = kept_answer(json.dumps({"id": "T-1", "note": "\ud83d", **beside}).encode())
+        assert kept is not None
+        assert kept.encode()
+        assert "T-1" in kept

@@ -105,7 +105,7 @@ def test_any_responses_have_a_result(key: str, given_answers: list[TrackerRespon
     made = event(issue_id="SHOP-7", is_outcome_unknown=True)
     for operation in (tracker.comment, tracker.redact):
         assert isinstance(play(operation(access, made), _endless(given_answers))[0], TrackerFailure | None)
-    asked: list[Any] = [operation(access, made) for operation in (tracker.has_comment, tracker.is_open)]
+    asked: list[Any] = [operation(access, made) for operation in (tracker.has_comment, tracker.is_ours, tracker.is_open)]
     for steps in (*asked, *(tracker.set_open(access, made, is_open=is_open) for is_open in (True, False))):
         assert isinstance(play(steps, _endless(given_answers))[0], TrackerFailure | bool)
     for response in given_answers:

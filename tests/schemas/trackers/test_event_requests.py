@@ -11,7 +11,7 @@ from schemas.trackers.gitea import GiteaTracker
 from schemas.trackers.github import GitHubTracker
 from schemas.trackers.gitlab import GitLabTracker
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES
-from schemas.trackers.jira import JiraTracker
+from schemas.trackers.jira import JiraTracker, marker_label
 from tests.support.tracker_descriptions import description_of
 from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
 from tests.support.tracker_steps import answer, play
@@ -125,6 +125,14 @@ def test_a_state_has_the_tracker_s_own_names(tracker: Any, closing: dict[str, st
 
 
 @REST
+def test_an_issue_is_ours_if_its_text_has_the_export_s_id(tracker: Any) -> None:
+    member = "description" if tracker is GITLAB else "body"
+    for text, is_ours in ((f"RiskRelay export {EXPORT_ID}", True), ("RiskRelay export exp_", False), ("", False)):
+        assert played(tracker, "is_ours", answer(200, {"id": 7, member: text}))[0] is is_ours
+    assert played(tracker, "is_ours", answer(200, b"<html>"))[0] == RETRY
+
+
+@REST
 def test_an_issue_is_erased_once_the_response_shows_it(tracker: Any) -> None:
     result, [request] = played(tracker, "redact", answer(201, {"title": TITLE}))
     assert (result, request.creates) == (None, False)
@@ -135,7 +143,7 @@ def test_an_issue_is_erased_once_the_response_shows_it(tracker: Any) -> None:
 
 
 @REST
-@pytest.mark.parametrize("operation", ["comment", "has_comment", "is_open", "set_open", "redact"])
+@pytest.mark.parametrize("operation", ["comment", "has_comment", "is_ours", "is_open", "set_open", "redact"])
 def test_every_operation_has_the_refusals_of_its_tracker(tracker: Any, operation: str) -> None:
     options = {"is_open": False} if operation == "set_open" else {}
     for status, failure in (
@@ -192,6 +200,14 @@ def test_a_comment_in_jira_is_found_in_either_form(access: TrackerAccess) -> Non
 
 
 @BOTH
+def test_an_issue_with_the_export_s_label_is_ours(access: TrackerAccess) -> None:
+    for labels, is_ours in ((["website-risk", marker_label(EXPORT_ID)], True), (["website-risk"], False)):
+        result, [request] = play(JIRA.is_ours(access, SHOP_7), [answer(200, {"fields": {"labels": labels}})])
+        assert (result, request.url.endswith("/issue/SHOP-7?fields=labels")) == (is_ours, True)
+    assert play(JIRA.is_ours(access, SHOP_7), [answer(200, {"key": "SHOP-7"})])[0] == RETRY
+
+
+@BOTH
 @pytest.mark.parametrize(("category", "is_open"), [("new", True), ("indeterminate", True), ("done", False)])
 def test_the_category_of_a_status_says_whether_an_issue_is_open(access: TrackerAccess, category: str, is_open: bool) -> None:
     body = {"key": "SHOP-7", "fields": {"status": {"name": "any", "statusCategory": {"key": category}}}}
@@ -234,7 +250,7 @@ def test_an_issue_in_jira_is_erased(access: TrackerAccess) -> None:
     assert play(JIRA.redact(access, SHOP_7), [answer(200, b"<html>")])[0] == RETRY
 
 
-@pytest.mark.parametrize("operation", ["comment", "has_comment", "is_open", "set_open", "redact"])
+@pytest.mark.parametrize("operation", ["comment", "has_comment", "is_ours", "is_open", "set_open", "redact"])
 def test_jira_s_refusals_are_named(operation: str) -> None:
     options = {"is_open": False} if operation == "set_open" else {}
     login = {"x_seraph_loginreason": "AUTHENTICATED_FAILED"}

@@ -45,6 +45,7 @@ class OneIssue:
     """A tracker with one issue; each operation is a request, whose name is its URL, and fails with its failure, if any."""
 
     opened: bool = True
+    ours: bool = True
     can_close: bool = True
     failures: dict[str, TrackerFailure] = field(default_factory=dict)
     comments: list[str] = field(default_factory=list)
@@ -62,6 +63,9 @@ class OneIssue:
 
     def has_comment(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         return self._asked("has_comment", made.event_id in self.comments)
+
+    def is_ours(self, access: TrackerAccess, made: TrackerEvent) -> Any:
+        return self._asked("is_ours", self.ours)
 
     def is_open(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         return self._asked("is_open", self.opened)
@@ -241,3 +245,15 @@ def test_an_issue_that_cannot_be_closed_has_the_comment(failure: TrackerFailure 
 @pytest.mark.parametrize("issue_id", ["", "..", "7/comments", "7?x=1", "-7", "SHOP-", "\u0661", "SHOP 7"])
 def test_an_id_that_is_no_part_of_a_path_is_not_sent(issue_id: str) -> None:
     assert applied(OneIssue(), event(issue_id=issue_id)) == (TrackerFailure(PAYLOAD, ISSUE_NOT_FOUND), [])
+
+
+@pytest.mark.parametrize("event_type", [FIXED, UPDATED, REDACT])
+def test_an_issue_of_a_target_that_moved_is_changed_if_it_is_ours(event_type: TicketEventType) -> None:
+    tracker, made = OneIssue(ours=False), event(event_type, has_moved=True)
+    assert applied(tracker, made, "close") == (TrackerFailure(PAYLOAD, ISSUE_MOVED), ["is_ours"])
+    assert (tracker.opened, tracker.comments, tracker.title) == (True, [], "A title")
+    failure = TrackerFailure(RETRY, UNAVAILABLE)
+    assert applied(OneIssue(failures={"is_ours": failure}), made) == (failure, ["is_ours"])
+    done, operations = applied(OneIssue(), made)
+    assert isinstance(done, TrackerEventAction)
+    assert (operations[0], len(operations)) == ("is_ours", 2)

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.trackers.exchange import FailureKind, TrackerFailure
-from schemas.trackers.failures import CONFIGURATION_CODES, failure_of, number, rate_limited, reset_of, retry_after_s
+from schemas.trackers.failures import CONFIGURATION_CODES, failure_of, number, rate_limited, reset_of
 from tests.support.tracker_steps import answer
 
 CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
@@ -37,6 +37,15 @@ def test_a_failure_that_may_pass_says_when() -> None:
     limited = TrackerFailure(RETRY, "tracker_rate_limited", 7.0, is_rate_limit=True)
     assert failure_of(answer(429, retry_after="7")) == limited
     assert failure_of(answer(422, retry_after="7")) == TrackerFailure(PAYLOAD, "tracker_rejected")
+
+
+def test_a_failure_may_name_the_moment_as_a_date() -> None:
+    date, at_s = "Wed, 21 Oct 2026 07:28:00 GMT", 1792567680.0
+    assert failure_of(answer(503, retry_after=date)) == TrackerFailure(RETRY, "tracker_unavailable", retry_at_s=at_s)
+    limited = TrackerFailure(RETRY, "tracker_rate_limited", retry_at_s=at_s, is_rate_limit=True)
+    assert failure_of(answer(429, retry_after=date)) == limited
+    # The header is about this request, the reset about all.
+    assert rate_limited(answer(429, retry_after=date), 100.0, 60.0) == limited
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,6 @@ def test_a_rate_limit_waits_as_its_header_says_or_by_default(
 )
 def test_a_header_s_number_is_a_plain_decimal(text: str | None, value: float | None) -> None:
     assert number(text) == value
-    assert retry_after_s(answer(503) if text is None else answer(503, retry_after=text)) == value
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_the_whole_schedule_begins_again(customer: Customer) -> None:
     claims_by_id(1)
     block(target_id)
     resume(target_id)
-    claim = claims_by_id(61)[export_id]
+    claim = claims_by_id(130)[export_id]
     assert (claim.attempt, claim.try_number, claim.schedule_began_at) == (2, 1, in_s(60))
 
 
@@ -95,8 +95,9 @@ def test_an_export_that_a_dead_worker_may_have_sent_is_looked_up_after_the_resum
     # Its lease has lapsed by then.
     assert block(target_id) == 2
     resume(target_id)
-    claims = claims_by_id(61)
-    assert {each: claim.is_outcome_unknown for each, claim in claims.items()} == {sent: True, waiting: False}
+    assert set(claims_by_id(61)) == {waiting}
+    claims = claims_by_id(130)
+    assert claims[sent].is_outcome_unknown
     assert not claims[sent].has_lapsed
 
 
@@ -108,8 +109,10 @@ def test_a_claim_says_whether_an_earlier_attempt_may_have_delivered_it(customer:
     lapsed = claims_by_id(10)[export_id]
     assert (lapsed.is_outcome_unknown, lapsed.has_lapsed) == (True, True)
     assert claims_sql.postpone([lapsed], in_s(11), WORKER) == 1
-    again = claims_by_id(12)[export_id]
+    # Until every tracker would find the issue.
+    assert claims_by_id(12) == claims_by_id(70) == {}
+    again = claims_by_id(72)[export_id]
     # Nobody has looked yet.
     assert (again.is_outcome_unknown, again.has_lapsed) == (True, False)
-    claims_sql.record_attempts([completed_attempt(again)], in_s(13), WORKER)
+    claims_sql.record_attempts([completed_attempt(again)], in_s(73), WORKER)
     assert rows("SELECT is_outcome_unknown FROM exports") == [(False,)]

@@ -8,9 +8,11 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 import pytest
+from peewee import OperationalError
 
 from schemas.base.principal import OperatorPrincipal
 from schemas.base.ticket_event_types import ALL_EVENTS
+from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Outcome, Timings
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.intake.grouping import TicketGrouping
@@ -20,7 +22,7 @@ from service.operations.targets import TargetOperations
 from storage.accounts import projects
 from storage.db.engine import connection, database, execute, release, rows, transaction
 from storage.exports import queries, transitions
-from storage.exports.events import forming
+from storage.exports.events import deliveries, forming
 from storage.intake import findings, findings_sql
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -34,6 +36,7 @@ from tests.support.factories import (
     WEBHOOK_SECRET,
     Customer,
     issue,
+    make_approved,
     make_target,
     postback,
 )
@@ -329,6 +332,103 @@ def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
     assert stored() == [("ticket.updated", "pending", None)]
     execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE id = ?", (export_id,))
     assert worker.run(timedelta(seconds=30)) == [("ticket.updated", counts(added=1, still_open=2))]
+
+
+def failed_with_events(customer: Customer, export_id: str) -> None:
+    """Let an export's target reject it, then let a scan run change the ticket."""
+    delivered(customer, export_id, *ALL_EVENTS)
+    execute("UPDATE exports SET status = 'failed', provider_ticket_id = NULL WHERE id = ?", (export_id,))
+    post(customer, 2, "csp")
+    post(customer, 2, "csp", url=OTHER)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_events_follow_a_ticket_that_is_retried_at_another_target(grouped: Customer, asks: bool) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    failed_with_events(grouped, export_id)
+    worker = EventWorker()
+    assert worker.run() == []
+    elsewhere = make_target(grouped, "http://127.0.0.1:9/other")
+    changes.edit(elsewhere.id, TargetEdit(events=ALL_EVENTS if asks else ()), DEFAULT_SECRET, NOW, "user:1")
+    targeting.retry_elsewhere(export_id, grouped.account_id, elsewhere.id, worker.now, "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, provider_ticket_id = 'B-1' WHERE id = ?", (export_id,))
+    told = worker.run(timedelta(minutes=10))
+    assert told == ([("ticket.updated", counts(added=1, still_open=2))] if asks else [])
+    assert stored() == [("ticket.updated", *(("delivered", None) if asks else ("cancelled", "retried_elsewhere")))]
+    assert [body["export"]["target_id"] for _, body in worker.sent] == [elsewhere.id] * asks
+
+
+def test_no_event_of_a_former_target_is_sent(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp")
+    post(grouped, 2, "csp", url=OTHER)
+    # As an earlier version left it.
+    execute("UPDATE exports SET target_id = ?", (make_target(grouped, "http://127.0.0.1:9/other").id,))
+    assert EventWorker().run() == []
+
+
+def test_a_lost_database_loses_no_result(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp")
+    post(grouped, 2, "csp", url=OTHER)
+    failures, record = iter([OperationalError("gone"), OperationalError("gone")]), deliveries.record_attempt
+
+    def refuse_twice(*given: Any, **options: Any) -> bool:
+        for failure in failures:
+            raise failure
+        return record(*given, **options)
+
+    monkeypatch.setattr(deliveries, "record_attempt", refuse_twice)
+    worker = EventWorker()
+    assert len(worker.run()) == 1
+    assert stored() == [("ticket.updated", "delivered", None)]
+
+
+def due_events(customer: Customer, target_id: str, count: int, due_at_ms: int) -> None:
+    """Store an event that is due for each of `count` delivered tickets of a target."""
+    for _ in range(count):
+        make_approved(customer, target_id)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE target_id = ?", (target_id,))
+    execute(
+        "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, body, attempts, "
+        "attempt_records, is_outcome_unknown, due_at, created_at) "
+        "SELECT 'evt_' || SUBSTR(id, 5), account_id, id, target_id, 1, 'ticket.updated', 'pending', body, 0, '[]', is_outcome_unknown, CAST(? AS BIGINT), created_at FROM exports "
+        "WHERE target_id = ?",
+        (due_at_ms, target_id),
+    )
+
+
+def test_events_of_a_target_that_must_wait_hold_up_no_other(customer: Customer) -> None:
+    worker = EventWorker()
+    limited, free = (make_target(customer, "http://127.0.0.1:9/hook").id for _ in range(2))
+    used_up_until = 1000 * (to_ms(worker.now) + 60_000)
+    execute("UPDATE targets SET max_per_minute = 60, paced_until = ? WHERE id = ?", (used_up_until, limited))
+    due_events(customer, limited, 30, to_ms(worker.now) - 2)
+    due_events(customer, free, 1, to_ms(worker.now) - 1)
+    claimed = worker.events.claim()
+    assert claimed is not None
+    assert claimed.target_id == free
+    assert worker.events.claim() is None
+
+
+@pytest.mark.parametrize(
+    ("throttle", "at_once"),
+    [
+        ("concurrency = 16, ramp = 16, failures_in_row = 0", 10),
+        ("concurrency = 3.9, ramp = 16, failures_in_row = 0", 3),
+        ("concurrency = 16, ramp = 2, failures_in_row = 0", 2),
+        ("concurrency = 16, ramp = 4, failures_in_row = 7", 1),
+    ],
+)
+def test_events_keep_to_the_concurrency_of_their_target(customer: Customer, throttle: str, at_once: int) -> None:
+    worker = EventWorker()
+    target_id = make_target(customer, "http://127.0.0.1:9/hook").id
+    execute(f"UPDATE targets SET {throttle} WHERE id = ?", (target_id,))  # noqa: S608 - those above
+    due_events(customer, target_id, 10, to_ms(worker.now) - 1)
+    claimed = [worker.events.claim() for _ in range(10)]
+    assert sum(each is not None for each in claimed) == at_once
 
 
 def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_event_waits(grouped: Customer) -> None:

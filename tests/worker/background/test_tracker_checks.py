@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
 from schemas.targets.pings import PingResult
 from schemas.targets.target import TargetRequest, TargetStatus
 from storage.db.engine import execute, rows, transaction
@@ -135,9 +136,22 @@ def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
     gitea.refusal = Refusal(429)
     validations.request(target_id, None, utc_now(), "user:1")
     assert validation_task(client).run_once()
-    assert targets.get(target_id, None) == before
-    assert validations.claim_next(utc_now(), LEASE_S) is None
-    assert validations.claim_next(utc_now() + timedelta(seconds=LEASE_S + 1), LEASE_S) is not None
+    after = targets.get(target_id, None)
+    assert (after.validation_status, after.validated_at) == (before.validation_status, before.validated_at)
+    # Neither validations nor deliveries before the tracker may be asked again.
+    [(held_until, reason, due_at)] = rows("SELECT held_until, held_reason, validation_due_at FROM targets")
+    assert (reason, held_until - to_ms(utc_now()) > 30_000, abs(due_at - held_until) < 1000) == ("rate_limited", True, True)
+    assert validations.claim_next(utc_now() + timedelta(seconds=30), LEASE_S) is None
+    assert validations.claim_next(utc_now() + timedelta(seconds=61), LEASE_S) is not None
+
+
+def test_a_held_tracker_is_not_validated_by_itself(customer: Customer, gitea: FakeGitea) -> None:
+    make_tracker(customer, gitea.base_url, VAULT)
+    now = utc_now()
+    execute("UPDATE targets SET validation_due_at = 1, held_until = ?", (to_ms(now) + 3_600_000,))
+    assert validations.claim_next(now, LEASE_S) is None
+    assert validations.claim_next(now + timedelta(seconds=3599), LEASE_S) is None
+    assert validations.claim_next(now + timedelta(seconds=3601), LEASE_S) is not None
 
 
 def test_a_tracker_without_a_token_is_checked_by_its_address_alone(

@@ -449,6 +449,19 @@ def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer
         wait_until(lambda: post.at_once == 16)
 
 
+def test_a_worker_that_finishes_its_requests_leaves_its_share_at_once(customer: Customer, clock: FakeClock) -> None:
+    slow = FakePost(now=clock)
+    slow.gate.clear()
+    with running_dispatcher(slow, 40, now=clock, **STANDING) as stopping:
+        approved(customer, 1, BUSY_URL, NOW)
+        wait_until(lambda: slow.at_once == 1)
+        stopping.stop()
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(0,)])
+        slow.gate.set()
+        wait_until(lambda: statuses() == {"exported": 1})
+    assert rows("SELECT COUNT(*) FROM workers") == [(0,)]
+
+
 def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     with running_dispatcher(post, 40, now=clock, **STANDING):
