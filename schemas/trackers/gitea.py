@@ -33,7 +33,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, number
 from schemas.trackers.issue_events import IssueEvents
 from schemas.trackers.text import markdown, titles
 
@@ -43,8 +43,9 @@ MAX_TITLE_BYTES: Final = 255
 MAX_BODY_CHARS: Final = 60_000
 #: Entries of a page: the most that Gitea gives by default.
 PAGE_ENTRIES: Final = 50
-#: Pages of a list that are read: 150 issues that are newer than a lost one, or 150 labels.
+#: Pages that are read: of 150 issues that are newer than a lost one, and of 1,000 labels.
 MAX_PAGES: Final = 3
+_MAX_LABEL_PAGES: Final = 20
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 #: Pages of a repository: a longer URL that ends in one is not the repository's.
@@ -161,9 +162,13 @@ class GiteaTracker(IssueEvents):
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | TrackerFailure]:
-    """Return the ids of those labels that the repository has; Gitea compares names by case."""
+    """Return the ids of those labels that the repository has; Gitea compares names by case.
+
+    It says how many labels there are, names no next page, and may have less on a page than was asked for.
+    """
     ids: dict[str, int] = {}
-    for page in range(1, MAX_PAGES + 1):
+    listed = 0
+    for page in range(1, _MAX_LABEL_PAGES + 1):
         response = yield _api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}")
         failure = failure_of(response)
         if failure is not None:
@@ -172,17 +177,18 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
         if not isinstance(labels, list):
             return unreadable()
         for label in labels:
-            name, number = text_at(label, "name"), value_at(label, "id")
-            if name is not None and is_number(number):
-                ids.setdefault(name, number)
-        if not _has_next(response):
+            name, label_id = text_at(label, "name"), value_at(label, "id")
+            if name is not None and is_number(label_id):
+                ids.setdefault(name, label_id)
+        listed += len(labels)
+        if not labels or listed >= (number(response.headers.get("x-total-count")) or 0) or ids.keys() >= {*names}:
             break
     return [ids[name] for name in names if name in ids]
 
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    number = value_at(value, "number")
-    return TrackerIssue(str(number), f"{access.base_url}/issues/{number}") if is_number(number) else None
+    issue_number = value_at(value, "number")
+    return TrackerIssue(str(issue_number), f"{access.base_url}/issues/{issue_number}") if is_number(issue_number) else None
 
 
 def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:

@@ -95,14 +95,25 @@ def test_requests_are_as_the_official_description_has_them() -> None:
 
 
 def test_the_labels_that_exist_are_set_by_their_ids() -> None:
-    first = answer(200, [{"id": 7, "name": "bug"}, {"id": 8, "name": "Risk"}], link='<x>; rel="next",<y>; rel="last"')
-    second = answer(200, [{"id": 9, "name": "risk"}, {"id": 10, "name": "risk"}, {"id": "11", "name": "odd"}])
+    # Gitea sends no Link here.
+    first = answer(200, [{"id": 7, "name": "bug"}, {"id": 8, "name": "Risk"}], x_total_count="5")
+    named = [{"id": 9, "name": "risk"}, {"id": 10, "name": "risk"}, {"id": "11", "name": "odd"}]
+    second = answer(200, named, x_total_count="5")
     ticket = replace(TICKET, labels=("risk", "absent", "bug"))
     _, requests = play(
         GITEA.create(access(labels=["bug", "odd"]), ticket), [first, second, recorded("create, writer, label id")]
     )
     assert [request.url for request in requests[:2]] == [f"{REPOSITORY}/labels?limit=50&page={page}" for page in (1, 2)]
     assert json.loads(requests[2].body)["labels"] == [9, 7]
+
+
+def test_no_more_labels_are_listed_than_there_are_or_than_are_wanted() -> None:
+    created = recorded("create, writer, label id")
+    for total, names, pages in (("9", ["bug"], 1), ("9", ["bug", "odd"], 2), ("2", ["odd"], 2), ("-", ["odd"], 1)):
+        page = answer(200, [{"id": 7, "name": "bug"}], x_total_count=total)
+        given = [page, answer(200, [], x_total_count=total)][:pages]
+        _, requests = play(GITEA.create(access(labels=names), TICKET), [*given, created])
+        assert len(requests) == pages + 1
 
 
 def test_without_labels_none_are_listed() -> None:
