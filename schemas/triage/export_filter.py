@@ -6,7 +6,7 @@ The same filters for everyone: `query_from` reads the parameters of a URL, `Expo
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -142,11 +142,15 @@ class SearchText(Text):
 
     at_most = MAX_VALUES
 
+    def __init__(self, fold: Callable[[str], str] = str.casefold, **options: Any) -> None:
+        super().__init__(**options)
+        self._fold = fold
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs)
         if len(text) > self.max_length:
             raise ValidationError("too_long")
-        words = words_in(text)
+        words = words_in(text, self._fold)
         if not words:
             raise ValidationError("too_short")
         if len(words) > MAX_VALUES:

@@ -6,7 +6,7 @@ found by its parts.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,9 +21,9 @@ _MOST_URLS: Final = 1024
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
-def words_in(text: str) -> list[str]:
-    """Return the different words of a text, in their order."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+def words_in(text: str, fold: Callable[[str], str] = str.casefold) -> list[str]:
+    """Return the different words of a text, in their order; `fold` gives them one case."""
+    folded = fold(unicodedata.normalize("NFKC", text))
     words = dict.fromkeys(_WORD.findall(folded))
     # To cut every word would take longer than to find it, and hardly any is too long.
     is_short = max(map(len, words), default=0) <= MAX_WORD

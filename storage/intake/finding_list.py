@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 from peewee import JOIN, SQL, Case, Select, fn
@@ -19,6 +20,7 @@ from storage.db.models import ExportRow, FindingRow
 from storage.exports.search.export_sets import union
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
+_ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
 #: Findings that are counted by state; a list of more says so.
 MOST_COUNTED: Final = 10_000
@@ -209,6 +211,6 @@ def _any_of(conditions: Iterator[Any]) -> Any:
 def _has_word(word: str) -> Any:
     f, find = FindingRow, fn.instr if is_sqlite() else fn.strpos
     text = fn.LOWER(f.title.concat(" ").concat(f.code).concat(" ").concat(f.page_url).concat(" ").concat(f.location))
-    # SQLite folds the case of ASCII letters alone.
-    spellings = {word} if word.isascii() else {word, word.upper(), word.capitalize()}
+    # SQLite lowers the case of ASCII letters alone.
+    spellings = {each.translate(_ASCII_LOWER) for each in (word, word.upper(), word.capitalize())}
     return _any_of(find(text, each) > 0 for each in spellings)

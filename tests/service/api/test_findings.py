@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from falcon.testing import Result, TestClient
@@ -99,6 +100,14 @@ FILTERS = {
 @pytest.mark.parametrize("query", FILTERS)
 def test_filters(client: TestClient, scanned: Customer, query: str) -> None:
     assert codes(client, scanned, f"?{query}") == FILTERS[query]
+
+
+@pytest.mark.parametrize(
+    ("word", "title"), [("straße", "Große Straße"), ("Grün", "GRÜN"), ("GRÜN", "grün"), ("ΟΔΟΣ", "οδος")]
+)
+def test_words_are_found_in_any_case_and_script(client: TestClient, customer: Customer, word: str, title: str) -> None:
+    scan(customer.project_id, 1, issue("named", title=title))
+    assert codes(client, customer, f"?q={quote(word)}") == ["named"]
 
 
 def test_a_snooze_that_is_over_leaves_the_finding_open(client: TestClient, scanned: Customer) -> None:
