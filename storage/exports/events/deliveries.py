@@ -16,8 +16,7 @@ from schemas.exports.tickets.ticket_events import TicketEventStatus, body_for
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.db.bulk_sql import execute_over
-from storage.db.columns import column_types, columns, read
+from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import AuditEntryRow, ExportRow, TargetRow, TicketEventRow
@@ -35,10 +34,6 @@ _SHORTEST_WAIT_S: Final = 5
 _PER_MINUTE_OF_BURST: Final = 60
 #: The error code of an event whose ticket was sent to another target, which does not ask for it.
 RETRIED_ELSEWHERE: Final = "retried_elsewhere"
-_MOVED: Final = column_types(TicketEventRow, ("id", "body"))
-_MOVE: Final = """
-WITH r (id, body) AS ({rows})
-UPDATE ticket_events SET target_id = ?, body = r.body FROM r WHERE ticket_events.id = r.id"""
 
 _JOBS: Final = LeasedJobs(TicketEventRow, due_at="due_at")
 _IS_OPEN: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & TargetRow.deleted_at.is_null()
@@ -209,8 +204,10 @@ def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetim
     """
     pending = (TicketEventRow.export == export_id) & (TicketEventRow.status == TicketEventStatus.PENDING.value)
     found = tuples(TicketEventRow.select(TicketEventRow.id, TicketEventRow.type, TicketEventRow.body).where(pending))
-    moved = [(event_id, body_for(bytes(body), target_id)) for event_id, kind, body in found if kind in wanted]
-    execute_over(_MOVE, _MOVED, moved, (target_id,))
+    bodies = [(event_id, body_for(bytes(body), target_id)) for event_id, kind, body in found if kind in wanted]
+    if bodies:
+        moved = {"target": target_id, "body": Case(TicketEventRow.id, bodies)}
+        TicketEventRow.update(**moved).where(TicketEventRow.id.in_([event_id for event_id, _ in bodies])).execute()
     ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
     left = pending & (TicketEventRow.target != target_id)
     TicketEventRow.update(**ended, error_code=RETRIED_ELSEWHERE).where(left).execute()

@@ -352,8 +352,8 @@ def test_events_follow_a_ticket_that_is_retried_at_another_target(grouped: Custo
     changes.edit(elsewhere.id, TargetEdit(events=ALL_EVENTS if asks else ()), DEFAULT_SECRET, NOW, "user:1")
     targeting.retry_elsewhere(export_id, grouped.account_id, elsewhere.id, worker.now, "user:1", LOOPBACK_POLICY)
     execute("UPDATE exports SET status = 'exported', due_at = NULL, provider_ticket_id = 'B-1' WHERE id = ?", (export_id,))
-    told = worker.run(timedelta(minutes=10))
-    assert told == ([("ticket.updated", counts(added=1, still_open=2))] if asks else [])
+    sent = worker.run(timedelta(minutes=10))
+    assert sent == ([("ticket.updated", counts(added=1, still_open=2))] if asks else [])
     assert stored() == [("ticket.updated", *(("delivered", None) if asks else ("cancelled", "retried_elsewhere")))]
     assert [body["export"]["target_id"] for _, body in worker.sent] == [elsewhere.id] * asks
 
@@ -393,9 +393,9 @@ def due_events(customer: Customer, target_id: str, count: int, due_at_ms: int) -
     execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE target_id = ?", (target_id,))
     execute(
         "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, body, attempts, "
-        "attempt_records, is_outcome_unknown, due_at, created_at) "
-        "SELECT 'evt_' || SUBSTR(id, 5), account_id, id, target_id, 1, 'ticket.updated', 'pending', body, 0, '[]', is_outcome_unknown, CAST(? AS BIGINT), created_at FROM exports "
-        "WHERE target_id = ?",
+        "attempt_records, is_outcome_unknown, due_at, created_at) SELECT 'evt_' || SUBSTR(id, 5), account_id, id, "
+        "target_id, 1, 'ticket.updated', 'pending', body, 0, '[]', is_outcome_unknown, CAST(? AS BIGINT), created_at "
+        "FROM exports WHERE target_id = ?",
         (due_at_ms, target_id),
     )
 
