@@ -43,6 +43,10 @@ _SMTP_FORM: Final = (
     "Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a server with STARTTLS. In a user or password, "
     "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
 )
+#: smtplib encodes both as ASCII, and mail servers do not agree on another encoding.
+_SMTP_ASCII: Final = (
+    "The user or password has characters that are not ASCII. Use an account of the mail server without them."
+)
 #: Neither spaces nor characters that separate addresses or headers.
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
 
@@ -80,6 +84,8 @@ def parse_smtp(text: str) -> SmtpServer | None:
     if not (is_plain and parts.scheme in _SMTP_PORTS and host and has_both and port != 0 and parts.path in {"", "/"}):
         raise ValidationError(_SMTP_FORM)
     user, password = (unquote(parts.username), unquote(parts.password or "")) if parts.username else (None, None)
+    if not f"{user}{password}".isascii():
+        raise ValidationError(_SMTP_ASCII)
     return SmtpServer(host, port or _SMTP_PORTS[parts.scheme], parts.scheme == "smtps", user, password)
 
 

@@ -20,10 +20,12 @@ from schemas.compliance.requests import subject_from
 from storage.compliance.requests import pseudonym_of
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
-from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, ReportUploadRow, TargetRow
+from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, TargetRow
 from storage.db.queries import for_update, tuples
 from storage.secrets import key_check
 from storage.secrets.encrypted_columns import (
+    ID_TOKEN,
+    LINK_MAIL,
     REPORT,
     SHARED_SECRET,
     STANDARD_SECRET,
@@ -74,14 +76,11 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class _NamedColumn:
-    """An encrypted column, and the column that holds a keyed hash of its value; `shop`, if any, is hashed with it.
-
-    Without `name_of` the name does not depend on a key.
-    """
+    """An encrypted column, and the column that holds a keyed hash of its value, if any; `shop` is hashed with it."""
 
     encrypted: EncryptedColumn
-    name: "Field[Any]"
-    name_of: Callable[[Vault, str, str], str | None] | None
+    name: "Field[Any] | None" = None
+    name_of: Callable[[Vault, str, str], str | None] | None = None
     shop: "Field[Any] | None" = None
 
 
@@ -125,12 +124,14 @@ _COLUMNS: Final = (
     _NamedColumn(TARGET_SECRET, TargetRow.secret_fingerprint, _fingerprint),
     _NamedColumn(TARGET_HEADERS, TargetRow.header_fingerprints, _fingerprints_of_headers),
     _NamedColumn(STANDARD_SECRET, TargetRow.standard_secret_fingerprint, _fingerprint),
-    _NamedColumn(TARGET_CERTIFICATE, TargetRow.certificate_fingerprint, None),
+    # Its fingerprint depends on no key.
+    _NamedColumn(TARGET_CERTIFICATE),
     _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
     _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
     _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP),
-    # Its format never changes, and depends on no key.
-    _NamedColumn(UPLOADED_REPORT, ReportUploadRow.format, None),
+    _NamedColumn(UPLOADED_REPORT),
+    _NamedColumn(ID_TOKEN),
+    _NamedColumn(LINK_MAIL),
 )
 
 
@@ -176,7 +177,8 @@ def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
     """Read every encrypted value in the order of its row's id; the next slice is read when it is asked for."""
     for column in _COLUMNS:
         key, sealed, after = column.encrypted.key, column.encrypted.field, ""
-        query = sealed.model.select(key, sealed, column.name, column.shop or SQL("''")).where(sealed.is_null(False))
+        name = column.name or SQL("NULL")
+        query = sealed.model.select(key, sealed, name, column.shop or SQL("''")).where(sealed.is_null(False))
         while found := tuples(query.where(key > after).order_by(key).limit(SLICE)):
             after = found[-1][0]
             yield column, [_read(vault, column, *row) for row in found]
@@ -209,16 +211,13 @@ def _replace(column: _NamedColumn, values: Sequence[_Value], vault: Vault) -> in
         for value in values
     ]
     r = CTE("r", ValuesList(new), columns=("row_id", "sealed", "name", "was"))
+    changes = {sealed: r.c.sealed} if column.name is None else {sealed: r.c.sealed, column.name: r.c.name}
     with transaction():
         # In the order in which others lock these rows, so that no two wait for each other.
         ids = [value.row_id for value in values]
         tuples(for_update(sealed.model.select(key).where(key.in_(ids)).order_by(key), "FOR NO KEY UPDATE"))
         # `secret set` or an erasure may have won; what they wrote stays.
         replaced = (
-            sealed.model.update({sealed: r.c.sealed, column.name: r.c.name})
-            .with_cte(r)
-            .from_(r)
-            .where(key == r.c.row_id, sealed == r.c.was)
-            .returning(key)
+            sealed.model.update(changes).with_cte(r).from_(r).where(key == r.c.row_id, sealed == r.c.was).returning(key)
         )
         return len(tuples(replaced))

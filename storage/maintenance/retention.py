@@ -1,8 +1,8 @@
 """Retention: removes records that have been finished for long enough, in batches of one short transaction each.
 
-An export goes with its attempts, its handoff and the upload or email that it was prepared from, or all of it stays. Batches
-are found without a lock, by the order of ids or by an index, and a row is removed only if it has not changed since: an
-export that is retried, approved or recovered meanwhile stays, and a locked row stays until the next run.
+An export goes with its attempts, its events, its handoff and the upload or email that it was prepared from, or all of it
+stays. Batches are found without a lock, by the order of ids or by an index, and a row is removed only if it has not changed
+since: an export that is retried, approved or recovered meanwhile stays, and a locked row stays until the next run.
 
 Never removed, at any age: what waits, is being sent or is being recovered; findings, which keep a known problem from being
 reported again, and scan runs, by which a late result finds its project; the audit log, compliance requests and the erasure
@@ -22,6 +22,8 @@ from schemas.alerts.alert import AlertState
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import FINISHED, ExportStatus
 from schemas.exports.tickets.ticket_events import TicketEventStatus
+from schemas.settings.alert_channels import AlertKind
+from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.db.models import (
@@ -47,6 +49,7 @@ from storage.db.models import (
     ReportUploadRow,
     ScanRunRow,
     SignInLinkRow,
+    TicketChangeRow,
     TicketEventRow,
     TokenRow,
 )
@@ -62,6 +65,8 @@ EXPORTS_AT_ONCE: Final = 100
 ROWS_AT_ONCE: Final = 250
 #: After a session was last used: long enough to find out who was signed in when something was done.
 SESSIONS_KEPT_FOR: Final = timedelta(days=30)
+#: The summary of this week must be found, or it would be sent again: a week, and a day for clocks that differ.
+_SUMMARIES_KEPT_FOR: Final = timedelta(days=8)
 #: No limit.
 ALL: Final = 2**63 - 1
 
@@ -74,10 +79,14 @@ _SKIP_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
 
 #: The encrypted reports of compliance requests; the requests themselves stay.
 REPORTS: Final = "compliance_reports"
+#: The encrypted ID tokens of console sessions; the sessions themselves stay longer.
+ID_TOKENS: Final = "id_tokens"
 #: What is counted, in the order in which it is removed.
 COUNTED: Final = (
     "exports",
     "attempts",
+    "ticket_events",
+    "ticket_changes",
     "handoffs",
     "evidence_captures",
     "diagnostics",
@@ -90,6 +99,7 @@ COUNTED: Final = (
     "report_uploads",
     "idempotency_keys",
     "delivery_hours",
+    ID_TOKENS,
     "console_sessions",
     "tokens",
     "alerts",
@@ -100,8 +110,9 @@ COUNTED: Final = (
 
 #: The table of an export's source by its type; a finding stays, and a ticket written by hand has no other row.
 _SOURCES: Final[Mapping[str, Any]] = {"evidence_capture": EvidenceCaptureRow, "diagnostics": DiagnosticRow}
-#: The tables whose rows go with their export.
-_OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, HandoffRow, InboundEmailRow)
+#: The tables whose rows go with their export. Their foreign keys would delete events and changes too, but archive and count
+#: neither. The terms of the search need neither; items of bulk jobs keep their exports.
+_OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, TicketEventRow, TicketChangeRow, HandoffRow, InboundEmailRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +252,11 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         *(_rule(job, _is_before(job, kind, until.over) & (job.finished_at < until.over), job.id) for job, kind in jobs),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
         PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, address, "delivery_hours"),
+        _id_token_rule(until.now),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
         _rule(TokenRow, (TokenRow.expires_at < until.over) & is_unused, TokenRow.expires_at),
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
-        _rule(AlertRow, (AlertRow.state == AlertState.RECOVERED.value) & (AlertRow.last_at < until.over), AlertRow.last_at),
+        _rule(AlertRow, _is_old_alert(until), AlertRow.last_at),
         # Those of channels that are no longer configured; others are dropped after a day.
         _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.answered), AlertMessageRow.id),
         # Those that no worker looked at; others are deleted when they are used or too old.
@@ -258,6 +270,24 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
             empties=reports.report_sealed,
         ),
     ]
+
+
+def _id_token_rule(now: datetime) -> PurgeRule:
+    """Return the rule that empties the ID tokens of sessions that nobody ended, and that are idle or too old.
+
+    The end of a session empties its own. Open sessions have an index, and a user has a few of them at most.
+    """
+    s = ConsoleSessionRow
+    # Seen far in the future, by a clock that was wrong, is idle as well.
+    is_live = (s.seen_at > now - IDLE_FOR) & (s.seen_at <= now + IDLE_FOR) & (s.created_at > now - LASTS_FOR)
+    condition = s.ended_at.is_null() & s.id_token_sealed.is_null(False) & ~is_live
+    return PurgeRule(s, condition, s.id, s.id, ID_TOKENS, empties=s.id_token_sealed)
+
+
+def _is_old_alert(until: Cutoffs) -> Any:
+    a = AlertRow
+    is_needed = (a.kind == AlertKind.WEEKLY.value) & (a.last_at >= until.now - _SUMMARIES_KEPT_FOR)
+    return (a.state == AlertState.RECOVERED.value) & (a.last_at < until.over) & ~is_needed
 
 
 def _rule(model: Any, condition: Any, order: Any) -> PurgeRule:
@@ -318,13 +348,11 @@ def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
         yield [_expired_export(*row) for *row, is_over in slice_ if is_over]
 
 
-def _expired_export(
-    export_id: str, version: int, source_type: str, source_id: str, attempts: int, handoffs: int, emails: int
-) -> _ExpiredExport:
-    counts = Counter(exports=1, attempts=attempts, handoffs=handoffs, inbound_emails=emails)
+def _expired_export(export_id: str, version: int, source_type: str, source_id: str, *of_export: int) -> _ExpiredExport:
+    counts = Counter({"exports": 1} | dict(zip(map(_name, _OF_EXPORT), of_export, strict=True)))
     if source_type in _SOURCES:
         # An erasure deletes both.
-        counts[_name(_SOURCES[source_type])] = handoffs
+        counts[_name(_SOURCES[source_type])] = counts[_name(HandoffRow)]
     return _ExpiredExport(export_id, version, source_type, source_id, counts)
 
 

@@ -4,16 +4,16 @@ Nothing here writes, and nothing is counted on the way of a delivery.
 """
 
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from peewee import SQL, fn
 
 from schemas.alerts.alert import AlertCause, host_of
-from schemas.base.timestamps import from_ms
+from schemas.base.timestamps import from_ms, to_ms
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import FAILING, TargetStatus
 from storage.accounts import audit_chain
@@ -31,8 +31,8 @@ from storage.targets import targets
 FAILING_FOR: Final = timedelta(minutes=2)
 #: Exports that failed within it; an older failure is no news.
 FAILED_WITHIN: Final = timedelta(days=1)
-#: Failed exports that are counted.
-MOST_FAILED: Final = 1_000
+#: Failed exports of all targets that are counted, the newest: no index has them by target.
+MOST_FAILED: Final = 10_000
 #: Before the legal deadline of a compliance request, which workers otherwise meet within seconds.
 DUE_WITHIN: Final = timedelta(days=7)
 MOST_DUE: Final = 100
@@ -41,7 +41,13 @@ OVERDUE_S: Final = 300.0
 #: A worker that stops says so; after this, one that has not was killed.
 SILENT_FOR: Final = timedelta(minutes=1)
 
+#: The alert about a disk is over if its host does not confirm it for so long.
+CONFIRMED_FOR: Final = timedelta(hours=1)
+_CONFIRM_EVERY: Final = timedelta(minutes=10)
+
 _WEEK: Final = timedelta(days=7)
+#: No host has an empty name.
+_SHARED_DISK: Final = "disk:"
 _OFF: Final = (TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value)
 
 
@@ -54,25 +60,51 @@ class AlertSources:
     backup_after: timedelta
 
 
-def find(sources: AlertSources, now: datetime) -> list[AlertCause]:
-    """Return every cause that holds at `now`; those of other hosts are left out."""
+class OpenAlert(NamedTuple):
+    """What is stored of an open alert, as far as causes are compared with it."""
+
+    kind: AlertKind
+    last_at: datetime
+    details: Mapping[str, Any]
+
+    def is_confirmed(self, within: timedelta, now: datetime) -> bool:
+        """Return whether the host of a disk confirmed the alert lately; a clock that was ahead confirms nothing."""
+        confirmed_at = self.details.get("confirmed_at")
+        return abs(now - (self.last_at if confirmed_at is None else from_ms(confirmed_at))) < within
+
+
+def find(sources: AlertSources, known: Collection[str], now: datetime) -> list[AlertCause]:
+    """Return every cause that holds at `now`; those of other hosts are left out. `known` are the keys of open alerts."""
     readers: dict[AlertKind, Callable[[], Iterator[AlertCause]]] = {
         AlertKind.TARGET: lambda: _targets(now),
         AlertKind.EXPORTS: lambda: _exports(now),
         AlertKind.RULE: _rules,
         AlertKind.COMPLIANCE: lambda: _compliance(now),
-        AlertKind.DISK: lambda: _disk(sources.data_dir),
+        AlertKind.DISK: lambda: _disk(sources.data_dir, known, now),
         AlertKind.WORKER: lambda: _worker(now),
         AlertKind.BACKUP: lambda: _backup(sources.backup_after, now),
     }
     return [cause for kind, read in readers.items() if kind in sources.kinds for cause in read()]
 
 
-def other_hosts(now: datetime) -> set[str]:
-    """Return the keys of the causes that only other hosts can see: the disks of hosts where a worker is alive."""
-    names = [each.name.split(":") for each in worker_heartbeats.list_recent(now) if each.is_alive]
-    living = {name[1] for name in names if len(name) > 1}
-    return {_disk_key(host) for host in living - {socket.gethostname()}}
+def unseen(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: datetime) -> set[str]:
+    """Return the keys of open alerts whose causes may go on although they are not among `causes`.
+
+    These are the disks of other hosts, and the failed exports of targets beyond the newest MOST_FAILED.
+    """
+    own = _disk_key(socket.gethostname())
+    is_cut = any(cause.kind is AlertKind.EXPORTS and cause.details["is_cut"] for cause in causes)
+    return {
+        key
+        for key, alert in known.items()
+        if (alert.kind is AlertKind.EXPORTS and is_cut)
+        or (alert.kind is AlertKind.DISK and key != own and alert.is_confirmed(CONFIRMED_FOR, now))
+    }
+
+
+def needs_confirmation(cause: AlertCause, alert: OpenAlert, now: datetime) -> bool:
+    """Return whether the details of an open alert have to be stored again, so that no other host closes it."""
+    return cause.kind is AlertKind.DISK and not alert.is_confirmed(_CONFIRM_EVERY, now)
 
 
 def weekly_summary(open_alerts: int, now: datetime) -> AlertCause:
@@ -120,8 +152,11 @@ def _target_rows(now: datetime) -> list[Any]:
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:
-    for target_id, newest, count, account_id, name in _failed_by_target(now):
-        details = {"name": name, "count": count, "is_cut": count >= MOST_FAILED}
+    found = _failed_by_target(now)
+    # Of any target, older ones may not be counted then.
+    is_cut = sum(row[2] for row in found) >= MOST_FAILED
+    for target_id, newest, count, account_id, name in found:
+        details = {"name": name, "count": count, "is_cut": is_cut}
         yield AlertCause(f"exports:{target_id}", AlertKind.EXPORTS, details, target_id, account_id, from_ms(newest))
 
 
@@ -149,10 +184,15 @@ def _compliance(now: datetime) -> Iterator[AlertCause]:
         yield AlertCause(f"compliance:{request.id}", AlertKind.COMPLIANCE, details, request.id)
 
 
-def _disk(data_dir: Path) -> Iterator[AlertCause]:
+def _disk(data_dir: Path, known: Collection[str], now: datetime) -> Iterator[AlertCause]:
+    """Yield the cause of this host; those without a worker share one: a container may have a new host name every minute."""
     state, host = state_of(free_bytes([data_dir, *database_folders()])), socket.gethostname()
-    if state is not DiskState.OK:
-        yield AlertCause(_disk_key(host), AlertKind.DISK, {"status": state.value, "host": host})
+    if state is DiskState.OK:
+        return
+    own = _disk_key(host)
+    has_worker = own in known or worker_heartbeats.on_this_host_since_before(now, now)
+    details = {"status": state.value, "host": host, "confirmed_at": to_ms(now)}
+    yield AlertCause(own if has_worker else _SHARED_DISK, AlertKind.DISK, details)
 
 
 def _disk_key(host: str) -> str:

@@ -4,7 +4,7 @@ An alert opens, recovers and opens again; each message about it is queued by a c
 so that all workers together queue at most one in QUIET_FOR. An acknowledged alert is silent until it opens again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,7 +22,7 @@ from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AlertMessageRow, AlertRow
 from storage.db.queries import for_update, tuples
 from storage.reporting import alert_causes
-from storage.reporting.alert_causes import AlertSources
+from storage.reporting.alert_causes import AlertSources, OpenAlert
 
 #: Open alerts that a page or a list shows.
 MOST_OPEN: Final = 200
@@ -36,6 +36,10 @@ _AFTER_ALL: Final = f"{identifiers.ALERT}_{LAST_ULID}"
 _ROWS_AT_ONCE: Final = 500
 #: Seconds until the next attempt to send a message.
 _RETRY_S: Final = (60, 300, 900, 3600)
+#: Clocks of hosts differ by seconds. A moment further in the future was written by a clock that was wrong.
+_SKEW: Final = timedelta(minutes=1)
+#: No retry is due later, and no lease lasts longer.
+_LONGEST_WAIT: Final = timedelta(seconds=_RETRY_S[-1]) + _SKEW
 
 _jobs: Final = LeasedJobs(AlertMessageRow)
 
@@ -68,30 +72,37 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
 
     The caller holds Lock.ALERTS. Without changes nothing is written.
     """
-    causes = {cause.key: cause for cause in alert_causes.find(sources, now)}
-    known = {row[0]: row[1:] for row in tuples(_open().select(AlertRow.cause, AlertRow.last_at, AlertRow.details))}
+    known = _known(sources.kinds)
+    causes = {cause.key: cause for cause in alert_causes.find(sources, known, now)}
     opened = [cause for key, cause in causes.items() if key not in known]
-    again = [cause for key, cause in causes.items() if key in known and cause.is_news(*known[key])]
-    over = known.keys() - causes.keys() - alert_causes.other_hosts(now)
+    pairs = [(cause, known[key]) for key, cause in causes.items() if key in known]
+    again = [cause for cause, alert in pairs if cause.is_news(alert.last_at, alert.details)]
+    confirmed = [cause for cause, alert in pairs if alert_causes.needs_confirmation(cause, alert, now)]
+    over = known.keys() - causes.keys() - alert_causes.unseen(known, causes.values(), now)
     summaries = (
         [] if AlertKind.WEEKLY not in sources.kinds or _has_summary(now) else [alert_causes.weekly_summary(len(known), now)]
     )
-    if opened or again or over or summaries:
+    if opened or again or confirmed or over or summaries:
         with transaction():
             _store(opened, now, **_OPENED)
+            # Not news: no message follows.
+            _store(confirmed, now, last_at=AlertRow.last_at)
             _store(again, now)
             _close(sorted(over), now)
             _insert_summary(summaries, now)
-    if tuples(_unsent(now).limit(1)):
-        _queue(channels, make_body, now)
+    unsent = _unsent(sources.kinds, now)
+    if tuples(unsent.limit(1)):
+        _queue(unsent, channels, make_body, now)
 
 
 def claim_message(now: datetime, lease_s: float) -> HeldMessage | None:
     """Claim the message that has waited longest; None if there is none. Messages that are too old are deleted."""
-    if not _jobs.any_waiting(now):
-        return None
     m = AlertMessageRow
+    is_too_late = m.next_run_at > now + _LONGEST_WAIT
+    if not _jobs.any_waiting(now) and not tuples(m.select(m.id).where(is_too_late).limit(1)):
+        return None
     with transaction():
+        m.update(next_run_at=now).where(is_too_late).execute()
         m.delete().where(m.next_run_at <= now, m.created_at < now - DROPPED_AFTER).execute()
         lease = _jobs.claim_oldest(now, lease_s, attempts=m.attempts + 1)
         if lease is None:
@@ -143,6 +154,16 @@ def _open() -> Any:
     return _select().where(AlertRow.state == AlertState.OPEN.value)
 
 
+def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
+    """Return the open alerts of the kinds that are looked for, by their causes; nobody knows whether others are over."""
+    shown = _open().select(AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details)
+    return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
+
+
+def _is_of(kinds: Collection[AlertKind]) -> Any:
+    return AlertRow.kind.in_(sorted(kinds))
+
+
 def _of(found: Any, account_id: int | None) -> Any:
     return found if account_id is None else found.where(AlertRow.account == account_id)
 
@@ -186,20 +207,24 @@ def _insert_summary(summaries: Sequence[AlertCause], now: datetime) -> None:
         AlertRow.insert_many(rows).on_conflict_ignore().execute()
 
 
-def _unsent(now: datetime) -> Any:
-    """Select the alerts whose state no message has said, and none was queued within QUIET_FOR."""
+def _unsent(kinds: Collection[AlertKind], now: datetime) -> Any:
+    """Select the alerts of these kinds whose state no message has said, and none was queued within QUIET_FOR.
+
+    A message that a clock ahead of ours queued hides what came after it: the alert is sent once more.
+    """
     a, is_open = AlertRow, AlertRow.state == AlertState.OPEN.value
-    is_news = is_open & (a.sent_state.is_null() | (a.sent_state != a.state) | (a.last_at > a.sent_at))
+    is_ahead = a.sent_at > now + _SKEW
+    is_news = is_open & (a.sent_state.is_null() | (a.sent_state != a.state) | (a.last_at > a.sent_at) | is_ahead)
     is_over = (a.state == AlertState.RECOVERED.value) & (a.sent_state == AlertState.OPEN.value)
-    is_quiet = a.sent_at.is_null() | (a.sent_at <= now - QUIET_FOR)
-    return _select().where(is_news | is_over, is_quiet, a.acknowledged_at.is_null())
+    may_be_sent = a.sent_at.is_null() | (a.sent_at <= now - QUIET_FOR) | is_ahead
+    return _select().where(is_news | is_over, _is_of(kinds), may_be_sent, a.acknowledged_at.is_null())
 
 
-def _queue(channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
+def _queue(unsent: Any, channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
     a = AlertRow
     with transaction():
         # Locked: an acknowledgement waits, and comes too late for this message.
-        found = read(Alert, for_update(_unsent(now).order_by(a.state, a.last_at.desc()).limit(MOST_AT_ONCE)))
+        found = read(Alert, for_update(unsent.order_by(a.state, a.last_at.desc()).limit(MOST_AT_ONCE)))
         if not found:
             return
         for part in chunked([alert.id for alert in found], _ROWS_AT_ONCE):

@@ -1,5 +1,6 @@
 """What both clients send, repeat, raise and keep to themselves."""
 
+import asyncio
 import logging
 import pickle
 import ssl
@@ -28,6 +29,7 @@ from riskrelay_client import (
     ValidationFailed,
     WaitTimeout,
 )
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
 
 EXPORT: Final = {"id": "exp_1", "status": "prepared"}
@@ -86,6 +88,24 @@ def test_a_list_is_read_page_by_page(ask: Ask) -> None:
         {"rule": "img-alt"},
         {"rule": "img-alt", "cursor": "c1"},
     ]
+
+
+BAD_PAGES: Final[dict[str, list[Scripted]]] = {
+    "no list": [ok({})],
+    "another type": [ok({"items": 3, "next_cursor": None})],
+    "another type of cursor": [ok({"items": [1], "next_cursor": 3})],
+    "an empty page before others": [ok({"items": [], "next_cursor": "same"})],
+    "a page that leads to itself": [ok({"items": [1], "next_cursor": "same"})],
+    "no content": [httpx.Response(204)],
+}
+
+
+@pytest.mark.parametrize("responses", BAD_PAGES.values(), ids=BAD_PAGES)
+def test_a_list_of_something_else_ends_with_an_error(ask: Ask, responses: list[Scripted]) -> None:
+    script = Script(responses)
+    with pytest.raises(ApiError, match="may not be RiskRelay"):
+        ask(script, lambda client: client.findings.list())
+    assert len(script.requests) <= 2
 
 
 @pytest.mark.parametrize("wrong", ["..", "a/b", "a?b", "", "exp_1\n"])
@@ -165,6 +185,13 @@ def test_retry_after_is_the_least_pause(ask: Ask) -> None:
     assert 8 <= script.pauses[1] <= 10
 
 
+@pytest.mark.parametrize("date", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "soon", ""])
+def test_a_retry_after_that_is_no_date_is_ignored(ask: Ask, date: str) -> None:
+    script = Script([failure(503, "X", Retry_After=date), ok(EXPORT, 201)])
+    assert ask(script, prepare) == EXPORT
+    assert script.pauses[0] <= 0.5
+
+
 def test_repeats_end_after_the_retry_time(ask: Ask) -> None:
     script = Script([failure(503, "SERVICE_UNAVAILABLE")])
     with pytest.raises(ServerError):
@@ -209,6 +236,12 @@ def test_a_response_of_something_else_is_an_error(ask: Ask, status: int, content
     with pytest.raises(ApiError, match="may not be RiskRelay") as raised:
         ask(Script([httpx.Response(status, content=content)]), prepare)
     assert (raised.value.status, raised.value.code) == (status, None)
+
+
+@pytest.mark.parametrize("call", [prepare, lambda client: client.exports.get("exp_1")])
+def test_a_record_without_content_is_an_error(ask: Ask, call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ApiError, match="may not be RiskRelay"):
+        ask(Script([httpx.Response(204)]), call)
 
 
 @pytest.mark.parametrize("error", [[1], {"details": [1], "message": 7}, {"details": {"fields": [1, {}]}}])
@@ -271,6 +304,14 @@ def test_a_wait_ends_with_the_last_version(ask: Ask) -> None:
         ask(script, lambda client: client.exports.wait("exp_1", 20))
     assert (raised.value.last, script.now) == (EXPORT, 20)
     assert isinstance(raised.value, TimeoutError)
+
+
+@pytest.mark.parametrize("record", [{}, {"status": None}])
+def test_a_wait_for_something_else_ends_with_an_error(ask: Ask, record: Any) -> None:
+    seen: list[Any] = []
+    with pytest.raises(ApiError, match="may not be RiskRelay"):
+        ask(Script([ok(record)]), lambda client: client.exports.wait("exp_1", 20, on_change=seen.append))
+    assert seen == []
 
 
 def test_a_wait_ends_at_once_if_the_retry_is_due_later(ask: Ask) -> None:
@@ -336,6 +377,50 @@ def test_http_is_for_this_machine_or_on_request() -> None:
         client.close()
     with RiskRelay("http://riskrelay.internal", TOKEN, allow_http=True) as client:
         assert repr(client) == "RiskRelay('http://riskrelay.internal')"
+
+
+class RecordingPeer:
+    """Answers each request with a record, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.received: list[ReceivedRequest] = []
+
+    def __call__(self, peer: Peer) -> None:
+        while request := peer.read():
+            self.received.append(request)
+            peer.answer(200, b"{}")
+
+
+async def get_async(url: str, **options: Any) -> object:
+    async with AsyncRiskRelay(url, TOKEN, scanner_secret=SECRET, retry_for=0, **options) as client:
+        return await client.exports.get("exp_1")
+
+
+def get_blocking(url: str, **options: Any) -> object:
+    with RiskRelay(url, TOKEN, scanner_secret=SECRET, retry_for=0, **options) as client:
+        return client.exports.get("exp_1")
+
+
+GET: Final = {"blocking": get_blocking, "async": lambda url, **options: asyncio.run(get_async(url, **options))}
+
+
+@pytest.mark.parametrize("get", GET.values(), ids=GET)
+def test_no_proxy_of_the_environment_gets_a_request_in_clear(get: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LoopbackServer(service := RecordingPeer()) as server, LoopbackServer(proxy := RecordingPeer()) as other:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{other.port}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        assert get(server.url(path="")) == {}
+        assert len(service.received) == 1
+        for url in ("http://riskrelay.invalid", f"https://127.0.0.1:{server.port}"):
+            with pytest.raises(Unreachable):
+                get(url, allow_http=True)
+        assert proxy.received == []
+        # A tunnel, which reads nothing: https to another host.
+        with pytest.raises(Unreachable):
+            get("https://riskrelay.invalid")
+        assert proxy.received[0].line == "CONNECT riskrelay.invalid:443 HTTP/1.1"
 
 
 @pytest.mark.parametrize("token", ["", "rrt_x\n", " rrt_x", "rrt_\u00e9"])

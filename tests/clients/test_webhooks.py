@@ -62,6 +62,20 @@ def test_a_nonce_is_remembered_for_ten_minutes_once_for_all_threads() -> None:
     assert nonces.is_new("a", 601.0)
 
 
+def test_nonces_that_are_forgotten_before_a_replay_would_be_too_old_are_a_mistake() -> None:
+    [good] = [each for each in VECTORS if each["name"] == "good"]
+    body, secrets = base64.b64decode(good["body_base64"]), good["secrets"]
+    with pytest.raises(ValueError, match="forgotten too soon"):
+        webhooks.verify(good["headers"], body, secrets, nonces=MemoryNonces(), tolerance_s=301, now=NOW)
+    nonces = MemoryNonces(seconds=7200)
+    webhooks.verify(good["headers"], body, secrets, nonces=nonces, tolerance_s=3600, now=NOW - 3600)
+    for later in (NOW, NOW + 3600):
+        with pytest.raises(InvalidSignature):
+            webhooks.verify(good["headers"], body, secrets, nonces=nonces, tolerance_s=3600, now=later)
+    # Standard Webhooks has no nonce.
+    webhooks.verify(standard(), BODY, SECRET, signature="standard-webhooks", nonces=MemoryNonces(), tolerance_s=301, now=NOW)
+
+
 def test_nonces_are_bounded() -> None:
     nonces = MemoryNonces(most=2)
     assert [nonces.is_new(each, 0.0) for each in "abc"] == [True, True, True]

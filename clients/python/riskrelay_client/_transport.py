@@ -30,6 +30,8 @@ _RETRYABLE = frozenset({408, 429, 502, 503, 504})
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _KEY = re.compile(r"[ -~]{1,255}")
 
+_NOT_OURS = "The server may not be RiskRelay: check the URL. Redirects are not followed."
+
 #: Query parameters: texts, numbers, times, or several of them; None is left out.
 Query = Mapping[str, object]
 
@@ -75,6 +77,16 @@ def settings(
         timeout,
         retry_for,
     )
+
+
+def direct(url: str) -> dict[str, None]:
+    """Return the mounts for httpx that bypass the environment's proxies, none for https to another host.
+
+    A proxy would get the credentials of an http request in clear, and its loopback is another machine's. `trust_env=False`
+    would ignore SSL_CERT_FILE, too.
+    """
+    parts = httpx.URL(url)
+    return {"http://": None, "https://": None} if parts.scheme == "http" or _is_loopback(parts.host) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +168,7 @@ class Reply:
             return float(value)
         try:
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())  # the form that some proxies send
-        except ValueError:
+        except (ValueError, OverflowError):  # no date, or one with a year that no date has
             return 0.0
 
 
@@ -173,11 +185,11 @@ def problem(sent: Call, replied: Reply) -> ApiError | None:
     has_data = isinstance(replied.data, dict)
     if replied.status in (200, 201, 202) and has_data:
         return None
-    if replied.status == 204 or (replied.status == 304 and "If-None-Match" in sent.headers):
+    if (replied.status == 204 and sent.method == "DELETE") or (replied.status == 304 and "If-None-Match" in sent.headers):
         return None
     found = replied.data.get("error") if has_data else None
     error = found if isinstance(found, dict) else {}
-    message = error.get("message") or "The server may not be RiskRelay: check the URL. Redirects are not followed."
+    message = error.get("message") or _NOT_OURS
     details = {**error["details"]} if isinstance(error.get("details"), dict) else {}
     listed = details.pop("fields", ())
     fields: list[Any] = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
@@ -185,6 +197,24 @@ def problem(sent: Call, replied: Reply) -> ApiError | None:
     return error_class(replied.status, code)(
         replied.status, code, str(message), fields, details, request_id, replied.retry_after
     )
+
+
+def page_of(data: Mapping[str, Any], cursor: str | None) -> tuple[list[Any], str | None]:
+    """Return the records of a page and the cursor of the next one, None on the last page; `cursor` is that of this page.
+
+    Raises ApiError for what RiskRelay does not send, such as an empty page before others, or one that leads to itself.
+    """
+    records, following = data.get("items"), data.get("next_cursor")
+    if isinstance(records, list) and (following is None or (isinstance(following, str) and records and following != cursor)):
+        return records, following
+    raise ApiError(200, None, _NOT_OURS)
+
+
+def record_with_status(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record that has a status; raises ApiError for another one."""
+    if not isinstance(data.get("status"), str):
+        raise ApiError(200, None, _NOT_OURS)
+    return data
 
 
 def unreachable(error: httpx.HTTPError, host: str) -> Unreachable:

@@ -52,17 +52,17 @@ class InvalidContent(WebhookError):
 
 
 class NonceStore(Protocol):
-    """Remembers nonces for at least ten minutes, for all processes of a receiver."""
+    """Remembers nonces for at least twice `tolerance_s`, by default ten minutes, for all processes of a receiver."""
 
     def is_new(self, nonce: str, now: float) -> bool:
         """Store a nonce and return whether it was unknown, in one step; `now` is in Unix seconds."""
 
 
 class MemoryNonces:
-    """Nonces in the memory of one process; beyond `most`, the oldest are forgotten."""
+    """Nonces in the memory of one process, for `seconds`; beyond `most`, the oldest are forgotten."""
 
     def __init__(self, seconds: float = 2 * TOLERANCE_S, most: int = 100_000) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._most = most
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class MemoryNonces:
     def is_new(self, nonce: str, now: float) -> bool:
         """Store a nonce and return whether it was unknown."""
         with self._lock:
-            while self._seen and self._seen[next(iter(self._seen))] < now - self._seconds:
+            while self._seen and self._seen[next(iter(self._seen))] < now - self.seconds:
                 del self._seen[next(iter(self._seen))]
             if nonce in self._seen:
                 return False
@@ -93,8 +93,8 @@ def verify(
     """Verify a delivery and return its event; for targets with the format `ticket`.
 
     `secret` is one, or several during a rotation. `signature` says which one to verify, as the target's setting does.
-    `nonces` detects replays of the service's signature. `now` is in Unix seconds.
-    Raises InvalidSignature, InvalidContent.
+    `nonces` detects replays of the service's signature, and must remember them for twice `tolerance_s`. `now` is in Unix
+    seconds. Raises InvalidSignature, InvalidContent, and ValueError for MemoryNonces that forget sooner.
     """
     verify_signature(headers, body, secret, signature=signature, nonces=nonces, tolerance_s=tolerance_s, now=now)
     return parse(body)
@@ -110,11 +110,14 @@ def verify_signature(
     tolerance_s: float = TOLERANCE_S,
     now: float | None = None,
 ) -> None:
-    """Verify signature, age and nonce only, whatever the format of the body; raises InvalidSignature."""
+    """Verify signature, age and nonce only, whatever the format of the body; raises what `verify` does."""
     secrets = [secret] if isinstance(secret, str | bytes) else [*secret]
     keys = [each.encode() if isinstance(each, str) else each for each in secrets]
     if not keys or not all(keys):
         raise ValueError("An empty secret would accept everybody's signature.")
+    # A request may arrive `tolerance_s` before its timestamp, and its replay as long after it.
+    if signature == "service" and isinstance(nonces, MemoryNonces) and nonces.seconds < 2 * tolerance_s:
+        raise ValueError("The nonces are forgotten too soon: use MemoryNonces(seconds=2 * tolerance_s).")
     at = time.time() if now is None else now
     check = _check_service if signature == "service" else _check_standard
     nonce = check(_Headers(headers), body, keys, at, tolerance_s)

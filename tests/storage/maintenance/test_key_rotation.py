@@ -12,15 +12,25 @@ import pytest
 from peewee import BlobField
 
 from runtime.clock import utc_now
+from schemas.base.console_session import SignInMethod
 from schemas.base.errors import WrongEncryptionKey
 from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.settings.definitions import Settings
+from storage.accounts import sessions, sign_in_links
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.db.models import ALL, TargetRow
 from storage.maintenance import key_rotation
 from storage.maintenance.key_rotation import SLICE, UnreadableValue
-from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS, STANDARD_SECRET, TARGET_CERTIFICATE, TARGET_HEADERS
+from storage.secrets.encrypted_columns import (
+    CANARY,
+    ENCRYPTED_COLUMNS,
+    ID_TOKEN,
+    LINK_MAIL,
+    STANDARD_SECRET,
+    TARGET_CERTIFICATE,
+    TARGET_HEADERS,
+)
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
@@ -108,6 +118,24 @@ def test_no_sealed_column_is_forgotten() -> None:
         if isinstance(field, BlobField)
     }
     assert {(place.table, place.column) for place in (*ENCRYPTED_COLUMNS, CANARY)} == blobs - OPEN_COLUMNS
+
+
+def test_a_rotation_covers_every_encrypted_column() -> None:
+    covered = [column.encrypted for column in key_rotation._COLUMNS]
+    assert (set(covered), len(covered)) == (set(ENCRYPTED_COLUMNS), len(ENCRYPTED_COLUMNS))
+
+
+def test_what_sign_ins_wait_with_is_encrypted_anew(customer: Customer) -> None:
+    def seal_id_token(session_id: str) -> bytes:
+        return BEFORE.seal("an ID token", ID_TOKEN.context(session_id))
+
+    method = SignInMethod.OPENID_CONNECT
+    sessions.begin_for_user(customer.user_id, method, "state", "a browser", NOW, seal_id_token)
+    sign_in_links.request(lambda link_id, _token: BEFORE.seal("a mail", LINK_MAIL.context(link_id)), NOW)
+    assert key_rotation.count() == key_rotation.survey(BOTH).older == 2
+    assert rotate() == (2, [])
+    assert sorted(AFTER.open(sealed, context) for context, sealed in sealed_places()) == ["a mail", "an ID token"]
+    assert rotate() == (0, [])
 
 
 def test_afterwards_the_first_key_opens_everything_and_the_older_one_nothing(furnished: list[str]) -> None:

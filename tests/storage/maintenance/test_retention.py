@@ -10,11 +10,13 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from schemas.base.console_session import SignInMethod
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.exports.record import Approval
+from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
 from schemas.intake.evidence import Capture, CaptureForm
@@ -25,6 +27,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
 from schemas.triage.export_filter import ExportQuery, ListPosition
 from storage.accounts import projects, sessions, sign_in_links, tokens
+from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
@@ -346,6 +349,32 @@ def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> 
         assert kept in left("tokens")
 
 
+# when it began and was last used, before the present; whether its ID token goes
+SIGNED_IN: Final = [
+    (timedelta(hours=1), timedelta(hours=1), False),
+    (days(1), IDLE_FOR - MINUTE, False),
+    (days(1), IDLE_FOR, True),
+    (LASTS_FOR - MINUTE, timedelta(), False),
+    (LASTS_FOR, timedelta(), True),
+    # By a clock that was ahead.
+    (days(1), -IDLE_FOR, False),
+    (days(1), -IDLE_FOR - MINUTE, True),
+]
+
+
+@pytest.mark.parametrize(("began", "seen", "goes"), SIGNED_IN)
+def test_an_id_token_is_erased_when_its_session_is_over(
+    customer: Customer, began: timedelta, seen: timedelta, goes: bool
+) -> None:
+    now, method = NOW + days(5000), SignInMethod.OPENID_CONNECT
+    sessions.begin_for_user(customer.user_id, method, "state", "a browser", now - began, lambda _id: b"sealed")
+    execute("UPDATE console_sessions SET seen_at = ?", (to_ms(now - seen),))
+    until = retention.cutoffs(now, RETENTION, TTL)
+    assert planned(until) == prune(until) == ({"id_tokens": 1} if goes else {})
+    [(sealed,)] = rows("SELECT id_token_sealed FROM console_sessions")
+    assert (sealed is None) == goes
+
+
 def test_hours_of_charts_go_by_retention_and_by_their_number(target: Target) -> None:
     hour = timedelta(hours=1)
     for number in range(5):
@@ -406,6 +435,18 @@ def test_alerts_go_when_they_have_been_over_for_long_and_messages_that_nobody_se
     sign_in_links.request(lambda _link_id, _token: b"sealed", NOW)
     assert planned() == prune() == {"alerts": 1, "alert_messages": 1, "sign_in_links": 1}
     assert left("alerts") == {ended_later, still_open}
+
+
+def test_a_weekly_summary_stays_until_its_week_is_over(customer: Customer) -> None:
+    """It would be sent again otherwise."""
+    _other, older, newer = (make_alert(customer, number, "recovered") for number in range(3))
+    execute("UPDATE alerts SET kind = 'weekly' WHERE id IN (?, ?)", (older, newer))
+    execute("UPDATE alerts SET last_at = ? WHERE id = ?", (to_ms(NOW - days(2)), older))
+    until = retention.cutoffs(NOW + days(7), days(4), TTL)
+    assert planned(until) == prune(until) == {"alerts": 2}
+    assert left("alerts") == {newer}
+    until = retention.cutoffs(NOW + days(8) + MINUTE, days(4), TTL)
+    assert planned(until) == prune(until) == {"alerts": 1}
 
 
 def test_what_a_bulk_job_is_still_to_decide_on_stays(customer: Customer) -> None:
@@ -649,6 +690,30 @@ def test_an_archive_holds_every_row_that_went(customer: Customer, target: Target
     found = archived(tmp_path / "deep" / "archive")
     assert {table: len(lines) for table, lines in found.items()} == counts
     assert not (left() & {line["id"] for line in found["exports"]})
+
+
+def test_an_archive_holds_the_events_of_exports_and_the_changes_they_are_formed_from(
+    customer: Customer, target: Target, tmp_path: Path
+) -> None:
+    export_id = delivered(customer, target)
+    scanned(customer)
+    execute("UPDATE targets SET events = ? WHERE id = ?", ('["ticket.redact"]', target.id))
+    with transaction():
+        transitions.redact([export_id], NOW, "cpl_1")
+    execute("UPDATE ticket_events SET status = 'delivered', body = NULL, due_at = NULL")
+    execute(
+        "INSERT INTO ticket_changes (scan_run_id, export_id, finding_id, change, changed_at) VALUES (42, ?, 'fnd_1', ?, 1)",
+        (export_id, PlaceChange.FIXED.value),
+    )
+    expected = {name: planned()[name] for name in ("ticket_events", "ticket_changes")}
+    with Archive(tmp_path / "archive", LATER) as archive:
+        counts = prune(archive=archive)
+    found = archived(tmp_path / "archive")
+    assert expected == {name: counts[name] for name in expected} == dict.fromkeys(expected, 1)
+    assert {table: len(lines) for table, lines in found.items()} == counts
+    [event], [change] = found["ticket_events"], found["ticket_changes"]
+    assert (event["export_id"], event["type"], event["created_at"]) == (export_id, "ticket.redact", rfc3339(NOW))
+    assert (change["export_id"], change["finding_id"]) == (export_id, "fnd_1")
 
 
 def test_a_line_of_an_archive_is_a_row_as_people_read_it(customer: Customer, target: Target, tmp_path: Path) -> None:

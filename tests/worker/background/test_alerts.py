@@ -1,5 +1,6 @@
 """Alerts open, recover and come back; one message about a cause in an hour, over all workers, on every channel."""
 
+import socket
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -20,14 +21,15 @@ from storage.db import disk_space, locks
 from storage.db.engine import database, execute, release, rows
 from storage.db.locks import Lock
 from storage.exports import worker_heartbeats
-from storage.reporting import alerts
+from storage.reporting import alert_causes, alerts
 from storage.reporting.alert_causes import DUE_WITHIN, AlertSources
-from tests.support.factories import NOW, Customer, make_customer, make_failed, make_rule
+from tests.support.factories import NOW, Customer, make_customer, make_failed, make_rule, make_target
 from worker.background.alert_channels import ChannelAnswer
 from worker.background.alerts import LEASE_S, AlertTask
 
 #: All but the weekly summary, which is tested alone, and what depends on this machine.
 KINDS: Final = frozenset(AlertKind) - {AlertKind.WEEKLY, AlertKind.DISK, AlertKind.BACKUP, AlertKind.WORKER}
+MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
@@ -278,6 +280,71 @@ def test_exports_that_fail_are_counted_and_new_failures_reported_after_an_hour(
     assert site.run(worker, timedelta(days=1)) == ["Over: 3 exports failed in a day"]
 
 
+def test_an_alert_of_exports_stays_open_while_more_fail_than_are_counted(
+    site: Site, customer: Customer, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alert_causes, "MOST_FAILED", 5)
+    worker, busy = site.worker({AlertKind.EXPORTS}), make_target(customer)
+    make_failed(customer, target.id, 2)
+    assert site.run(worker) == ["2 exports failed in a day"]
+    make_failed(customer, busy.id, 7, NOW + MINUTE)
+    assert site.run(worker, 2 * MINUTE) == ["5+ exports failed in a day"]
+    [failed] = make_failed(customer, target.id, 1, NOW + 3 * MINUTE)
+    # Of the first target one is among those that are counted.
+    assert sorted(site.run(worker, 2 * HOUR)) == ["1+ export failed in a day"]
+    execute("UPDATE exports SET status = 'exported' WHERE target_id = ? OR id = ?", (busy.id, failed))
+    assert site.run(worker, HOUR) == ["Over: 5+ exports failed in a day"]
+    assert {alert.subject_id for alert in alerts.list_open()} == {target.id}
+
+
+def test_nothing_is_said_about_a_kind_that_is_no_longer_configured(site: Site, customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 2)
+    set_target(target, connected="failing")
+    both = site.worker({AlertKind.EXPORTS, AlertKind.TARGET})
+    assert sorted(site.run(both)) == ["2 exports failed in a day", "Target fails"]
+    # There is news, too, that the quiet hour held back.
+    make_failed(customer, target.id, 1, NOW + 5 * MINUTE)
+    assert site.run(both, 10 * MINUTE) == []
+    assert site.run(site.worker({AlertKind.TARGET}), HOUR) == []
+    assert {alert.kind for alert in alerts.list_open()} == {AlertKind.EXPORTS, AlertKind.TARGET}
+    assert site.run(both, MINUTE) == ["3 exports failed in a day"]
+
+
+def test_a_clock_that_was_ahead_silences_no_cause(site: Site, target: Target) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    site.now += DAY
+    assert site.run(worker) == ["Target fails"]
+    site.now -= DAY
+    set_target(target, "blocked", "address_private", connected="failing")
+    assert site.run(worker, MINUTE) == ["Target blocked"]
+    set_target(target)
+    assert site.run(worker, MINUTE) == []
+    assert site.run(worker, HOUR) == ["Over: target blocked"]
+
+
+def test_a_clock_of_another_host_that_is_a_little_ahead_repeats_nothing(site: Site, target: Target) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    assert site.run(worker) == ["Target fails"]
+    assert site.run(worker, -timedelta(seconds=50)) == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_clock_that_was_ahead_delays_no_message(site: Site, target: Target, is_killed: bool) -> None:
+    """Whether its attempt failed or was never finished."""
+    worker = site.worker()
+    set_target(target, connected="failing")
+    assert worker.run_once()
+    site.now += DAY / 2
+    held = alerts.claim_message(site.now, LEASE_S)
+    assert held is not None
+    if not is_killed:
+        alerts.finish_message(held, is_sent=False, now=site.now)
+    site.now -= DAY / 2
+    assert site.run(worker, MINUTE) == ["Target fails"]
+
+
 def test_no_alert_has_the_text_of_a_ticket(site: Site, customer: Customer, target: Target) -> None:
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE exports SET ticket = ? WHERE id = ?", ('{"title": "a title that is private"}', export_id))
@@ -336,19 +403,69 @@ def test_a_killed_worker_is_missed_and_a_stopped_one_only_when_exports_wait(
     assert site.run(sweep, 2 * HOUR) == []
 
 
+def fill_disk(monkeypatch: pytest.MonkeyPatch, host: str, *, is_low: bool = True) -> None:
+    """Be on a host from now on, whose disk has this much space."""
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(disk_space, "LOW_BYTES", 2**63 if is_low else 0)
+
+
+def beat(site: Site, host: str) -> None:
+    worker_heartbeats.beat(f"worker:{host}:1:ab", site.now)
+    execute("UPDATE workers SET started_at = ?", (to_ms(NOW - DAY),))
+
+
 def test_a_full_disk_is_the_alert_of_its_host(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = site.worker({AlertKind.DISK})
-    monkeypatch.setattr(disk_space, "LOW_BYTES", 2**63)
+    beat(site, "first")
+    fill_disk(monkeypatch, "first")
     assert site.run(worker) == ["Disk nearly full"]
-    [(cause,)] = rows("SELECT cause FROM alerts")
-    # Another host does not see it, while a worker lives there.
-    execute("UPDATE alerts SET cause = 'disk:elsewhere'")
-    worker_heartbeats.beat("worker:elsewhere:1:ab", site.now)
-    monkeypatch.setattr(disk_space, "LOW_BYTES", 0)
-    execute("UPDATE workers SET seen_at = ?", (to_ms(site.now + HOUR),))
-    assert site.run(worker, HOUR) == []
-    assert site.run(worker, HOUR) == ["Over: disk nearly full"]
-    assert cause.startswith("disk:")
+    assert rows("SELECT cause FROM alerts") == [("disk:first",)]
+    # Its worker stopped; `sweep` still finds it full, and then no longer.
+    worker_heartbeats.remove("worker:first:1:ab")
+    assert site.run(worker, 2 * HOUR) == []
+    fill_disk(monkeypatch, "first", is_low=False)
+    assert site.run(worker, MINUTE) == ["Over: disk nearly full"]
+
+
+def test_another_host_closes_the_alert_of_a_disk_only_when_its_own_is_silent_for_an_hour(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, sent = site.worker({AlertKind.DISK}), []
+    for _ in range(180):
+        beat(site, "first")
+        fill_disk(monkeypatch, "first")
+        sent += site.run(worker, timedelta(seconds=30))
+        fill_disk(monkeypatch, "second", is_low=False)
+        sent += site.run(worker, timedelta(seconds=30))
+    assert sent == ["Disk nearly full"]
+    assert site.run(worker, timedelta(minutes=45)) == []
+    assert site.run(worker, timedelta(minutes=15)) == ["Over: disk nearly full"]
+
+
+def test_hosts_without_a_worker_share_the_alert_of_their_disks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container in which `sweep` runs has another name every minute."""
+    sweep, sent = site.worker({AlertKind.DISK}), []
+    for minute in range(180):
+        fill_disk(monkeypatch, f"container-{minute}")
+        sent += site.run(sweep, timedelta(seconds=30))
+        # A worker elsewhere.
+        beat(site, "first")
+        fill_disk(monkeypatch, "first", is_low=False)
+        sent += site.run(sweep, timedelta(seconds=30))
+    assert sent == ["Disk nearly full"]
+    assert rows("SELECT COUNT(*) FROM alerts") == [(1,)]
+    assert site.run(sweep, HOUR) == ["Over: disk nearly full"]
+
+
+def test_an_open_alert_of_a_disk_is_stored_again_every_ten_minutes_at_most(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, stored = site.worker({AlertKind.DISK}), set()
+    fill_disk(monkeypatch, "first")
+    for _ in range(60):
+        site.run(worker, MINUTE)
+        stored |= set(rows("SELECT details FROM alerts"))
+    assert len(stored) == 6
 
 
 def test_an_old_backup_is_reported_until_there_is_a_new_one(site: Site) -> None:

@@ -32,7 +32,13 @@ class AsyncRiskRelay:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         settings = _transport.settings(url, token, scanner_secret, timeout, retry_for, allow_http)
-        http = httpx.AsyncClient(base_url=settings.url, timeout=timeout, transport=transport, follow_redirects=False)
+        http = httpx.AsyncClient(
+            base_url=settings.url,
+            timeout=timeout,
+            transport=transport,
+            mounts=_transport.direct(settings.url),
+            follow_redirects=False,
+        )
         self._sender = sender = AsyncSender(settings, http)
         self.exports = triage.AsyncExports(sender)
         self.bulk_jobs = triage.AsyncBulkJobs(sender)

@@ -54,12 +54,13 @@ class AsyncSender:
 
     async def pages(self, model: type[T], path: str, query: Query) -> AsyncIterator[T]:
         """Yield every record of a list, page by page."""
-        page: dict[str, Any] = {"next_cursor": None}
+        cursor: str | None = None
         while True:
-            page = await self.get(dict[str, Any], path, {**query, "cursor": page["next_cursor"]})
-            for record in page["items"]:
+            page = await self.get(dict[str, Any], path, {**query, "cursor": cursor})
+            records, cursor = _transport.page_of(page, cursor)
+            for record in records:
                 yield record
-            if page.get("next_cursor") is None:
+            if cursor is None:
                 return
 
     async def wait(
@@ -82,7 +83,7 @@ class AsyncSender:
         while True:
             reply = await self.send(replace(call, headers={**call.headers, **tag}))
             if reply.status != 304:
-                record, pause = reply.data, 1.0
+                record, pause = _transport.record_with_status(reply.data), 1.0
                 tag = {"If-None-Match": reply.headers["ETag"]} if "ETag" in reply.headers else {}
                 if on_change is not None:
                     on_change(record)

@@ -35,7 +35,13 @@ class RiskRelay:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         settings = _transport.settings(url, token, scanner_secret, timeout, retry_for, allow_http)
-        http = httpx.Client(base_url=settings.url, timeout=timeout, transport=transport, follow_redirects=False)
+        http = httpx.Client(
+            base_url=settings.url,
+            timeout=timeout,
+            transport=transport,
+            mounts=_transport.direct(settings.url),
+            follow_redirects=False,
+        )
         self._sender = sender = Sender(settings, http)
         self.exports = triage.Exports(sender)
         self.bulk_jobs = triage.BulkJobs(sender)

@@ -57,12 +57,13 @@ class Sender:
 
     def pages(self, model: type[T], path: str, query: Query) -> Iterator[T]:
         """Yield every record of a list, page by page."""
-        page: dict[str, Any] = {"next_cursor": None}
+        cursor: str | None = None
         while True:
-            page = self.get(dict[str, Any], path, {**query, "cursor": page["next_cursor"]})
-            for record in page["items"]:
+            page = self.get(dict[str, Any], path, {**query, "cursor": cursor})
+            records, cursor = _transport.page_of(page, cursor)
+            for record in records:
                 yield record
-            if page.get("next_cursor") is None:
+            if cursor is None:
                 return
 
     def wait(
@@ -85,7 +86,7 @@ class Sender:
         while True:
             reply = self.send(replace(call, headers={**call.headers, **tag}))
             if reply.status != 304:
-                record, pause = reply.data, 1.0
+                record, pause = _transport.record_with_status(reply.data), 1.0
                 tag = {"If-None-Match": reply.headers["ETag"]} if "ETag" in reply.headers else {}
                 if on_change is not None:
                     on_change(record)
