@@ -98,12 +98,14 @@ def make_customer(
 ) -> Customer:
     """Store a customer in the open database, whose project groups its findings as named."""
     number = next(_numbers)
-    account = accounts.add_account(f"Account {number}", NOW, may_use_webhooks=may_use_webhooks)
     email = f"user{number}@example.com"
-    user = accounts.add_user(email, account.id, NOW)
-    project = projects.add_project(f"Project {number}", account.id, NOW, ticket_grouping=grouping)
-    accounts.grant_project(email, project.id, NOW)
-    _, token = tokens.create(email, TokenKind.API, NOW, abilities)
+    # Thousands of tests have one: together, five commits take twice as long as one.
+    with transaction():
+        account = accounts.add_account(f"Account {number}", NOW, may_use_webhooks=may_use_webhooks)
+        user = accounts.add_user(email, account.id, NOW)
+        project = projects.add_project(f"Project {number}", account.id, NOW, ticket_grouping=grouping)
+        accounts.grant_project(email, project.id, NOW)
+        _, token = tokens.create(email, TokenKind.API, NOW, abilities)
     return Customer(account.id, user.id, email, project.id, token)
 
 
