@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from bin.cli.lazy_group import LazyGroup
-from bin.cli.output import echo
+from bin.cli.option_types import TEXT
+from bin.cli.output import echo, escape_unencodable
 from bin.command_table import COMMAND_TABLE
 from runtime import tls_key_log
 from schemas.base.errors import RiskRelayError
@@ -62,6 +63,7 @@ def _kind(error: BaseException) -> str:
 @click.version_option(VERSION, prog_name="riskrelay")
 @click.option(
     "--url",
+    type=TEXT,
     metavar="URL",
     help="Run the command against the API of the installation at this URL; the token is read from RISKRELAY_TOKEN.",
 )
@@ -76,4 +78,5 @@ if __name__ == "__main__":
     # Before a command is imported: requests prepares TLS when it is imported.
     tls_key_log.disable()
     sys.excepthook = _print_bug
+    escape_unencodable()
     riskrelay(prog_name="riskrelay")

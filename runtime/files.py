@@ -1,8 +1,10 @@
 """The files of this process: how many it may open, locks on them, and how content and names reach the disk."""
 
+import errno
 import fcntl
 import os
 import resource
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +30,29 @@ def try_lock(file: int | IO[bytes]) -> bool:
     return True
 
 
+def require_replaceable(path: Path) -> bool:
+    """Return whether a file is at `path`. Raises OSError unless it is a regular one.
+
+    To rename a file over a device, a FIFO or a symbolic link destroys it. To write through a link instead would let another
+    user of its folder choose which file is overwritten.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link; use the path of the file itself" if stat.S_ISLNK(mode) else "not a regular file"
+        raise OSError(errno.EINVAL, f"it is {kind}")
+    return True
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Open a file with mode 0600 that replaces the one at `path` once all of it is on the disk. Raises OSError."""
+    """Open a file with mode 0600 that replaces the one at `path` once all of it is on the disk.
+
+    Raises OSError, also for a path that is not that of a regular file.
+    """
+    require_replaceable(path)
     draft = path.with_name(f".{path.name}.part")
     draft.unlink(missing_ok=True)
     try:

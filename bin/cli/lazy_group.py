@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 import click
 from click.shell_completion import CompletionItem
 
+from bin.cli.option_types import TEXT
 from bin.command_table import Summary
 
 #: The module of commands against a remote installation. Imported by its name: it is above this one, and other commands are
@@ -72,9 +73,12 @@ class LazyGroup(click.Group):
 
 
 def load(path: tuple[str, ...]) -> click.Command:
-    """Import and return the command at `path`, such as `("secret", "set", "target")`."""
+    """Import and return the command at `path`, such as `("secret", "set", "target")`; its texts must be UTF-8."""
     module = importlib.import_module(f"bin.commands.{_MODULES.get(path[0], path[0])}".replace("-", "_"))
     command: click.Command = getattr(module, path[0].replace("-", "_"))
     for name in path[1:]:
         command = cast(click.Group, command).commands[name]
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = TEXT
     return command

@@ -1,9 +1,10 @@
-"""Types of options: numbers that the database can hold, so that a typing error is refused, and lists with commas."""
+"""Types of options: text, numbers that the database can hold, so that a typing error is refused, and lists with commas."""
 
 from collections.abc import Iterable
 from typing import Any, Final
 
 import click
+from click.types import StringParamType
 
 #: Auto-increment ids: four bytes in PostgreSQL, more than any installation needs.
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
@@ -11,6 +12,23 @@ ROW_ID: Final = click.IntRange(1, 2**31 - 1)
 LIMIT: Final = click.IntRange(1, 2**63 - 1)
 #: A hundred years: no token needs more, and dates end soon after.
 DAYS: Final = click.IntRange(1, 36_500)
+
+
+class _Utf8Text(StringParamType):
+    """Text that is UTF-8: neither a database nor a response could hold the bytes that Python has in place of it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; other bytes are wrong usage."""
+        text = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("This value is not UTF-8 text.", param, ctx)
+        return text
+
+
+#: Replaces `click.STRING` in every command; paths of files may be any bytes.
+TEXT: Final = _Utf8Text()
 
 
 class ValueList(click.ParamType[tuple[Any, ...]]):

@@ -1,18 +1,71 @@
-"""Prints text: commands print with `echo` only, so that no third-party text reaches a terminal unescaped."""
+"""Prints text: commands print with `echo` only, so that no third-party text reaches a terminal unescaped.
+
+A command whose output cannot be written fails; a pipe whose reader has left ends it without a message, as `head` expects.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 
 import click
 
 from schemas.base.printable import printable
 
 
+class OutputFailed(click.ClickException):
+    """Standard output cannot be written; exit code 1."""
+
+    def show(self, file: object = None) -> None:
+        """Print the reason as it is."""
+        echo(f"riskrelay: {self.message}", err=True)
+
+
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text, with escapes in place of characters that are not printable; line feeds stay."""
-    click.echo(printable(text, keep="\n"), err=err, nl=nl)
+    """Print text, with escapes in place of characters that are not printable; line feeds stay. Raises OutputFailed."""
+    shown = printable(text, keep="\n")
+    if err:
+        click.echo(shown, err=True, nl=nl)
+        return
+    with _written():
+        click.echo(shown, nl=nl)
 
 
 def echo_styled(text: str, *, color: bool | None) -> None:
-    """Print text with styles; the caller passes every part that is not its own through `printable`."""
-    click.echo(text, color=color)
+    """Print text with styles; the caller passes every part that is not its own through `printable`. Raises OutputFailed."""
+    with _written():
+        click.echo(text, color=color)
+
+
+def write_file(text: str) -> None:
+    """Write a part of a file to standard output: as UTF-8, without escapes. Raises OutputFailed."""
+    with _written():
+        click.echo(text.encode(), nl=False)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Raise OutputFailed if standard output is closed, or cannot be written."""
+    try:
+        if sys.stdout is None:
+            # Closed before the start; click would print nothing and succeed.
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as failed:
+        # At its exit, Python would write what is left once more, and fail with a second message.
+        sys.stdout = None
+        raise OutputFailed(f"Standard output cannot be written: {failed.strerror}.") from None
+
+
+def escape_unencodable() -> None:
+    """Let characters that the encoding of the output lacks become escapes: a locale fails no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def counted(number: int, noun: str) -> str:

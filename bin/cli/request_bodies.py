@@ -2,12 +2,40 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+
+import click
+from marshmallow import ValidationError
 
 from bin.cli.installation import Refused
-from schemas.base.fields import Form
+from bin.cli.option_types import TEXT
+from schemas.base.fields import Form, Text
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.content_policy.checked_form import read_checked
+
+
+class FieldText(click.ParamType[str]):
+    """Text within the bounds that a field of a request body has."""
+
+    name = "text"
+
+    def __init__(self, form: type[Form], field: str) -> None:
+        self._field = cast(Text, form().fields[field])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; one that the field refuses is wrong usage."""
+        text = TEXT.convert(value, param, ctx)
+        try:
+            self._field.deserialize(text)
+        except ValidationError:
+            most = self._field.max_length
+            bounds = (
+                f"1 to {most} characters, and more than white space"
+                if self._field.min_length
+                else f"at most {most} characters"
+            )
+            self.fail(f"Use {bounds}.", param, ctx)
+        return text
 
 
 def read_limited(file: BinaryIO, max_bytes: int) -> bytes:

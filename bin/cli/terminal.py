@@ -2,9 +2,14 @@
 
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; Python has None for one that was closed before the start."""
+    return stream is not None and stream.isatty()
 
 
 def secret_line() -> bytes:
@@ -22,4 +27,4 @@ def may_colour() -> bool | None:
 
 def progress_bar(length: int, label: str) -> Any:
     """Return a progress bar on standard error, which only a terminal shows."""
-    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=not sys.stderr.isatty())
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=not is_terminal(sys.stderr))

@@ -8,8 +8,10 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID
 from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.request_bodies import FieldText
 from bin.command_table import summary_of
 from runtime.clock import utc_now
+from schemas.accounts.forms import AccountForm
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
 from schemas.base.principal import OPERATOR, PROJECT_ROLES, OperatorPrincipal, Role
@@ -38,7 +40,7 @@ grant: Final = click.Group("grant")
 @account.command(
     "add", epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
-@click.argument("name")
+@click.argument("name", type=FieldText(AccountForm, "name"))
 @click.option("--no-webhooks", is_flag=True, help="Do not allow targets, neither webhooks nor trackers.")
 @json_option
 def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
@@ -47,7 +49,10 @@ def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
         print_record(_account_record(operations.add_account(name, OPERATOR, may_use_webhooks=not no_webhooks)), as_json)
 
 
-@account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@account.command(
+    "list",
+    epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
+)
 @json_option
 def list_accounts(as_json: bool) -> None:
     """List accounts.
@@ -134,7 +139,9 @@ def set_user(email: str, role: str, as_json: bool) -> None:
         print_record(_user_record(operations.set_role(email, _role(role), OPERATOR)), as_json)
 
 
-@user.command("list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@user.command(
+    "list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
+)
 @json_option
 def list_users(as_json: bool) -> None:
     """List users."""
@@ -212,7 +219,7 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
 @grant.command(
     "list",
     epilog="Example: riskrelay grant list --user ada@example.com --json\n\n"
-    "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
+    "Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.",
 )
 @click.option("--user", "email", help="Only grants of this user.")
 @json_option

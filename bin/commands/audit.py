@@ -5,7 +5,7 @@ To verify an export takes no database and no settings: an auditor can do it else
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -66,7 +66,8 @@ audit: Final = click.Group("audit")
 
 @audit.command(
     "list",
-    epilog="Example: riskrelay audit list --object exp_… --json\n\nExit codes: 0 listed, 2 wrong usage or settings.",
+    epilog="Example: riskrelay audit list --object exp_… --json\n\n"
+    "Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
 )
 @click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
 @click.option("--actor", help="Only what this actor did, such as operator or user:7.")
@@ -90,8 +91,21 @@ def list_entries(
     times = (None if each is None else to_ms(each) for each in (created_after, created_before))
     filters = AuditFilter(account_id, subject_id, actor, action, *times)
     with opened():
-        found = list(islice(_entries(filters), limit or (None if as_json else SHOWN)))
-        ENTRIES.show([dump(AuditEntryResponse, each) for each in found], as_json)
+        entries = _entries(filters)
+        found = [dump(AuditEntryResponse, each) for each in islice(entries, shown_of(limit, as_json))]
+        show_entries(found, as_json, are_more=next(entries, None) is not None)
+
+
+def shown_of(limit: int | None, as_json: bool) -> int | None:
+    """Return how many entries `list` prints at most; None is all."""
+    return limit or (None if as_json else SHOWN)
+
+
+def show_entries(entries: Sequence[Record], as_json: bool, *, are_more: bool) -> None:
+    """Print entries, and below a table whether there are more."""
+    ENTRIES.show(entries, as_json)
+    if are_more and not as_json:
+        echo(f"Showing the newest {len(entries):,}; there are more. To list more: --limit N.")
 
 
 def _entries(filters: AuditFilter) -> Iterator[dict[str, Any]]:

@@ -10,10 +10,13 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID
-from bin.cli.output import echo
+from bin.cli.output import echo, write_file
 from bin.cli.private_files import write_private
 from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.request_bodies import FieldText
+from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
+from schemas.accounts.forms import NewProjectForm
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalised_shop_domain
 from schemas.base.timestamps import rfc3339
@@ -28,6 +31,8 @@ PROJECTS: Final = RecordTable(
     ("id", "name", "account_id", "shop_domain", "ticket_grouping"),
     "There are no projects; create one with `project add`.",
 )
+
+_NAME: Final = FieldText(NewProjectForm, "name")
 
 project: Final = click.Group("project")
 scan_run: Final = click.Group("scan-run")
@@ -45,7 +50,7 @@ def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | 
 @project.command(
     "add", epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
-@click.argument("name")
+@click.argument("name", type=_NAME)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, if the project is a storefront.")
 @click.option(
@@ -82,7 +87,10 @@ def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
         print_record(_project_record(project_), as_json)
 
 
-@project.command("list", epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@project.command(
+    "list",
+    epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
+)
 @json_option
 def list_projects(as_json: bool) -> None:
     """List projects."""
@@ -132,7 +140,7 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
             write_private(output, parts)
             return
         # Escapes would change a file, but third-party text must not control a terminal.
-        write_out = partial(echo, nl=False) if sys.stdout.isatty() else _write_bytes
+        write_out = partial(echo, nl=False) if is_terminal(sys.stdout) else write_file
         for part in parts:
             write_out(part)
 
@@ -141,15 +149,11 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
     "add",
     epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
 )
-@click.argument("title")
+@click.argument("title", type=_NAME)
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @json_option
 def add_report(title: str, project_id: int, as_json: bool) -> None:
     """Create a report."""
     with opened():
-        row = projects.add_report(title, project_id, utc_now())
+        row = operations.add_report(title, project_id, OPERATOR)
         print_record({"id": row.id, "title": row.title, "project_id": project_id}, as_json)
-
-
-def _write_bytes(text: str) -> None:
-    sys.stdout.buffer.write(text.encode())

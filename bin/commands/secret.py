@@ -137,7 +137,9 @@ for each in Integration:
     _integration_command(each)
 
 
-@secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@secret.command(
+    "list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
+)
 @json_option
 def list_secrets(as_json: bool) -> None:
     """List secrets as fingerprints, with connected status and last validation.

@@ -53,7 +53,9 @@ def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
 target: Final = click.Group("target")
 
 
-@target.command("list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@target.command(
+    "list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
+)
 @json_option
 def list_targets(as_json: bool) -> None:
     """List targets, newest first."""

@@ -10,7 +10,9 @@ from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID
 from bin.cli.output import echo
 from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
+from schemas.accounts.forms import TokenForm
 from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR, Ability, TokenKind
@@ -54,7 +56,7 @@ Exit codes: 0 created, 1 refused, 2 wrong usage."""
     type=click.Choice([ability.value for ability in Ability]),
     help="May be repeated; default: all abilities of the kind except console, account:manage and admin.",
 )
-@click.option("--name", default="", help="The token's purpose.")
+@click.option("--name", type=FieldText(TokenForm, "name"), default="", help="The token's purpose.")
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
@@ -70,7 +72,9 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
         echo(text)
 
 
-@token.command("list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@token.command(
+    "list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
+)
 @json_option
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
@@ -115,7 +119,7 @@ def _record(token: Token) -> dict[str, object]:
 @session.command(
     "list",
     epilog="Example: riskrelay session list --user ada@example.com --json\n\n"
-    "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
+    "Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.",
 )
 @click.option("--user", "email", help="Only sessions of this user.")
 @json_option

@@ -14,6 +14,7 @@ from bin.cli.records import print_record
 from bin.cli.request_bodies import parse_strictly, present, read_limited
 from bin.commands.exports.export import (
     ATTEMPTS,
+    READ_FILTERS,
     RECOVERIES,
     SHOWN,
     preparation_body,
@@ -24,7 +25,7 @@ from bin.commands.exports.export import (
     require_one,
     require_ticket,
 )
-from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many, filters_of, require_few
+from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many, filters_of, read_filters, require_few
 from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
@@ -48,6 +49,7 @@ def _list(
 ) -> None:
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
+    read_filters({name: filters[name] for name in READ_FILTERS})
     several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
     query = {several.get(name, name): _joined(value) for name, value in filters.items()}
     if has_facets:
@@ -179,6 +181,7 @@ def _decide_on_matching(
     api: ApiClient, action: BulkAction, members: dict[str, Any], filters: Mapping[str, Any], as_json: bool
 ) -> None:
     wanted = filters_of(action, filters)
+    read_filters(wanted)
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = require_few(page["total"])
     if count and not filters["is_confirmed"]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from bin.commands.audit import ENTRIES, SHOWN
+from bin.commands.audit import show_entries, shown_of
 from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
 from bin.remote.twins import Twin, showing
@@ -28,15 +28,17 @@ def _list_audit(
     as_json: bool,
     **filters: Any,
 ) -> None:
+    shown = shown_of(limit, as_json)
     found = api.items(
         "/api/audit",
-        limit or (None if as_json else SHOWN),
+        # One more tells whether there are more.
+        None if shown is None else shown + 1,
         **filters,
         object=subject_id,
         created_after=None if created_after is None else rfc3339(created_after),
         created_before=None if created_before is None else rfc3339(created_before),
     )
-    ENTRIES.show(found, as_json)
+    show_entries(found[:shown], as_json, are_more=shown is not None and len(found) > shown)
 
 
 TWINS: Final = {

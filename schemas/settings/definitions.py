@@ -157,8 +157,8 @@ class Settings:
         is_secret=True,
     )
     bind: str = setting(values.bind, "127.0.0.1:8000", "address and port of the service")
-    web_processes: int = setting(values.whole(1), "2", "number of service processes")
-    web_threads: int = setting(values.whole(1), "1000", "concurrent connections of each service process")
+    web_processes: int = setting(values.whole(1, 1_000), "2", "number of service processes")
+    web_threads: int = setting(values.whole(1, 100_000), "1000", "concurrent connections of each service process")
     public_base_url: str = setting(values.public_url, "", "base URL of the service for clients", shown="`http://<BIND>`")
     artifacts_base_url: str = setting(
         values.public_url,
@@ -190,7 +190,7 @@ class Settings:
         is_secret=True,
     )
     default_project_id: int | None = setting(
-        values.whole(1), None, "project of scan runs that are not registered", shown="generated"
+        values.whole(1, values.MAX_ROW_ID), None, "project of scan runs that are not registered", shown="generated"
     )
     allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
@@ -247,9 +247,9 @@ class Settings:
         "seconds to wait after each failure; ten entries are ten retries, over a little more than two days",
         name="RETRY_SCHEDULE",
     )
-    max_age_hours: int = setting(values.whole(1), "72", "exports older than this fail")
-    worker_processes: int = setting(values.whole(1), "1", "number of worker processes")
-    worker_concurrency: int = setting(values.whole(1), "32", "concurrent deliveries of each worker process")
+    max_age_hours: int = setting(values.whole(1, values.MAX_HOURS), "72", "exports older than this fail")
+    worker_processes: int = setting(values.whole(1, 1_000), "1", "number of worker processes")
+    worker_concurrency: int = setting(values.whole(1, 100_000), "32", "concurrent deliveries of each worker process")
     sweep_s: float = setting(
         values.seconds(), "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
     )
@@ -287,15 +287,15 @@ class Settings:
         "Behind a proxy, set `TRUSTED_PROXIES` too",
         shown="every network",
     )
-    idempotency_ttl_hours: int = setting(values.whole(1), "72", "how long an `Idempotency-Key` is stored")
+    idempotency_ttl_hours: int = setting(values.whole(1, values.MAX_HOURS), "72", "how long an `Idempotency-Key` is stored")
     retention_days: int = setting(
-        values.whole(1, 36_500),
+        values.whole(1, values.MAX_DAYS),
         "90",
         "how long finished and prepared exports, attempts, page results, uploads and emails are stored",
     )
     console_enabled: bool = setting(values.truth, "true", "serve the console at `/console`; never in webhook-only mode")
     operator_account_id: int | None = setting(
-        values.whole(1),
+        values.whole(1, values.MAX_ROW_ID),
         None,
         "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue; in "
         "`cloud` mode the only one that `WEBHOOK_SECRET` serves",
@@ -321,7 +321,7 @@ class Settings:
         shown="none: roles stay as they are, and only existing users sign in",
     )
     oidc_account_id: int | None = setting(
-        values.whole(1),
+        values.whole(1, values.MAX_ROW_ID),
         None,
         "account of the users who sign in at the issuer",
         shown="`OPERATOR_ACCOUNT_ID`, or the first account",

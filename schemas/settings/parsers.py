@@ -26,6 +26,18 @@ ENOUGH_SECRET_BYTES: Final = 16
 #: What to do about a secret that is too short.
 HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` prints one"
 
+#: Ids have four bytes in PostgreSQL.
+MAX_ROW_ID: Final = 2**31 - 1
+#: Of a number without a narrower limit: more than any installation has, and both databases can hold it.
+MAX_COUNT: Final = 10**12
+#: A hundred years: dates end soon after.
+MAX_DAYS: Final = 36_500
+MAX_HOURS: Final = MAX_DAYS * 24
+#: Between two attempts: a year.
+MAX_DELAY_S: Final = 365 * 86_400
+#: For one attempt, or between two polls: a day.
+MAX_WAIT_S: Final = 86_400
+
 #: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
 _POSTGRESQL_URL: Final = re.compile(
     r"postgres(?:ql)?://(?:{part}*(?::{part}*)?@)?(?:{host}(?:,{host})*)?(?:/{part}*)?(?:\?(?:{part}|[/?:@])*)?".format(
@@ -47,14 +59,14 @@ def secret(value: str) -> str:
     return value
 
 
-def whole(minimum: int, maximum: int | None = None) -> Parse:
+def whole(minimum: int, maximum: int = MAX_COUNT) -> Parse:
     """Return a parser of whole numbers from `minimum` to `maximum`."""
     return fields.Integer(validate=validate.Range(min=minimum, max=maximum)).deserialize
 
 
 def seconds() -> Parse:
-    """Return a parser of numbers above 0, fractions included."""
-    return fields.Float(validate=validate.Range(min=0, min_inclusive=False)).deserialize
+    """Return a parser of numbers above 0 up to MAX_WAIT_S, fractions included."""
+    return fields.Float(validate=validate.Range(min=0, min_inclusive=False, max=MAX_WAIT_S)).deserialize
 
 
 def truth(value: str) -> Any:
@@ -169,13 +181,15 @@ def bind(value: str) -> str:
 
 
 def schedule(value: str) -> tuple[int, ...]:
-    """Return whole seconds, none of them negative."""
+    """Return whole seconds, none of them negative or above MAX_DELAY_S."""
     try:
         delays = tuple(int(part) for part in value.split(","))
     except ValueError:
         raise ValidationError("Use comma-separated whole seconds.") from None
     if any(delay < 0 for delay in delays):
         raise ValidationError("Seconds cannot be negative.")
+    if max(delays) > MAX_DELAY_S:
+        raise ValidationError(f"Use at most {MAX_DELAY_S} seconds, which is a year.")
     return delays
 
 

@@ -65,11 +65,14 @@ def test_what_lies_in_the_way_of_a_private_file_is_not_written_through(tmp_path:
     elsewhere, data = tmp_path / "elsewhere", tmp_path / "data"
     elsewhere.write_text("theirs")
     data.mkdir()
-    for name in ("first-token", "backup.db", ".backup.db.part"):
+    for name in ("first-token", "link.db", ".backup.db.part"):
         (data / name).symlink_to(elsewhere)
     assert run(tmp_path, "init").returncode == 0
     assert (data / "first-token").lstat().st_mode & 0o177777 == 0o100600
-    assert run(tmp_path, "backup", str(data / "backup.db"), "--force").returncode == 0
+    refused = run(tmp_path, "backup", str(data / "link.db"), "--force")
+    assert (refused.returncode, "it is a symbolic link" in refused.stderr) == (1, True)
+    assert (data / "link.db").is_symlink()
+    assert run(tmp_path, "backup", str(data / "backup.db")).returncode == 0
     assert (data / "backup.db").lstat().st_mode & 0o177777 == 0o100600
     assert elsewhere.read_text() == "theirs"
 

@@ -12,11 +12,11 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import LIMIT, ROW_ID, ValueList, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, several_of
 from bin.cli.output import echo
 from bin.cli.records import Record, RecordTable, json_option, print_record
-from bin.cli.request_bodies import checked, given, parse_strictly, read_limited
-from bin.commands.exports.export_bulk import bulk, process
+from bin.cli.request_bodies import given, parse_strictly, read_limited
+from bin.commands.exports.export_bulk import bulk, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -30,7 +30,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
-from schemas.triage.export_filter import ExportFilterForm, ExportQuery, ExportSort
+from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
@@ -59,7 +59,7 @@ def _either(words: Iterable[str]) -> str:
 
 
 #: Filters that are read as those of the API are.
-_READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
+READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
 
 
 export: Final = click.Group("export")
@@ -68,13 +68,13 @@ export: Final = click.Group("export")
 @export.command(
     "list",
     epilog="Example: riskrelay export list --status failed,blocked --severity high,critical\n\n"
-    "Exit codes: 0 listed, 2 wrong usage or settings.",
+    "Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
 )
 @click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
 @click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
 @click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
 @click.option("--project", "project_ids", type=ValueList(ROW_ID), default=(), help="Only exports of these projects.")
-@click.option("--target", "target_ids", type=ValueList(click.STRING), default=(), help="Only exports for these targets.")
+@click.option("--target", "target_ids", type=ValueList(TEXT), default=(), help="Only exports for these targets.")
 @click.option("--source", help=f"Only exports from {_either(SOURCE_TYPES)}.")
 @click.option("--rule", help="Only exports of these rule codes.")
 @click.option("--host", help="Only exports with a page on these hosts.")
@@ -94,8 +94,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
     """
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
-    texts = {name: filters.pop(name) for name in _READ_FILTERS}
-    read: ExportQuery = checked(ExportFilterForm(), texts)
+    read = read_filters({name: filters.pop(name) for name in READ_FILTERS})
     query = replace(read, **filters)
     with opened():
         if has_facets:

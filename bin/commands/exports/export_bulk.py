@@ -22,6 +22,7 @@ from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.bulk import BulkJobResponse
 from schemas.api.response_fields import dump
+from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
 from schemas.exports.state_machine import TRANSITIONS, Transition
 from schemas.settings.definitions import Settings
@@ -61,6 +62,20 @@ _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--created-before": ("created_before", "Decide on exports prepared before this time (RFC 3339)."),
 }
 _OF_TARGET: Final = {"--of-target": ("target_id", "Decide on exports for these targets.")}
+
+
+#: The option of each filter.
+_OPTION_OF: Final = {name: option for option, (name, _) in {**_OPTIONS, **_OF_TARGET}.items()}
+
+
+def read_filters(filters: Mapping[str, Any]) -> ExportQuery:
+    """Return the query of filters as the API reads them. Raises UsageError, which names their options."""
+    try:
+        query: ExportQuery = checked(ExportFilterForm(), filters)
+    except ValidationFailed as invalid:
+        named = ((_OPTION_OF[each.path.split("/")[1]], each.message) for each in invalid.problems)
+        raise click.UsageError(" ".join(f"{option}: {message}" for option, message in named)) from None
+    return query
 
 
 def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]:
@@ -125,7 +140,7 @@ def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json:
 
 
 def _query(decision: BulkDecision, given: Mapping[str, Any]) -> ExportQuery:
-    query: ExportQuery = checked(ExportFilterForm(), filters_of(decision.action, given))
+    query = read_filters(filters_of(decision.action, given))
     return replace(query, account_id=given["account_id"] or _account_of(decision, query))
 
 

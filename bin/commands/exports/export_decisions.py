@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import ValueList
+from bin.cli.option_types import TEXT, ValueList
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
@@ -34,7 +34,7 @@ APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
 @click.option(
     "--target",
     "target_ids",
-    type=ValueList(click.STRING),
+    type=ValueList(TEXT),
     required=True,
     help="The target's id; with an export's id several, separated by commas, make one export for each.",
 )

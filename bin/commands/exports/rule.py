@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import LIMIT, ROW_ID, ValueList, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, several_of
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
@@ -43,7 +43,7 @@ _OPTIONS: Final = (
     click.option("--page-path", metavar="PATTERN", help="Match the path of every page; * and ? are special."),
     click.option("--approve-for", "target_id", metavar="TARGET", help="Approve for this target."),
     click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
-    click.option("--label", "labels", type=ValueList(click.STRING), help="Add these labels, separated by commas."),
+    click.option("--label", "labels", type=ValueList(TEXT), help="Add these labels, separated by commas."),
 )
 
 
@@ -74,7 +74,10 @@ def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -
         print_record(dump_rule(made), as_json)
 
 
-@rule.command("list", epilog="Example: riskrelay rule list --json\n\nExit codes: 0 listed, 2 wrong usage.")
+@rule.command(
+    "list",
+    epilog="Example: riskrelay rule list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
+)
 @click.option("--limit", type=LIMIT, help="Maximum number of rules; default: all.")
 @json_option
 def list_rules(limit: int | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import click
 from bin.cli.env_file import set_line
 from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, make_data_dir
 from bin.cli.output import echo
+from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync
 from schemas.base.principal import ABILITIES, TokenKind
@@ -220,7 +221,7 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
 
 def _show_or_save(token: str, path: Path) -> None:
     """Print the token on a terminal; elsewhere, where output may be logged, write it to a file with mode 0600."""
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         echo(f"The first API token, shown only once: {token}")
         return
     path.unlink(missing_ok=True)

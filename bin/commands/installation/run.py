@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Final
 from urllib.error import URLError
 
@@ -37,6 +38,9 @@ def run() -> None:
     """
     settings = daemon_settings()
     warn_of_unknown_names()
+    if sys.stdout is None:
+        # Started without an output, which would hold nothing but a greeting.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)
     require_free(settings.bind)

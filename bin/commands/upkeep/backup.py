@@ -1,7 +1,8 @@
 """`backup`: copy the database while everything runs, to a file with mode 0600 that is complete or absent.
 
 The copy is written under a temporary name and renamed once it is checked and synced. The next backup in the same folder
-removes what a killed one left. Refuses to overwrite a file, and to run beside another backup.
+removes what a killed one left. Refuses to overwrite a file without --force, anything but a regular file at all, and to run
+beside another backup.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
-from runtime.files import sync, try_lock
+from runtime.files import require_replaceable, sync, try_lock
 from schemas.base.errors import RiskRelayError
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import Settings
@@ -59,11 +60,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     """
     taken_at = utc_now()
     place = Path(file)
-    if keep is not None or file.endswith("/"):
-        _make_folder(place)
-    path = place / backup_files.name_at(taken_at) if place.is_dir() else place
-    if path.exists() and not force:
-        raise Refused(f"{path} already exists. Use another file name, or --force to overwrite it.")
+    path = _path_in(place, taken_at, is_folder=keep is not None or file.endswith("/"), force=force)
     with opened() as settings, alone(Lock.BACKUP):
         _require_another(path)
         _make_sure_of_canary(settings)
@@ -75,13 +72,24 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
         echo(_KEYS_ELSEWHERE)
 
 
+def _path_in(place: Path, taken_at: datetime, *, is_folder: bool, force: bool) -> Path:
+    """Return the path of the new backup, after creating its folder. Raises Refused unless it can be written there."""
+    try:
+        if is_folder:
+            _make_folder(place)
+        path = place / backup_files.name_at(taken_at) if place.is_dir() else place
+        is_there = require_replaceable(path)
+    except OSError as failed:
+        raise Refused(f"{place} cannot be written: {failed.strerror}.") from None
+    if is_there and not force:
+        raise Refused(f"{path} already exists. Use another file name, or --force to overwrite it.")
+    return path
+
+
 def _make_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise click.UsageError(f"{folder} is a file; --keep and a trailing slash need a folder.")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as failed:
-        raise Refused(f"{folder} cannot be created: {failed.strerror}.") from None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _require_another(path: Path) -> None:

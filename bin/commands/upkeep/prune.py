@@ -18,7 +18,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.option_types import DAYS, LIMIT
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import progress_bar
+from bin.cli.terminal import is_terminal, progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
 from storage.db.locks import Lock
@@ -96,7 +96,7 @@ def _archive(folder: Path) -> Iterator[Archive]:
 
 def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str]:
     """Delete batch after batch with a pause for other writers; a terminal shows a progress bar."""
-    is_watched, counts = sys.stderr.isatty(), Counter[str]()
+    is_watched, counts = is_terminal(sys.stderr), Counter[str]()
     # Counting everything first costs time that only a progress bar is worth.
     length = retention.count_expired(until, limit).total() if is_watched else 0
     with progress_bar(length, "Rows") as bar:

@@ -41,6 +41,10 @@ from storage.secrets.vault import Vault
 #: Keeps the erasure log of a replaced database until it is replayed.
 _SAVED: Final = "restoring-{}.redactions"
 _STAMP: Final = "%Y%m%dT%H%M%S%fZ"
+_HOW_TO_RESUME: Final = (
+    "To resume deliveries: bin/riskrelay target resume --all. It also resumes targets that a person paused before the "
+    "backup; to keep these paused, resume the others one by one: bin/riskrelay target resume ID"
+)
 #: A running service responds at once.
 _ANSWERS_WITHIN_S: Final = 2
 
@@ -83,7 +87,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         record = _restored(file, settings, before, redactions, now)
         print_record(record, as_json)
     if record["targets_paused"] and not as_json:
-        echo("All targets are paused. To resume deliveries: bin/riskrelay target resume --all")
+        echo(f"The restore paused {counted(record['targets_paused'], 'target')}. {_HOW_TO_RESUME}")
 
 
 @contextmanager

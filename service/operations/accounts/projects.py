@@ -1,4 +1,4 @@
-"""Use cases of projects and their scan runs: create and change them, and set how findings become tickets."""
+"""Use cases of projects, their scan runs and reports: create and change them, and set how findings become tickets."""
 
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
@@ -6,7 +6,7 @@ from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
 from service.operations.accounts.authority import found
 from storage.accounts import audit_log, projects
-from storage.accounts.projects import Project, ScanRun
+from storage.accounts.projects import Project, Report, ScanRun
 from storage.db.engine import transaction
 
 
@@ -47,6 +47,17 @@ def add_scan_run(project_id: int, scan_run_id: int | None, actor: Manager) -> Sc
         scan_run = projects.add_scan_run(project_id, now, scan_run_id)
         audit_log.append(now, actor.key, "add_scan_run", f"scan_run:{scan_run.id}", f"project:{project_id}")
     return scan_run
+
+
+def add_report(title: str, project_id: int, actor: Manager) -> Report:
+    """Create a report of a project. Raises NotFound."""
+    now = utc_now()
+    with transaction():
+        projects.get_project(project_id, actor.account_id)
+        report = projects.add_report(title, project_id, now)
+        # About the project, because the account of an entry is that of its object.
+        audit_log.append(now, actor.key, "add_report", f"project:{project_id}", f"report:{report.id}")
+    return report
 
 
 def _find(project_id: int, account_id: int | None) -> Project | None:

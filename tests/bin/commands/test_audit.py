@@ -170,7 +170,10 @@ def test_a_list_in_json_is_complete_and_a_table_has_a_screenful(shell: AuditShel
     assert len(ids) > many
     assert ids == sorted({*ids}, reverse=True)
     assert some == everything[:501]
-    assert len(shell.type("list").stdout.splitlines()) == SHOWN + 1
+    table = shell.type("list").stdout.splitlines()
+    assert (len(table), table[-1]) == (SHOWN + 2, "Showing the newest 50; there are more. To list more: --limit N.")
+    assert len(shell.type("list", "--limit", str(len(ids))).stdout.splitlines()) == len(ids) + 1
+    assert "Showing the newest 1,001" in shell.type("list", "--limit", "1001").stdout
 
 
 def test_an_auditor_needs_neither_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:

@@ -89,6 +89,24 @@ def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner
     assert mode_of(path) == 0o600
 
 
+def test_nothing_but_a_regular_file_is_replaced(on_sqlite: CommandRunner) -> None:
+    fifo, link, theirs = (on_sqlite.folder / name for name in ("fifo", "link", "theirs"))
+    os.mkfifo(fifo)
+    theirs.write_text("theirs")
+    link.symlink_to(theirs)
+    for words in (("backup", "--force"), ("compliance", "export"), ("audit", "export")):
+        assert "fifo cannot be written: it is not a regular file." in on_sqlite.refused(*words, fifo)
+        assert "link cannot be written: it is a symbolic link" in on_sqlite.refused(*words, link)
+    assert "it is a symbolic link" in on_sqlite.refused("backup", link)
+    assert (stat.S_ISFIFO(fifo.lstat().st_mode), link.is_symlink(), theirs.read_text()) == (True, True, "theirs")
+
+
+def test_a_name_that_no_file_can_have_is_refused(on_sqlite: CommandRunner) -> None:
+    long = on_sqlite.folder / ("x" * 300)
+    for words in ((long,), (f"{long}/",), (long, "--keep", "1"), (long, "--force"), (on_sqlite.folder / ("x" * 252),)):
+        assert "cannot be written: File name too long" in on_sqlite.refused("backup", *words)
+
+
 def test_a_folder_keeps_the_newest(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     for name in ("riskrelay-20200101T000000Z.backup", "riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other"):
@@ -143,7 +161,7 @@ def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(
 def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     alias = on_sqlite.folder / "alias.backup"
-    alias.symlink_to(path)
+    alias.hardlink_to(path)
     number = path.stat().st_ino
     for each in (path, alias):
         assert "the database itself" in on_sqlite.refused("backup", each, "--force")
@@ -319,7 +337,8 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: C
 def test_a_restore_names_the_next_command_only_if_a_target_is_paused(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
     reported = on_sqlite.type("restore", active, "--replace")
-    assert "target resume --all" in reported.stdout
+    assert "The restore paused 1 target. To resume deliveries: bin/riskrelay target resume --all." in reported.stdout
+    assert "It also resumes targets that a person paused before the backup" in reported.stdout
     with on_sqlite.database():
         execute("UPDATE targets SET status = 'disabled'")
     disabled = taken(on_sqlite, "disabled.backup")

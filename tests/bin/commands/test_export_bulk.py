@@ -48,6 +48,23 @@ def counted(job: Any) -> tuple[Any, ...]:
     return job["action"], job["status"], job["total"], job["done"], job["changed"]
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("list", "--created-after", "yesterday"), "--created-after"),
+        (("list", "--created-before", "x"), "--created-before"),
+        (("list", "--source", "bogus"), "--source"),
+        (("list", "--search", " "), "--search"),
+        (("dismiss", "--severity", "bogus", "--yes"), "--severity"),
+        (("dismiss", "--project", "0", "--yes"), "--project"),
+        (("retry", "--of-target", "x", "--yes"), "--of-target"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_wrong_usage(shell: BulkShell, words: tuple[str, ...], option: str) -> None:
+    assert f"Error: {option}: " in shell.refuses(2, *words)
+    assert shell.statuses() == ["prepared"] * 3
+
+
 def test_all_exports_of_a_filter_are_approved(shell: BulkShell) -> None:
     job = shell.json("approve", "--target", shell.target_id, "--severity", "high,critical", "--yes")
     assert counted(job) == ("approve", "done", 1, 1, 1)

@@ -40,4 +40,7 @@ def test_a_report_of_no_project_or_of_no_format_is_refused(shell: Shell) -> None
     assert shell.type("report", "--project", "1", "--format", "pdf").exit_code == 2
     assert shell.type("report", "--project", "1").exit_code == 2
     assert shell.json("report", "add", "Spring", "--project", "1")["title"] == "Spring"
+    [entry] = shell.json("audit", "list", "--account", "1", "--action", "add_report")
+    found = entry["actor"]["kind"], entry["object"]["id"], entry["details"]["reason"]
+    assert found == ("operator", "project:1", "report:1")
     assert "Commands" in shell.type("report", "--help").stdout

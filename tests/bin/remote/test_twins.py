@@ -69,6 +69,8 @@ ROWS: Final = """
     export list --limit 3 | export list --status failed,blocked | export list --severity low | export list --facets
     export list --search name --sort created_at --limit 2 | export list --created-after soon | export list --all --limit 1
     export list --target {used} --project {project} --source manual --rule none --host shop.example
+    export list --source bogus | export dismiss --severity bogus --yes
+    account add '' | project add '' --account {account} | token create --user {email} --name {long}
     export show {prepared} | export show {exported} | export show exp_0 | export open {exported} | export open {prepared}
     export attempts {exported} | export attempts {prepared}
     export prepare --title 'The total is wrong' --severity high --page-url https://shop.example/cart --source-id n-1
@@ -176,6 +178,7 @@ def make_world(count: int) -> tuple[str, list[dict[str, Any]]]:
             **shared,
             "mail": f"ada{number}@example.com",
             "number": 100 + number,
+            "long": "x" * 201,
             "report": make_report(customer.project_id),
             "target": make_target(customer, "http://127.0.0.1:9/").id,
             "used": target.id,
@@ -276,6 +279,15 @@ def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Cust
         assert result.exit_code == 1
         assert "connect_refused" in result.stdout
         assert "nothing listens" in result.stdout.lower(), result.stdout
+
+
+def test_a_table_of_the_audit_log_says_that_there_are_more_entries(sides: Sides) -> None:
+    tables = [side.type("audit", "list", "--limit", "3").stdout.splitlines() for side in (sides.here, sides.there)]
+    expected = "Showing the newest 3; there are more. To list more: --limit N."
+    assert [(len(table), table[-1]) for table in tables] == [(5, expected)] * 2
+    for side in (sides.here, sides.there):
+        assert "there are more" not in side.type("audit", "list", "--limit", "1000").stdout
+    assert len(sides.there.json("audit", "list", "--limit", "3")) == 3
 
 
 def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:

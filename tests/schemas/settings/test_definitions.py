@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +349,30 @@ def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
     assert str(refused.value) == refused.value.report()
 
 
+def test_a_number_beyond_dates_databases_or_machines_is_a_mistake(load: Load) -> None:
+    fit = {
+        "MAX_AGE_HOURS": "876000",
+        "IDEMPOTENCY_TTL_HOURS": "876000",
+        "RETENTION_DAYS": "36500",
+        "RETRY_SCHEDULE": "5,31536000",
+        "DEFAULT_PROJECT_ID": "2147483647",
+        "OPERATOR_ACCOUNT_ID": "2147483647",
+        "DELIVERY_TIMEOUT_S": "86400",
+        "CONNECT_TIMEOUT_S": "86400",
+        "SWEEP_SECONDS": "86400",
+        "WEB_PROCESSES": "1000",
+        "WEB_THREADS": "100000",
+        "WORKER_PROCESSES": "1000",
+        "WORKER_CONCURRENCY": "100000",
+        "MAX_FINDINGS_PER_ACCOUNT": "1000000000000",
+        "MAX_BODY_BYTES": "1000000000000",
+    }
+    settings, now = load(fit), datetime.now(UTC)
+    assert now - settings.max_age < now - settings.idempotency_ttl + timedelta(hours=1)
+    assert set(mistakes(load, **{name: f"{value}0" for name, value in fit.items()})) == {*fit}
+    assert set(mistakes(load, **dict.fromkeys(fit, "9" * 5_000))) == {*fit}
+
+
 def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
     settings = load(
         dict.fromkeys(SECRETS, "hunter2!"),
@@ -389,6 +413,14 @@ def test_channels_of_alerts_are_those_with_an_address(load: Load) -> None:
     assert settings.alert_email_to == ("a@b.example", "c@d.example")
     assert "p@ss" not in repr(settings)
     assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize("url", ["smtp://ops:p%C3%A4ss@mail.example.com", "smtp://%C3%B6ps:pass@mail.example.com"])
+def test_a_mail_server_that_smtplib_cannot_sign_in_to_is_refused(load: Load, url: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        load({"SMTP_URL": url, "ALERT_EMAIL_TO": "a@b.example", "ALERT_EMAIL_FROM": "r@b.example"})
+    assert "not ASCII" in str(refused.value.mistakes["SMTP_URL"])
+    assert "pass" not in str(refused.value).replace("password", "")
 
 
 @pytest.mark.parametrize("name", SECRETS)

@@ -1,0 +1,81 @@
+"""Arguments that no command takes: bytes that are not UTF-8, and names beyond the bounds of the API."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bin.test_commands import shell_in
+from tests.support.shell import Shell
+
+#: What Python makes of the byte 0xff in an argument.
+BYTES = "\udcff"
+LONG = "x" * 201
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    made = shell_in(tmp_path)
+    assert made.json("account", "add", "First")["id"] == 1
+    assert made.json("project", "add", "Shop", "--account", "1")["id"] == 1
+    assert made.json("user", "add", "ada@example.com", "--account", "1")["id"] == 1
+    return made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", "add", BYTES),
+        ("user", "add", f"{BYTES}@example.com", "--account", "1"),
+        ("user", "disable", BYTES),
+        ("grant", "list", "--user", BYTES),
+        ("token", "create", "--user", "ada@example.com", "--name", BYTES),
+        ("project", "add", BYTES, "--account", "1"),
+        ("project", "add", "x", "--account", "1", "--shop-domain", BYTES),
+        ("report", "add", BYTES, "--project", "1"),
+        ("export", "show", BYTES),
+        ("export", "list", "--search", BYTES),
+        ("export", "list", "--target", f"tgt_1,{BYTES}"),
+        ("export", "prepare", "--account", "1", "--title", BYTES),
+        ("target", "add", "generic_webhook", BYTES, "--account", "1"),
+        ("rule", "add", "x", "--user", "ada@example.com", "--label", f"a,{BYTES}"),
+        ("audit", "list", "--action", BYTES),
+        ("session", "revoke", BYTES),
+        ("--url", f"https://{BYTES}.example", "target", "list"),
+        ("--url", "https://relay.example", "target", "show", BYTES),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+    result = shell.type(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(": This value is not UTF-8 text.\n")
+
+
+def test_the_path_of_a_file_may_be_any_bytes(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / BYTES
+    for words in (
+        ("audit", "export"),
+        ("audit", "verify"),
+        ("report", "--project", "1", "--format", "csv", "--output"),
+        ("compliance", "export"),
+    ):
+        assert shell.type(*words, str(path)).exit_code == 0
+    assert path.read_text().startswith('{"riskrelay":"redactions"')
+    assert r"\udcff already exists" in shell.refused("backup", str(path))
+
+
+@pytest.mark.parametrize("name", ["", " \t", LONG])
+def test_a_name_has_the_bounds_of_the_api(shell: Shell, name: str) -> None:
+    for words in (("account",), ("project", "--account", "1"), ("report", "--project", "1")):
+        result = shell.type(words[0], "add", name, *words[1:])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Use 1 to 200 characters, and more than white space." in result.stderr
+    assert len(shell.json("account", "list")) == len(shell.json("project", "list")) == 1
+
+
+def test_a_name_of_a_token_may_be_empty_but_not_longer(shell: Shell) -> None:
+    words = ("token", "create", "--user", "ada@example.com", "--name")
+    result = shell.type(*words, LONG)
+    assert (result.exit_code, "Use at most 200 characters." in result.stderr) == (2, True)
+    for name in ("", LONG[1:]):
+        assert shell.json(*words, name)["name"] == name

@@ -1,0 +1,102 @@
+"""A standard output that lacks a letter, is closed, or cannot be written: no traceback, and no success without output."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bin.cli.output import OutputFailed, echo, echo_styled, write_file
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import make_customer
+from tests.support.shell import Shell
+from tests.support.workers import RISKRELAY
+
+OUTPUTS = ("audit export", "compliance export", "report --project 1 --format csv", "export list", "account list --json")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str) -> Iterator[Shell]:
+    open_database(sqlite_url)
+    with connection():
+        make_customer()
+    close_database()
+    yield Shell(tmp_path, sqlite_url)
+    close_database()
+
+
+def run(shell: Shell, redirection: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, with a redirection of the shell."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', RISKRELAY, *words],
+        env={**shell.for_processes(), **variables},
+        capture_output=True,
+        encoding="latin-1",
+        check=False,
+        timeout=100,
+    )
+
+
+def test_letters_that_the_encoding_lacks_are_escaped(shell: Shell) -> None:
+    for words in (("add", "Ω ä", "--json"), ("list", "--json"), ("list",)):
+        made = run(shell, "", "account", *words, PYTHONIOENCODING="latin-1")
+        assert (made.returncode, made.stderr) == (0, "")
+        assert "\\u03a9 ä" in made.stdout
+        assert words[-1] != "--json" or "Ω ä" in str(json.loads(made.stdout))
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_a_command_fails_if_its_output_is_closed(shell: Shell, words: str) -> None:
+    failed = run(shell, ">&-", *words.split())
+    reason = f"riskrelay: Standard output cannot be written: {os.strerror(errno.EBADF)}.\n"
+    assert (failed.returncode, failed.stderr) == (1, reason)
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_a_command_ends_without_a_message_if_nobody_reads_its_output(shell: Shell, words: str) -> None:
+    """As `head` expects it."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "wb") as pipe:
+        command, env = [RISKRELAY, *words.split()], shell.for_processes()
+        ended = subprocess.run(command, env=env, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_a_file_is_written_without_a_standard_output(shell: Shell, tmp_path: Path) -> None:
+    for words in ("audit export", "compliance export", "report --project 1 --format csv --output"):
+        written = run(shell, ">&-", *words.split(), str(tmp_path / "written"))
+        assert (written.returncode, written.stderr) == (0, "")
+    assert run(shell, "2>&-", "backup", str(tmp_path / "taken")).returncode == 0
+
+
+class FullDisk:
+    """An output on a disk that is full."""
+
+    encoding, errors = "utf-8", "strict"
+
+    @property
+    def buffer(self) -> "FullDisk":
+        return self
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str | bytes) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_failed_write_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for write in (echo, lambda text: echo_styled(text, color=None), write_file):
+        monkeypatch.setattr(sys, "stdout", FullDisk())
+        with pytest.raises(OutputFailed, match="Standard output cannot be written: No space left on device"):
+            write("text")
+        # Python writes it once more at its exit, and would print a second message.
+        assert sys.stdout is None
