@@ -194,7 +194,7 @@ class Model:
         self._holds.pop(target_id, None)
 
     def pruned(self, before: datetime, held: set[str]) -> None:
-        """Forget what was over before a moment, and see that it is gone and nothing else; `held` stays for bulk jobs or events."""
+        """Forget what was over before a moment, and see that it is gone and nothing else; jobs and events keep `held`."""
         left = {row[0] for row in rows("SELECT id FROM exports")}
         for row in list(self.rows.values()):
             over_at = row.created_at if row.status == "prepared" else row.finished_at

@@ -1275,10 +1275,9 @@ class Machine(RuleBasedStateMachine):
         with connection():
             for _ in retention.purge(until):
                 pass
-        # A receiver is still to hear of them.
-        heard_of_later = "SELECT export_id FROM ticket_events WHERE status = 'pending'"
-        held = rows(f"SELECT export_id FROM bulk_job_items UNION {heard_of_later}")
-        self.model.pruned(until.over, {row[0] for row in held})
+        # What a receiver is still to hear of stays.
+        held = "SELECT export_id FROM bulk_job_items UNION SELECT export_id FROM ticket_events WHERE status = 'pending'"
+        self.model.pruned(until.over, {row[0] for row in rows(held)})
         jobs = {row[0] for row in rows("SELECT id FROM bulk_jobs")}
         self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in jobs}
         sighted = (

@@ -914,7 +914,7 @@ class ExportFilterInput(TypedDict):
     source: NotRequired[str]
     """Only exports from these kinds of source."""
     rule: NotRequired[str]
-    """Only exports of these rule codes, exactly as they are."""
+    """Only exports of exactly these rule codes; a comma in one is written `\\,`."""
     target_id: NotRequired[str]
     """Only exports for these targets."""
     host: NotRequired[str]
@@ -988,8 +988,8 @@ class BulkJob(TypedDict):
     """The number of exports that were in the wanted state already."""
     errors: dict[str, int]
     """How many exports were left as they are, by error code: those of single results, `changed` for an export that changed
-    after the job had been created, `limit_reached`, and `user_disabled` or `webhooks_forbidden` for the rest of a job that
-    was stopped."""
+    after the job had been created, `limit_reached`, and `user_disabled`, `user_lost_ability` or `webhooks_forbidden` for the
+    rest of a job that was stopped."""
     created_at: str
     """When it was requested."""
     finished_at: str | None
