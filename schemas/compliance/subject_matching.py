@@ -9,8 +9,8 @@ matches by its digits in any grouping, with or without a country code. Ids and d
 
 import html
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from schemas.compliance.requests import Subject
@@ -20,8 +20,10 @@ MAX_PATTERNS: Final = 100
 #: Shorter numbers are extensions and years; they match as whole words only.
 MIN_PHONE_DIGITS: Final = 7
 
-# Neither letter nor digit on either side; an underscore joins words in programs, not in prose.
-_WORD: Final = r"(?<![^\W_]){}(?![^\W_])"
+#: A word: letters and digits. An underscore joins words in programs, not in prose.
+_WORD: Final = re.compile(r"[^\W_]+")
+#: An id without a letter or a digit.
+_ALONE: Final = r"(?<![^\W_])(?:{})(?![^\W_])"
 # Characters around an address that are not part of it: "...john@x.de", "_john@x.de_", "john@x.de."
 _ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
 _BETWEEN_DIGITS: Final = r"[\s().\-/\u00a0\u2010-\u2013]{0,3}"
@@ -38,29 +40,74 @@ class Mentions:
         phone = _Phone.read(subject.phone)
         if subject.phone and phone is None:
             ids.append(subject.phone)
-        patterns = [_WORD.format(_any_of(ids))] if ids else []
+        folded = [each.casefold() for each in ids]
+        self._ids = _WholeWords(each for each in folded if _WORD.search(each))
+        signs = [re.escape(each) for each in folded if not _WORD.search(each)]
+        patterns = [_ALONE.format("|".join(signs))] if signs else []
         if subject.email:
             patterns.append(_ADDRESS.format(re.escape(subject.email.casefold())))
         if phone:
             patterns.append(phone.expression())
         self._expression = re.compile("|".join(patterns)) if patterns else None
-        self._loose = [word.casefold() for word in (*ids, *filter(None, (subject.email,)))]
+        self._loose = {word.casefold() for word in (*ids, *filter(None, (subject.email,)))}
+        self._loose_lengths = sorted({len(word) for word in self._loose})
         self._digits = phone.rest if phone else None
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
 
     def in_text(self, text: str) -> bool:
         """Return whether `text` mentions the subject."""
-        return self._expression is not None and any(self._expression.search(each) for each in _readings(text))
+        return any(self._is_mentioned(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
         """Return whether a composed name, such as `order-191167x`, may contain one of the subject's."""
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits
-        return is_phone or any(word in reading for reading in _readings(name) for word in self._loose)
+        return is_phone or any(self._has_loose(each) for each in _readings(name))
 
     def in_value(self, name: str, value: Any) -> dict[str, str]:
         """Return the texts of a JSON value that mention the subject, by their paths below `name`."""
         return {path: text for path, text in _texts(name, value) if self.in_text(text)}
+
+    def _is_mentioned(self, reading: str) -> bool:
+        return self._ids.in_text(reading) or (self._expression is not None and bool(self._expression.search(reading)))
+
+    def _has_loose(self, reading: str) -> bool:
+        # By the few lengths of 50,000 ids: to search a name for each of them would take milliseconds.
+        return any(
+            reading[at : at + length] in self._loose
+            for length in self._loose_lengths
+            for at in range(len(reading) - length + 1)
+        )
+
+
+class _Shape(NamedTuple):
+    """How many words an id has, and how many other characters stand before the first and after the last one."""
+
+    before: int
+    words: int
+    after: int
+
+
+class _WholeWords:
+    """Ids that are found by a set: an expression of 50,000 alternatives takes seconds for one text."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = frozenset(ids)
+        self._shapes = {_shape_of(each) for each in self._ids}
+
+    def in_text(self, text: str) -> bool:
+        """Return whether `text` has one of the ids, with neither a letter nor a digit on either side."""
+        words = [word.span() for word in _WORD.finditer(text)] if self._ids else []
+        return any(self._has_id(text, words, shape) for shape in self._shapes)
+
+    def _has_id(self, text: str, words: Sequence[tuple[int, int]], shape: _Shape) -> bool:
+        """Look up each series of as many words as ids of this shape have: it begins and ends where an id may."""
+        before, count, after = shape
+        return any(
+            text[first - before : last + after] in self._ids and _stands_alone(text, first - before, last + after)
+            for (first, _), (_, last) in zip(words, words[count - 1 :], strict=False)
+            if first >= before
+        )
 
 
 class _Phone:
@@ -88,8 +135,13 @@ class _Phone:
         return rf"(?<![0-9])(?:{code}{between})?(?:0{between})?{between.join(self.rest)}(?![0-9])"
 
 
-def _any_of(words: Iterable[str]) -> str:
-    return f"(?:{'|'.join(re.escape(word.casefold()) for word in words)})"
+def _shape_of(an_id: str) -> _Shape:
+    words = [*_WORD.finditer(an_id)]
+    return _Shape(words[0].start(), len(words), len(an_id) - words[-1].end())
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    return not (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
 
 
 def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | None:

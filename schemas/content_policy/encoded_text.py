@@ -31,6 +31,8 @@ _BASE64: Final = alphabet("+/-_")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 #: In a URL, encoded parts are separated by slashes, hyphens or underscores.
 _PIECES: Final = bytes.maketrans(b"/-_", b"   ")
+#: Signs of base64 that its text never begins with: no character has such bytes.
+_SEPARATORS: Final = b"/-_+"
 #: What `decode` puts in place of bytes that are not text.
 _NOT_TEXT: Final = "\ufffd"
 
@@ -83,9 +85,19 @@ def _decoded_base64(text: str) -> Iterator[str]:
         if plain:
             yield plain
             continue
-        pieces = run.translate(_PIECES).split()
-        if len(pieces) > 1:
-            yield from filter(None, (_plain(piece) for piece in pieces if len(piece) >= MIN_RUN))
+        yield from filter(None, map(_plain, _pieces(run)))
+
+
+def _pieces(run: bytes) -> Iterator[bytes]:
+    """Yield the long parts of a run that differ from it: without the separators before it, and each between separators."""
+    bare = run.lstrip(_SEPARATORS)
+    if len(bare) < MIN_RUN:
+        return
+    if bare != run:
+        yield bare
+    pieces = bare.translate(_PIECES).split()
+    if len(pieces) > 1:
+        yield from (piece for each in pieces if len(piece := each.lstrip(_SEPARATORS)) >= MIN_RUN)
 
 
 def _plain(run: bytes) -> str:

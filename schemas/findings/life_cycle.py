@@ -47,20 +47,30 @@ class LifeCycle:
     times_reopened: int = 0
 
 
+class CheckedRules:
+    """The rules that a run checked, from `page.rules`: codes, or beginnings with `*`; None stands for every rule."""
+
+    def __init__(self, rules: Iterable[str] | None) -> None:
+        self._all = rules is None
+        # Built once for a page: 20,000 rules read again for each of its findings would hold up every writer.
+        self._codes = frozenset(map(str.strip, rules or ()))
+        self._beginnings = frozenset(rule.removesuffix(ANY_END) for rule in self._codes if rule.endswith(ANY_END))
+
+    def __contains__(self, code: str) -> bool:
+        """Return whether a run checked the rule with this code."""
+        own = code.strip()
+        return self._all or own in self._codes or self._has_beginning_of(own)
+
+    def _has_beginning_of(self, code: str) -> bool:
+        return bool(self._beginnings) and any(code[:end] in self._beginnings for end in range(len(code) + 1))
+
+
 def looks_at_page(status: str, status_code: int | None) -> bool:
     """Return whether a finding that a postback does not report is missing: of a completed run, with a page that answered.
 
     A page without a status counts as one that answered.
     """
     return status == COMPLETED and (status_code is None or 200 <= status_code < 300)
-
-
-def is_checked(code: str, rules: Iterable[str] | None) -> bool:
-    """Return whether a run checked the rule of a finding; `rules` are codes, or beginnings with `*`, None: every rule."""
-    if rules is None:
-        return True
-    own = code.strip()
-    return any(own == rule or (rule.endswith(ANY_END) and own.startswith(rule[:-1])) for rule in map(str.strip, rules))
 
 
 def after_report(before: LifeCycle, own: RunOutcome | None, *, has_fixed: bool) -> tuple[LifeCycle, RunOutcome]:

@@ -15,7 +15,7 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber, nullable, required
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
-from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
+from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_empty_group, mailbox_of, mailboxes_in
 
 #: The longest line that mail servers accept.
 MAX_MESSAGE_ID: Final = 998
@@ -39,6 +39,7 @@ _PROJECT_TAG: Final = re.compile("[pP]([0-9]+)")
 _POSTMARKS_OWN: Final = frozenset(
     {"MessageID", "From", "FromFull", "To", "ToFull", "OriginalRecipient", "Subject", "TextBody", "HtmlBody"}
 )
+_POSTMARK_RECIPIENTS: Final = ("To", "Cc", "Bcc", "OriginalRecipient")
 
 
 class _MessageId(Text):
@@ -120,9 +121,10 @@ class _PlainForm(LenientForm):
         **nullable("The attachments; their contents are not stored."),
     )
 
-    @post_load
-    def _make(self, data: dict[str, Any], **_: Any) -> InboundEmail:
-        sender, recipients = _known_mailboxes(data["sender"], data["recipients"], "from", "to")
+    @post_load(pass_original=True)
+    def _make(self, data: dict[str, Any], submitted: dict[str, Any], **_: Any) -> InboundEmail:
+        headers = submitted["to"] if isinstance(submitted["to"], list) else [submitted["to"]]
+        sender, recipients = _known_mailboxes(data["sender"], data["recipients"], "from", "to", _are_hidden(headers))
         return InboundEmail(
             message_id=data["message_id"],
             sender=sender,
@@ -198,8 +200,8 @@ class _PostmarkForm(LenientForm):
         **nullable("The attachments; their contents are not stored."),
     )
 
-    @post_load
-    def _make(self, data: dict[str, Any], **_: Any) -> InboundEmail:
+    @post_load(pass_original=True)
+    def _make(self, data: dict[str, Any], submitted: dict[str, Any], **_: Any) -> InboundEmail:
         fuller = [each for name in ("to_full", "cc_full", "bcc_full") for each in data[name] or ()]
         written = [each for name in ("to", "cc", "bcc", "original") for each in data[name] or ()]
         # Mailboxes with names first: of two with the same address, the first one stays.
@@ -207,7 +209,9 @@ class _PostmarkForm(LenientForm):
         if data["sender"] is None and data["sender_full"] is None:
             raise ValidationError("required", "From")
         from_full = [mailbox for mailbox, _ in [data["sender_full"] or (None, "")] if mailbox]
-        sender, recipients = _known_mailboxes(from_full + (data["sender"] or []), addressed, "From", "To")
+        are_hidden = _are_hidden([submitted.get(name) for name in _POSTMARK_RECIPIENTS])
+        senders = from_full + (data["sender"] or [])
+        sender, recipients = _known_mailboxes(senders, addressed, "From", "To", are_hidden)
         # The recipient that the webhook is for comes first.
         tags = [mailbox.tag for mailbox in data["original"] or ()] + [data["tag"] or ""]
         tags += [tag for _, tag in fuller] + [mailbox.tag for mailbox in addressed]
@@ -260,7 +264,7 @@ def inspected(value: Any) -> dict[str, Any]:
     if _is_postmarks(value):
         attachments = _each(value.get("Attachments"), lambda entry: _texts(entry, ("Name", "ContentType")))
         full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
-        headers = {name: _shown(value.get(name)) for name in ("From", "To", "Cc", "Bcc", "OriginalRecipient")}
+        headers = {name: _shown(value.get(name)) for name in ("From", *_POSTMARK_RECIPIENTS)}
         data = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
         return {**data, **_said(value, "Subject", "TextBody", "HtmlBody")}
     attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
@@ -279,19 +283,30 @@ def _is_postmarks(value: Any) -> bool:
 
 
 def _known_mailboxes(
-    senders: Iterable[Mailbox], recipients: Iterable[Mailbox], from_name: str, to_name: str
+    senders: Iterable[Mailbox], recipients: Iterable[Mailbox], from_name: str, to_name: str, are_hidden: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the sender and the recipients, each address once. Raises ValidationError at the members' names."""
+    """Return the sender and the recipients, each address once; no recipients only where the sender has hidden them.
+
+    Raises ValidationError at the members' names.
+    """
     sender = next(iter(senders), None)
     first: dict[str, Mailbox] = {}
     for mailbox in recipients:
         first.setdefault(mailbox.address.lower(), mailbox)
     refused = {} if sender else {from_name: ["invalid_address"]}
-    if not first or len(first) > MAX_RECIPIENTS:
-        refused[to_name] = ["too_many" if first else "invalid_address"]
+    if len(first) > MAX_RECIPIENTS:
+        refused[to_name] = ["too_many"]
+    elif not first and not are_hidden:
+        refused[to_name] = ["invalid_address"]
     if sender is None or refused:
         raise ValidationError(refused)
     return sender.shown, tuple(mailbox.shown for mailbox in first.values())
+
+
+def _are_hidden(headers: Iterable[str | None]) -> bool:
+    """Return whether address headers name no recipient on purpose: each that is not empty is an empty group."""
+    given = [header for header in headers if header and not header.isspace()]
+    return bool(given) and all(map(is_empty_group, given))
 
 
 def _text(text: str | None, html: str | None, html_name: str) -> str:

@@ -34,6 +34,13 @@ _ENCODED_WORDS: Final = re.compile(rf"{_ENCODED_WORD}(?:\s*+{_ENCODED_WORD})*+",
 #: A display name without quotes; with an @ in it, Python versions differ in which address they parse.
 _BARE_NAME: Final = re.compile(r"""(?:^|(?<=[<>",;:()\\]))[^<>",;:()\\]++(?=<)""")
 _QUOTED: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+#: A display name without quotes that has a character of the syntax; one with an @ may be an address.
+_UNQUOTED_NAME: Final = re.compile(r"""(?:^|(?<=[,;]))(?=[^<>",;@]*+<)[^<>",;@()\[\]\\]*+[()\[\]\\][^<>",;@]*+""")
+_BACKSLASH: Final = "\\"
+#: Where marks of a group do not count, and these marks.
+_PART: Final = re.compile(rf"{_QUOTED.pattern}|\([^()]*+\)|<[^<>]*+>|[:;]", re.DOTALL)
+_GROUP_MARKS: Final = frozenset(":;")
+_EMPTY_GROUP: Final = re.compile(r"\s*+(?:[^<>\"@,;:()\[\]\\]++|\"[^\"\\]*+\"\s*+):\s*+;\s*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,51 @@ def mailboxes_in(header: str) -> list[Mailbox]:
     """Return the mailboxes of an address header; none if the header is ambiguous."""
     if header.count("(") + header.count(":") > MAX_NESTINGS:
         return []
+    as_written = _entries(header)
+    # Only what cannot be read otherwise is corrected: a correct header means what it says.
+    if as_written and all(as_written):
+        return [mailbox for mailbox in as_written if mailbox]
+    corrected = _corrected(header)
+    entries = as_written if corrected == header else max(as_written, _entries(corrected), key=_count_mailboxes)
+    return [mailbox for mailbox in entries if mailbox]
+
+
+def is_empty_group(header: str) -> bool:
+    """Return whether an address header has no mailbox because its sender hides them: `undisclosed-recipients:;`."""
+    return _EMPTY_GROUP.fullmatch(header) is not None
+
+
+def _entries(header: str) -> list[Mailbox | None]:
+    """Return the mailbox of each entry of an address header, None for one without an address; none if it is ambiguous."""
     quoted = _BARE_NAME.sub(lambda name: f'"{name[0].strip()}" ' if "@" in name[0] else name[0], header.strip(", \t\r\n"))
     marks = _QUOTED.sub("", quoted)
     found = getaddresses([quoted])
     # Newer Python versions check this too; with older ones, one address could pass for another.
     if marks.count("(") != marks.count(")") or len(found) != marks.count(",") + 1:
         return []
-    return [mailbox for name, address in found if (mailbox := mailbox_of(name, address))]
+    return [mailbox_of(name, address) for name, address in found]
+
+
+def _count_mailboxes(entries: list[Mailbox | None]) -> int:
+    return len(entries) - entries.count(None)
+
+
+def _corrected(header: str) -> str:
+    """Return an address header with display names in quotes that need them, and commas between mailboxes.
+
+    People write `[Shop] Support <…>` and `Ada :) <…>`, and Outlook separates mailboxes with semicolons.
+    """
+    quoted = _UNQUOTED_NAME.sub(lambda name: f'"{name[0].strip().replace(_BACKSLASH, _BACKSLASH * 2)}" ', header)
+    is_group = False
+
+    def separated(mark: re.Match[str]) -> str:
+        nonlocal is_group
+        if mark[0] not in _GROUP_MARKS:
+            return mark[0]
+        was_group, is_group = is_group, mark[0] == ":"
+        return "," if mark[0] == ";" and not was_group else mark[0]
+
+    return _PART.sub(separated, quoted).rstrip(", \t\r\n")
 
 
 def mailbox_of(name: str, address: str) -> Mailbox | None:

@@ -2,7 +2,8 @@
 
 The subject of a request is encrypted until the request is done, and erased then; a pseudonym, times, counts and the result
 stay. The requests of one shop run one after the other, so that no search reports what an erasure has just removed. Every
-write of a worker names its lease: a stale lease updates no row, and the next worker begins the search anew.
+write of a worker names its lease: a stale lease updates no row, and the next worker begins the search anew. A lease that
+lapsed is stale as soon as a worker claims a request of the shop: until then its holder may go on.
 """
 
 import hashlib
@@ -169,7 +170,8 @@ def list_due(until: datetime, limit: int) -> list[ComplianceRequest]:
 def claim_next(now: datetime) -> ComplianceLease | None:
     """Claim the request that has waited longest, of a shop without a claimed request; None if there is none.
 
-    The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again.
+    The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again. Its holder may
+    renew it even then, as long as nobody has claimed a request of the shop.
     """
     with transaction():
         row = _next(now)
@@ -181,6 +183,7 @@ def claim_next(now: datetime) -> ComplianceLease | None:
         lease = _jobs.claim(row.id, row.next_run_at, now, LEASE_S, _is_shop_free(now), attempts=attempts)
         if lease is None:
             return None
+        _end_lapsed(row)
     return ComplianceLease(
         id=row.id,
         lease=lease,
@@ -206,8 +209,7 @@ def renew(held: ComplianceLease, counts: Mapping[str, int], now: datetime) -> No
 
     On PostgreSQL this locks the row, so that no worker claims the request before the work is committed.
     """
-    is_held = ComplianceRequestRow.next_run_at > now
-    if not _jobs.renew(held.id, held.lease, now, LEASE_S, is_held, counts=_sorted(counts)):
+    if not _jobs.renew(held.id, held.lease, now, LEASE_S, counts=_sorted(counts)):
         raise LeaseLost
 
 
@@ -223,7 +225,6 @@ def finish(
     is_finished = _jobs.finish(
         held.id,
         held.lease,
-        ComplianceRequestRow.next_run_at > now,
         status=ComplianceStatus.DONE.value,
         result=result.value,
         counts=_sorted(counts),
@@ -367,6 +368,16 @@ def _is_shop_free(now: datetime) -> Any:
     row, other = ComplianceRequestRow, ComplianceRequestRow.alias("o")
     is_claimed = (other.id != row.id) & other.lease.is_null(False) & (other.next_run_at > now)
     return ~fn.EXISTS(other.select(SQL("1")).where(other.shop_domain == row.shop_domain, is_claimed))
+
+
+def _end_lapsed(claimed: ComplianceRequestRow) -> None:
+    """End the leases of the other requests of a shop, which have all lapsed.
+
+    A holder that went on after this one would report what it read before this one erased it.
+    """
+    row = ComplianceRequestRow
+    others = (row.shop_domain == claimed.shop_domain) & (row.id != claimed.id) & row.lease.is_null(False)
+    row.update(lease=None).where(others).execute()
 
 
 def _lock_shop(shop_domain: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket_events import PlaceChange
-from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report, is_checked, looks_at_page
+from schemas.findings.life_cycle import CheckedRules, LifeCycle, RunOutcome, after_miss, after_report, looks_at_page
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
@@ -56,7 +56,8 @@ def advance(
     if looks_at_page(postback.status, page.status_code):
         digest = page_digest(page.normalized_url or page.url)
         found = life_cycle_sql.unreported(run.project_id, digest, postback.scan_run_id)
-        unreported = [each for each in found if is_checked(each.code, page.rules)]
+        checked = CheckedRules(page.rules)
+        unreported = [each for each in found if each.code in checked]
     reported = life_cycle_sql.reported(reported_ids, postback.scan_run_id)
     if not unreported and not reported:
         return LifeCycleChanges()

@@ -122,9 +122,7 @@ class EventTask:
         record = _record(event, attempt_id, nonce, started_at, outcome, verdict)
         gives_up_at = time.monotonic() + LEASE_MARGIN_S
         # Retried: the response is nowhere else.
-        outages.retry_database(
-            partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at
-        )
+        outages.retry_database(partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
         _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
 

@@ -1,22 +1,30 @@
 """Cookies and browser storage in text: headers, scripts, commands, jars and dumps.
 
-A header, a command and a jar contain a user's cookies, whatever their values. A script may only explain how a cookie or an
-entry is set, so the value decides: `document.cookie = "theme=dark"` passes, a generated value does not.
+A header, a command and a jar contain a user's cookies, whatever their values; prose after "cookie:" is no header. A script
+may only explain how a cookie or an entry is set, so the value decides: `document.cookie = "theme=dark"` passes, a generated
+value does not.
 """
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from schemas.content_policy.detectors.secret_values import is_opaque, is_placeholder
 from schemas.content_policy.text_parts import folded
 
-_HEADER: Final = re.compile(r"cookie2?[\"'\\]{0,3}\s{0,9}:\s{0,9}[\"'\\]{0,3}([^\r\n\"']{1,4096})")
-_HEADER_START: Final = re.compile(r"(?<![\w-])(?:set-)?\Z")
-#: A cookie from its equals sign on, preceded by a character of a name: from its beginning, each character of a long word
-#: that no sign follows would be tried as one.
-_VALUE: Final = re.compile(r"(?<=[!#$%&'*+.^`|~\w-])=([^\s;,<>]{1,4096})", re.ASCII)
-_NAME: Final = re.compile(r"[!#$%&'*+.^`|~\w-]+\Z", re.ASCII)
-_NAME_CHARACTERS: Final = 64
+#: The name of a header, or of the variable HTTP_COOKIE in which programs get it, up to the value or a bracket around it.
+_HEADER: Final = re.compile(r"cookie(2|s)?[\"'\\\]]{0,3}\s{0,9}(:|=>?)\s{0,9}[\"'\\]{0,3}([\[{]?)")
+_HEADER_START: Final = re.compile(r"(?<![\w-])(set[-_]|http_)?\Z")
+_HEADER_START_CHARACTERS: Final = 6
+_HEADER_VALUE: Final = re.compile(r"[^\r\n\"']*")
+_MAX_HEADER_VALUE: Final = 4096
+#: A cookie, where the value of a header begins or one of its parts.
+_COOKIE: Final = re.compile(r"\s*+([!#$%&'*+.^`|~\w-]{1,256}+)=([^\s;,<>]{0,4096})", re.ASCII)
+_ONE_WORD: Final = re.compile(r"\s*+[^\s;]*+\s*+(?:;|\Z)")
+_SEPARATOR: Final = re.compile("[;,]")
+#: What a finding says of a cookie, not a cookie's value: a URL, and a selector with an attribute.
+_URL_OR_SELECTOR: Final = re.compile(r"[a-z][a-z0-9+.-]{0,20}://|[\w.#:>*-]{0,100}+\[[\w-]{1,60}[~|^$*]?=", re.IGNORECASE)
 #: Attributes of a response's cookie, which identify no user.
 _ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "secure", "httponly", "priority"})
 _MIN_COOKIE_CHARACTERS: Final = 3
@@ -61,11 +69,7 @@ _LEAST_SESSION: Final = 4
 def has_cookies(text: str) -> bool:
     """Return whether `text` holds a cookie with its value: of a header, a script, a command or a jar."""
     lower = folded(text)
-    headers = (
-        found for found in _HEADER.finditer(lower) if _HEADER_START.search(lower[max(0, found.start() - 5) : found.start()])
-    )
-    lines = (text[slice(*found.span(1))] for found in headers)
-    if any(_is_cookie(line, value) for line in lines for value in _VALUE.finditer(line)):
+    if any(_is_cookie_header(*header) for header in _headers(text, lower)):
         return True
     scripts = (text[slice(*script.span(2))].partition(";")[0].partition("=") for script in _SCRIPT.finditer(lower))
     if any(_is_state(name.strip(), value.strip()) for name, _, value in scripts):
@@ -105,11 +109,42 @@ def _originals(text: str, found: re.Match[str], *groups: int) -> tuple[str, ...]
     return tuple(text[slice(*found.span(group))] for group in groups)
 
 
-def _is_cookie(line: str, value: re.Match[str]) -> bool:
-    if len(value[1]) < _MIN_COOKIE_CHARACTERS or is_placeholder(value[1]):
-        return False
-    name = _NAME.search(line[max(0, value.start() - _NAME_CHARACTERS) : value.start()])
-    return name is None or name[0].lower() not in _ATTRIBUTES
+def _headers(text: str, lower: str) -> Iterator[tuple[str, bool]]:
+    """Yield the value of each header, up to the next header, and whether its name says that it is one."""
+    found = [each for each in _HEADER.finditer(lower) if _is_header(lower, each)]
+    for header, following in zip_longest(found, found[1:]):
+        end = header.end() + _MAX_HEADER_VALUE
+        value = _HEADER_VALUE.match(text, header.end(), min(end, following.start()) if following else end)
+        if value:
+            yield value[0], header[1] != "s" and not header[3]
+
+
+def _is_header(lower: str, found: re.Match[str]) -> bool:
+    start = _HEADER_START.search(lower[max(0, found.start() - _HEADER_START_CHARACTERS) : found.start()])
+    return start is not None and (found[2] == ":" or start[1] == "http_")
+
+
+def _is_cookie_header(value: str, is_header: bool) -> bool:
+    """Return whether a value holds a cookie where one of its parts begins; prose has an equals sign anywhere.
+
+    "Cookies:" and a bracket may also introduce an explanation or a selector, so the value of the cookie decides.
+    """
+    cookies = [cookie.groups() for part in _parts(value) if (cookie := _COOKIE.match(part))]
+    return any(_is_cookie(*cookie) if is_header else _is_state(cookie[0], cookie[1].rstrip("]}")) for cookie in cookies)
+
+
+def _parts(value: str) -> Sequence[str]:
+    """Split a header's value where cookies may begin; a value that begins with prose has no parts."""
+    if (cookie := _COOKIE.match(value)) and not _URL_OR_SELECTOR.match(cookie[2]):
+        # Several headers of a response are joined with commas.
+        return _SEPARATOR.split(value)
+    parts = value.split(";")
+    return parts if cookie or _ONE_WORD.match(value) or is_placeholder(parts[0].strip()) else ()
+
+
+def _is_cookie(name: str, value: str) -> bool:
+    is_value = len(value) >= _MIN_COOKIE_CHARACTERS and not (is_placeholder(value) or _URL_OR_SELECTOR.match(value))
+    return is_value and name.lower() not in _ATTRIBUTES
 
 
 def _is_state(name: str, value: str) -> bool:

@@ -7,7 +7,7 @@ by their names and the first rows by their values, so that measurements of pages
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_opaque, is_password
@@ -25,7 +25,10 @@ _HASH: Final = re.compile(
 )
 _LDAP: Final = re.compile(r"\{S?(?:SHA(?:256|512)?|MD5)\}[A-Za-z0-9+/]{22,200}")
 #: A word whose line is read as the head of a table.
-_COLUMN: Final = re.compile(r"mail|address|pass|pwd|secret|token|key")
+_COLUMN: Final = re.compile(
+    r"mail|address|pass|pwd|secret|token|key|session"
+    r"|street|strasse|straße|anschrift|phone|telefon|mobile|plz|zip|postcode"
+)
 _SEPARATORS: Final = (",", ";", "\t", "|")
 #: Characters of a head or row.
 _MAX_LINE: Final = 4000
@@ -42,18 +45,39 @@ _PEOPLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("name", "firstname", "lastname", "fullname", "surname", "vorname", "nachname", "kunde"), NAME),
     **dict.fromkeys(("betrag", "summe", "gesamtbetrag", "montant"), TOTAL),
     **dict.fromkeys(
-        ("phone", "telephone", "telefon", "mobile", "city", "zip", "postcode", "plz", "strasse", "anschrift"), ADDRESS
+        ("phone", "telephone", "telefon", "mobile", "city", "zip", "postcode", "plz", "strasse", "straße", "anschrift"),
+        ADDRESS,
     ),
 }
+#: Those of a customer, as `customer_name` and `street` are; a plain name may be a product's.
+_OF_CUSTOMERS: Final = frozenset({"kunde", "strasse", "straße", "anschrift"})
+_PHONES: Final = frozenset({"phone", "telephone", "telefon", "mobile"})
+#: With a country or area code or in an American grouping: measurements are plain numbers.
+_PHONE: Final = re.compile(
+    r"(?:\+|00|\(?0)[1-9][0-9 ()/.-]{6,20}|\(?[2-9][0-9]{2}\)?[ .-]{1,2}[0-9]{3}[ .-][0-9]{4}", re.ASCII
+)
 #: Columns of passwords and their hashes, with the usual short names.
 _PASSWORDS: Final = re.compile(r"(?:user|db|login)?_?(?:pass(?:word|wd|wort)?|pwd)(?:_?(?:hash|digest|md5|sha1))?")
 _KEYS: Final = frozenset(
     {"secret", "client_secret", "api_key", "access_token", "refresh_token", "auth_token", "private_key", "session_id"}
 )
-#: What makes a row a person's.
-_PERSONAL: Final = frozenset({(EMAIL, True), (NAME, True), (ADDRESS, True)})
+#: Parts that make a row a person's.
+_PERSONAL: Final = frozenset({EMAIL, NAME, ADDRESS})
+#: Parts of an order, not of a directory of people or shops.
+_ORDERED: Final = frozenset({TOTAL, LINE_ITEMS})
 _LEAST_PASSWORD: Final = 4
 _LEAST_KEY: Final = 8
+
+
+class _Column(NamedTuple):
+    """A column with a part of an order record: its index, the part, and what else its name says of its values."""
+
+    at: int
+    part: str
+    #: The name is an order record's, so that the form of a value decides.
+    is_own: bool
+    is_of_customers: bool
+    is_phone: bool
 
 
 def has_password_hash(text: str) -> bool:
@@ -76,7 +100,7 @@ def has_customer_table(text: str) -> bool:
     """Return whether `text` holds a table of customers or orders: a row with a person and another part of an order."""
     for head, rows in _tables(text):
         columns = list(_customer_columns(head))
-        if len({part for _, part, _ in columns}) > 1 and any(_is_of_a_customer(cells, columns) for cells in rows):
+        if len({column.part for column in columns}) > 1 and any(_is_of_a_customer(cells, columns) for cells in rows):
             return True
     return False
 
@@ -89,26 +113,38 @@ def _credential_columns(head: Sequence[str]) -> Iterator[tuple[int, bool]]:
             yield at, is_of_passwords
 
 
-def _customer_columns(head: Sequence[str]) -> Iterator[tuple[int, str, bool]]:
-    """Yield the index of each column with a part of an order record, the part, and whether the name is an order record's."""
+def _customer_columns(head: Sequence[str]) -> Iterator[_Column]:
+    """Yield the columns with a part of an order record."""
     for at, name in enumerate(head):
         part = meaning(name).part
-        if (
-            found := part
-            or _PEOPLE.get(name.lower().replace("_", "").replace(" ", ""))
-            or (LINE_ITEMS if is_bought(name) else None)
-        ):
-            yield at, found, part is not None
+        folded_name = name.lower().replace("_", "").replace(" ", "")
+        if found := part or _PEOPLE.get(folded_name) or (LINE_ITEMS if is_bought(name) else None):
+            is_of_customers = part is not None or folded_name in _OF_CUSTOMERS
+            yield _Column(at, found, part is not None, is_of_customers, folded_name in _PHONES)
 
 
-def _is_of_a_customer(cells: Sequence[str], columns: Sequence[tuple[int, str, bool]]) -> bool:
-    # A city or a telephone number has no fixed form. A name alone may be a product's; with an address, it is a person's.
-    found = {
-        (part, is_own)
-        for at, part, is_own in columns
-        if cells[at] and (part == LINE_ITEMS or (part == ADDRESS and not is_own) or plausible(part, cells[at]))
-    }
-    return len({part for part, _ in found}) > 1 and not found.isdisjoint(_PERSONAL)
+def _is_of_a_customer(cells: Sequence[str], columns: Sequence[_Column]) -> bool:
+    """Return whether a row has several parts of an order, and is a person's.
+
+    A name alone may be a product's. With an address it is a person's; with a telephone number it may still be a shop's.
+    """
+    found = {column.part for column in columns if _holds_part(cells[column.at], column)}
+    if len(found) < 2:
+        return False
+    if any(_is_personal(cells[column.at], column) for column in columns):
+        return True
+    is_ordered = NAME in found and not found.isdisjoint(_ORDERED)
+    return is_ordered and any(column.is_phone and _PHONE.fullmatch(cells[column.at]) for column in columns)
+
+
+def _holds_part(cell: str, column: _Column) -> bool:
+    # A city or a telephone number has no fixed form.
+    has_no_form = column.part == LINE_ITEMS or (column.part == ADDRESS and not column.is_own)
+    return bool(cell) and (has_no_form or plausible(column.part, cell))
+
+
+def _is_personal(cell: str, column: _Column) -> bool:
+    return column.is_of_customers and column.part in _PERSONAL and plausible(column.part, cell)
 
 
 def _tables(text: str) -> Iterator[tuple[Sequence[str], Iterator[Sequence[str]]]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.compliance.requests import Subject
+from schemas.compliance.requests import MAX_ORDERS, Subject
 from schemas.compliance.subject_matching import MAX_PATTERNS, Mentions
 
 #: Milliseconds are usual; this machine may be busy.
@@ -16,7 +16,7 @@ LONG_S: Final = 2.0
 
 EMAIL: Final = Subject(email="John.Doe@example.com")
 ID: Final = Subject(customer_id="191167")
-ORDERS: Final = Subject(order_ids=("299938", "A-17"))
+ORDERS: Final = Subject(order_ids=("299938", "A-17", "gid://shop/Order/4711", "#88-b", "Größe9", "--"))
 US: Final = Subject(phone="555-625-1199")
 US_ABROAD: Final = Subject(phone="+1 (555) 625-1199")
 GERMAN: Final = Subject(phone="0170 1234567")
@@ -46,6 +46,14 @@ MEANT: Final = [
     (ORDERS, "Order #299938 is late"),
     (ORDERS, "order a-17"),
     (ORDERS, "order%20A-17"),
+    (ORDERS, "order_A-17_late"),
+    (ORDERS, "see gid://shop/order/4711."),
+    (ORDERS, "gid%3A%2F%2Fshop%2FOrder%2F4711"),
+    (ORDERS, "gid://shop/gid://shop/Order/4711/x"),
+    (ORDERS, "the #88-B"),
+    (ORDERS, "GRÖSSE9 and größe9"),
+    (ORDERS, "a -- b"),
+    (ORDERS, "a---"),
     (US, "555-625-1199"),
     (US, "(555) 625 1199"),
     (US, "555.625.1199"),
@@ -90,6 +98,14 @@ NOT_MEANT: Final = [
     (ORDERS, "2999380"),
     (ORDERS, "BA-17"),
     (ORDERS, "A-170"),
+    (ORDERS, "A_17"),
+    (ORDERS, "A - 17"),
+    (ORDERS, "xgid://shop/Order/4711"),
+    (ORDERS, "gid://shop/Order/47110"),
+    (ORDERS, "gid://shop/Order/ 4711"),
+    (ORDERS, "a#88-b"),
+    (ORDERS, "88-b"),
+    (ORDERS, "a--b"),
     (US, "555-625-11990"),
     (US, "5555-625-1199"),
     (US, "415-625-1199"),
@@ -176,3 +192,21 @@ def test_no_text_takes_long(part: str) -> None:
     began = time.process_time()
     mentions.in_text(text)
     assert time.process_time() - began < LONG_S
+
+
+@pytest.mark.parametrize("made", ["{}", "gid://shop/Order/{}", "{}-b"])
+def test_the_time_for_a_text_does_not_depend_on_the_number_of_ids(made: str) -> None:
+    # Ids that have nothing in common, as an expression of all of them is slowest.
+    orders = [made.format(f"{number * 2_654_435_761 % 2**32:08x}") for number in range(1, MAX_ORDERS + 1)]
+    few, many = Mentions(Subject(order_ids=tuple(orders[:100]))), Mentions(Subject(order_ids=tuple(orders)))
+    text = "Order 700000001-b of gid://shop/Order/17 is A-18-b. " * 50
+
+    def spent(mentions: Mentions) -> float:
+        began = time.process_time()
+        assert not any(mentions.in_text(text) or mentions.in_name(text[:255]) for _ in range(10))
+        return time.process_time() - began
+
+    assert many.in_text(f"{text} {orders[-1]}")
+    assert many.in_name(f"order{orders[-1]}x")
+    # Five hundred times the ids.
+    assert spent(many) < 20 * max(spent(few), 0.001)

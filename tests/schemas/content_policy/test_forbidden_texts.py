@@ -3,6 +3,7 @@
 import base64
 import html
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -92,6 +93,25 @@ REFUSED: Final[dict[str, list[str]]] = {
         f"client_secret: '{TOKEN[:20]}'",
         f'refreshToken: "{TOKEN}"',
     ],
+    "cookies in headers": [
+        f"Cookie: a=b1c2d3; c={HEX}",
+        "Cookie: consent; sid=8f14e45f",
+        "Cookie: [redacted]; sid=8f14e45f",
+        "Set-Cookie: sid=8f14e45f; Path=/; HttpOnly",
+        "Set-Cookie: theme=<theme>; Path=/, sid=8f14e45f; Path=/",
+        "cookie:\nsid=8f14e45f; theme=dark",
+        "No cookie: here is one. Set-Cookie: sid=8f14e45f",
+        "Set-Cookie: [sid=8f14e45f; Path=/]",
+        "HTTP_COOKIE: sid=8f14e45f",
+        "HTTP_COOKIE=sid=8f14e45f; theme=dark",
+        "export HTTP_COOKIE='sid=8f14e45f'",
+        "    [HTTP_COOKIE] => sid=8f14e45f",
+        '"HTTP_COOKIE": "sid=8f14e45f"',
+        "Cookies: sid=8f3kd93kdkd83kd0a1b2",
+        "Cookies: theme=dark; sid=8f3kd93kdkd83kd0a1b2",
+        "set_cookie: sid=8f14e45f",
+        "SET_COOKIE: sid=8f14e45f; Path=/",
+    ],
     "cookies in scripts, commands and jars": [
         f'document.cookie = "sid={HEX}"',
         "document.cookie='PHPSESSID=k3j4h5k3j4h5; path=/'",
@@ -132,6 +152,16 @@ REFUSED: Final[dict[str, list[str]]] = {
         "| Customer name | E-mail | Total |\n|---|---|---|\n| Ann Example | ann@shop.example | 12.50 |",
         'name,email\n"Example, Ann",ann@shop.example',
         "Kunde;Anschrift;Betrag;E-Mail\nAnn Example;High Street 1;12,50;ann@shop.example",
+        "Kunde;Anschrift;Betrag\nAnn Example;High Street 1, London;12,50",
+        "Kunde;Straße;PLZ;Betrag\nAnn Example;Hauptstraße 1 a;10115;12,50",
+        "Kunde;Strasse\nAnn Example;Hauptstrasse 1 a",
+        "name,street,total\nAnn Example,1 High Street,12.50",
+        "customer_name,zip\nAnn Example,10115",
+        "customer_name,postcode\nAnn Example,SW1A 1AA",
+        "Customer name;PLZ\nAnn Example;10115",
+        "customer_name\tmobile\nAnn Example\t+49 170 1234567",
+        "Name;Telefon;Summe\nAnn Example;0170 1234567;49,90",
+        "name,phone,qty\nAnn Example,(555) 625-1199,2",
         "first_name,last_name,email,street,city\nAnn,Example,ann@shop.example,High Street 1,London",
     ],
     "rows of a database": [
@@ -147,6 +177,8 @@ REFUSED: Final[dict[str, list[str]]] = {
         "{SSHA}" + TOKEN,
         "user_login,user_pass,user_email_confirmed\nann,5f4dcc3b5aa765d61d8327deb882cf99,1",
         "login;password\nann;hunter22",
+        f"session_id,user\n{HEX},ann",
+        f"User;Session ID\nann;{TOKEN}",
         f"service,api_key\nmaps,{HEX}",
     ],
     "bank accounts": [
@@ -212,12 +244,17 @@ def test_every_rule_has_a_text_that_it_refuses() -> None:
     assert {code for _, text in CASES for code in codes(text)} >= {rule.code for rule in RULES}
 
 
+def _base64_behind(sign: str, text: str) -> str:
+    return f"see {sign}{base64.b64encode(text.encode()).decode()}"
+
+
 #: Each way to encode a text once. Percent signs, entities and base64 stand for themselves only where nothing else does.
 ENCODINGS: Final[dict[str, Callable[[str], str]]] = {
     "percent": lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
     "entities": lambda text: "".join(f"&#{ord(character)};" for character in text),
     "HTML": html.escape,
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    **{f"base64 behind {sign}": partial(_base64_behind, sign) for sign in ("/", "-", "_", "+", "/+-_")},
     "base64 in a data URL": lambda text: f"data:text/plain;base64,{base64.b64encode(text.encode()).decode()}",
 }
 

@@ -338,7 +338,30 @@ HEADERS_IN_A_LIST = [
     ({"evidence": ["proxy-authorization", "Basic YW5uOnMzY3JldA=="]}, [("/evidence", "authorization_line")]),
     ({"evidence": [{"name": "X-Api-Key", "value": HEX[:32]}]}, [("/evidence/0", "assigned_secret")]),
     ({"evidence": [{"name": "sid", "value": "8f14e45f", "httpOnly": True}]}, [("/evidence/0", "cookie_line")]),  # a jar
+    *(
+        ({"evidence": {name: header, value: text}}, [("/evidence", code)])
+        for name, value in (("key", "value"), ("header", "value"), ("field", "value"), ("Name", "Value"), ("Key", "Value"))
+        for header, text, code in (
+            ("Cookie", "sid=8f14e45f", "cookie_line"),
+            ("Set-Cookie", "sid=8f14e45f; Path=/", "cookie_line"),
+            ("set_cookie", "sid=8f14e45f", "cookie_line"),
+            ("Authorization", f"Bearer {HEX[:32]}", "authorization_line"),
+        )
+    ),
+    ({"evidence": {"name": "request", "key": "Cookie", "value": "sid=8f14e45f"}}, [("/evidence", "cookie_line")]),
+    ({"evidence": [{"Name": "sid", "Value": "8f14e45f", "HttpOnly": True}]}, [("/evidence/0", "cookie_line")]),
     # Nothing is said of anybody.
+    ({"evidence": [{"key": "Cookie", "value": "<name>=<value>"}, {"header": "Authorization", "value": "required"}]}, []),
+    (
+        {
+            "evidence": [
+                {"field": "email", "value": "a=b1c2d3e4"},
+                {"key": "title", "value": "a=b1c2", "domain": "a.example"},
+            ]
+        },
+        [],
+    ),
+    ({"evidence": [{"Key": "Cookie", "Value": None}, {"header": ["Cookie"], "value": "sid=8f14e45f"}]}, []),
     ({"evidence": [{"name": "sid", "value": "<session>", "domain": ".shop.example"}]}, []),
     ({"evidence": [{"name": 7, "value": "8f14e45f", "httpOnly": True}]}, []),  # no name
     ({"evidence": [{"name": "sid", "value": 81445, "httpOnly": True}]}, []),  # no text
@@ -704,6 +727,8 @@ REPEATED = [
         "1:AA",
     ),
     *("authorization:", "authorization: bearer ", "authorization: basic YWFh", "cookie:", "cookie: a=", "cookie: a=bcd\n"),
+    *("cookie: a=<b>;", "cookie: a;", "http_cookie=", "cookies: a=b,", "cookie: a=[a=", "cookie: [a", "cookie]"),
+    *("street,phone,total\n", "session_id,", "/aaaaaaaaaaaaaaaaaaa", "+Zm9vYmFyZm9vYmFyZm9v/"),
     *("://", "://a:", "https://a", "://aaaa:bbbb", "?password=", "?token=&"),
     *("curl ", "curl -u ", "curl -u a:", "-u ", "curl -H 'token:", 'password="', "password = ", "secret: '"),
     *("<html ", "<html><!--", "<!doctype html>", "<!doctype html><!-- a -->", "</head> ", "<"),

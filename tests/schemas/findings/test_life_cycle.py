@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from schemas.exports.state_machine import ExportStatus
 from schemas.findings.life_cycle import (
+    CheckedRules,
     FindingState,
     LifeCycle,
     RunOutcome,
     after_miss,
     after_report,
-    is_checked,
     looks_at_page,
     state_of,
 )
@@ -150,10 +150,26 @@ def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int |
         ("zap:10038-1", ("zap:*",), True),
         ("lighthouse:csp", ("zap:*",), False),
         ("csp", ("*",), True),
+        ("csp", ("*", "img-alt"), True),
+        ("zap:", ("zap:*",), True),
+        ("zap", ("zap:*",), False),
+        ("zap:10038-1", ("zap:100*", "lighthouse:*"), True),
+        ("zap:10138-1", ("zap:100*", "lighthouse:*"), False),
+        ("a*b", ("a*b",), True),
+        ("axb", ("a*b",), False),
+        ("a*", ("a*",), True),
+        ("", ("",), True),
     ],
 )
 def test_a_run_with_fewer_rules_says_nothing_of_the_others(code: str, rules: tuple[str, ...] | None, checked: bool) -> None:
-    assert is_checked(code, rules) is checked
+    assert (code in CheckedRules(rules)) is checked
+
+
+@pytest.mark.parametrize("end", ["", "*"])
+def test_the_rules_of_a_page_are_read_once_for_all_its_findings(end: str) -> None:
+    checked = CheckedRules(f"rule-{number:05}{end}" for number in range(20_000))
+    findings = [f"rule-{number:05}" for number in range(0, 40_000, 4)]
+    assert [each for each in findings if each in checked] == findings[:5_000]
 
 
 @pytest.mark.parametrize(

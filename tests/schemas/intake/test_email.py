@@ -145,7 +145,9 @@ REFUSED = [
     (plain_email(from_=""), [("/from", "invalid_address")]),
     (plain_email(from_="x" * (MAX_TEXT + 1)), [("/from", "too_long")]),
     (plain_email(to=[]), [("/to", "invalid_address")]),
-    (plain_email(to="undisclosed-recipients:;"), [("/to", "invalid_address")]),
+    (plain_email(to=["undisclosed-recipients:;", "Jane"]), [("/to", "invalid_address")]),
+    (plain_email(to="undisclosed-recipients:;", from_="Jane"), [("/from", "invalid_address")]),
+    (plain_email(from_="undisclosed-recipients:;"), [("/from", "invalid_address")]),
     (plain_email(to=["a@b.example", 7]), [("/to", "invalid_type")]),
     (plain_email(to={"a@b.example": 1}), [("/to", "invalid_type")]),
     (plain_email(to=[""] * (MAX_RECIPIENTS + 1)), [("/to", "too_many")]),
@@ -171,6 +173,7 @@ REFUSED = [
     (postmark_email(From=None, FromFull={"Name": "Jane", "Email": "Jane"}), [("/From", "invalid_address")]),
     ({"From": "a@b.example"}, [("/MessageID", "required")]),
     ({"MessageID": "1", "From": "a@b.example"}, [("/To", "invalid_address")]),
+    ({"MessageID": "1", "From": "a@b.example", "To": "a:;", "Cc": "Jane"}, [("/To", "invalid_address")]),
     (postmark_email(FromFull={}, From="Jane"), [("/From", "invalid_address")]),
     (postmark_email(FromFull=[]), [("/FromFull", "invalid_type")]),
     (postmark_email(FromFull={"Email": 1}), [("/FromFull/Email", "invalid_type")]),
@@ -208,6 +211,27 @@ def test_members_nobody_knows_are_ignored() -> None:
 @pytest.mark.parametrize("given_id", ["<1@mail.example>", "1@mail.example", " <1@mail.example> \r\n", "< 1@mail.example >"])
 def test_brackets_around_a_message_id_are_no_part_of_it(given_id: str) -> None:
     assert read(plain_email(message_id=given_id)).message_id == "1@mail.example"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        plain_email(to="undisclosed-recipients:;"),
+        plain_email(to=["Undisclosed recipients: ;", " "]),
+        {"MessageID": "1", "From": "jane@mail.example", "To": "undisclosed-recipients:;"},
+        {"MessageID": "1", "From": "jane@mail.example", "To": "undisclosed-recipients:;", "Cc": "", "ToFull": []},
+    ],
+)
+def test_an_email_may_hide_its_recipients(body: dict[str, Any]) -> None:
+    email = read(body)
+    assert (email.recipients, email.project_id) == ((), None)
+    assert ticket_for_email(email).evidence["recipients"] == []
+
+
+def test_a_hidden_recipient_of_postmark_still_names_the_project() -> None:
+    body = {"MessageID": "1", "From": "jane@mail.example", "To": "undisclosed-recipients:;"}
+    assert read({**body, "OriginalRecipient": "inbox+p7@service.example"}).project_id == 7
+    assert read({**body, "MailboxHash": "p7"}).project_id == 7
 
 
 def test_recipients_may_be_an_array_and_each_address_counts_once() -> None:

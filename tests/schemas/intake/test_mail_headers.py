@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
+from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, is_empty_group, mailboxes_in
 
 MAILBOXES = [
     ("a@b.example", ["a@b.example"]),
@@ -25,6 +25,20 @@ MAILBOXES = [
     # an @ in the name is part of the name, and never passes for the address
     ("a@b.example <a@b.example>", ["a@b.example"]),
     ("boss@bank.example <evil@b.example>", ["boss@bank.example <evil@b.example>"]),
+    ("[boss@bank.example] <evil@b.example>", ["[boss@bank.example] <evil@b.example>"]),
+    # what people and their programs write against the syntax
+    ("[Shop] Support <a@b.example>", ["[Shop] Support <a@b.example>"]),
+    ("[Shop] <a@b.example>, [Bank] <c@d.example>", ["[Shop] <a@b.example>", "[Bank] <c@d.example>"]),
+    ("c@d.example, [Shop] Support <a@b.example>", ["c@d.example", "[Shop] Support <a@b.example>"]),
+    ("Ada :) <a@b.example>", ["Ada :) <a@b.example>"]),
+    ("Ada (Shop <a@b.example>", ["Ada (Shop <a@b.example>"]),
+    ("Ada\\Bob] <a@b.example>", ["Ada\\Bob] <a@b.example>"]),
+    ("a@b.example; c@d.example", ["a@b.example", "c@d.example"]),
+    ("a@b.example; Jane <c@d.example>;", ["a@b.example", "Jane <c@d.example>"]),
+    ('"Doe; Jane" <a@b.example>;c@d.example', ["Doe; Jane <a@b.example>", "c@d.example"]),
+    ("Ada :) <a@b.example>; c@d.example", ["Ada :) <a@b.example>", "c@d.example"]),
+    ("Ada :) <a@b.example>, Friends: Jane <c@d.example>;", ["Ada :) <a@b.example>", "Jane <c@d.example>"]),
+    ("Sales: Berlin <a@b.example>", ["Berlin <a@b.example>"]),
     # no address, or more than one way to read it
     ("", []),
     ("<>", []),
@@ -36,6 +50,10 @@ MAILBOXES = [
     ("a@b.example)c@d.example", []),
     ("a@b.example(<c@d.example>", []),
     ('a@b.example via "Jane" <c@d.example>', []),
+    ("Jane (boss@bank.example <evil@b.example>", []),
+    ("Ada (Shop <a@b.example>, c@d.example)", []),
+    ("Friends: a@b.example; c@d.example", []),
+    ("a; b", []),
     ("a\x07@b.example", []),
     (f"{'a' * MAX_ADDRESS}@b.example", []),
     ("(" * 5000 + "a@b.example", []),
@@ -46,6 +64,27 @@ MAILBOXES = [
 @pytest.mark.parametrize(("header", "shown"), MAILBOXES)
 def test_an_address_header_is_read(header: str, shown: list[str]) -> None:
     assert [mailbox.shown for mailbox in mailboxes_in(header)] == shown
+
+
+@pytest.mark.parametrize(
+    ("header", "is_empty"),
+    [
+        ("undisclosed-recipients:;", True),
+        ("Undisclosed recipients: ;", True),
+        ('"undisclosed-recipients" : ; \r\n', True),
+        ("", False),
+        (":;", False),
+        ("undisclosed-recipients", False),
+        ("undisclosed-recipients:", False),
+        ("undisclosed-recipients:;;", False),
+        ("Friends: a@b.example;", False),
+        ("a@b.example:;", False),
+        ("a:;, b:;", False),
+    ],
+)
+def test_a_group_without_a_mailbox_hides_its_recipients(header: str, is_empty: bool) -> None:
+    assert is_empty_group(header) is is_empty
+    assert mailboxes_in(header) == [] or not is_empty
 
 
 @pytest.mark.parametrize(
@@ -138,13 +177,36 @@ def test_encoded_bytes_become_text_that_every_database_takes(charset: str, encod
 
 @pytest.mark.parametrize(
     "piece",
-    ['"', "<", "(", ")", ",", "@", "\\", "[", ":", ";", "a@b,", "a b ", "=?utf-8?q?", "=?utf-8?q?a?= ", "<a@", "[]", " "],
+    [
+        '"',
+        "<",
+        "(",
+        ")",
+        ",",
+        "@",
+        "\\",
+        "[",
+        ":",
+        ";",
+        "a@b,",
+        "a b ",
+        "=?utf-8?q?",
+        "=?utf-8?q?a?= ",
+        "<a@",
+        "[]",
+        " ",
+        "[a] <a@b.example>;",
+        "a; ",
+        "a[",
+        "(a<",
+    ],
 )
 def test_the_longest_header_is_read_in_no_time(piece: str) -> None:
     header = piece * (20_000 // len(piece))
     began = time.process_time()
     for text in (header, f"x <a@b.example> {header}", f'"{header}'):
         mailboxes_in(text)
+        is_empty_group(text)
         decoded_words(text)
     # It takes a fifth of a second at most.
     assert time.process_time() - began < 5

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_URL, MESSAGES
+from schemas.base.strict_json import canonical
 from schemas.exports.tickets.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import fingerprint
 from schemas.intake.scanner import MAX_EVIDENCE_BYTES, MAX_ISSUES, Issue, PostbackForm, ScanPostback
@@ -190,6 +191,20 @@ def test_evidence_is_kept_in_the_senders_order_as_long_as_it_fits() -> None:
 def test_evidence_is_measured_in_bytes() -> None:
     assert only_issue(fits="x" * (MAX_EVIDENCE_BYTES - 20)).evidence != {}
     assert only_issue(fits="\u4e2d" * (MAX_EVIDENCE_BYTES // 2)).evidence == {}
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_evidence_of_exactly_the_limit_is_kept_and_one_byte_more_is_not(count: int) -> None:
+    names = [f"m{number}" for number in range(count)]
+    rest = MAX_EVIDENCE_BYTES - len(canonical(dict.fromkeys(names, "")))
+    for missing in (0, 1, count, count + 1):
+        fits: dict[str, Any] = {**dict.fromkeys(names, ""), names[-1]: "x" * (rest - missing)}
+        assert len(canonical(fits)) == MAX_EVIDENCE_BYTES - missing
+        assert only_issue(**fits).evidence == fits
+        # What comes after it is dropped, not the field itself.
+        assert only_issue(**fits, late="x" * MAX_EVIDENCE_BYTES).evidence == fits
+    too_long = {**dict.fromkeys(names, ""), names[-1]: "x" * (rest + 1)}
+    assert only_issue(**too_long).evidence == dict.fromkeys(names[:-1], "")
 
 
 def test_members_nobody_knows_are_ignored() -> None:

@@ -136,19 +136,52 @@ def test_who_holds_on_is_not_relieved(database: str) -> None:
     assert dict(heir.counts) == {"exports": 2}
 
 
-@pytest.mark.parametrize("heir_came", [True, False])
-def test_a_lapsed_lease_writes_nothing(database: str, heir_came: bool) -> None:
+@pytest.mark.parametrize("claims_another", [True, False])
+def test_a_lapsed_lease_writes_nothing_once_a_request_of_the_shop_is_claimed(database: str, claims_another: bool) -> None:
     receive()
     held = claimed()
-    if heir_came:
-        assert compliance_requests.claim_next(LAPSED) is not None
+    if claims_another:
+        # It has waited longer than the one whose lease lapsed.
+        receive(Topic.DATA_REQUEST, BOB)
+    heir = compliance_requests.claim_next(LAPSED)
+    assert heir is not None
+    assert (heir.id != held.id) is claims_another
     before = stored()
     with pytest.raises(LeaseLost), transaction():
         compliance_requests.renew(held, {"exports": 1}, LAPSED)
     with pytest.raises(LeaseLost), transaction():
         compliance_requests.finish(held, ComplianceResult.REDACTED, {}, None, LAPSED, "worker:late")
+    assert compliance_requests.postpone(held, "X", LAPSED) is None
     assert stored() == before
-    assert (compliance_requests.postpone(held, "X", LAPSED) is None) is heir_came
+
+
+def test_a_lapsed_lease_is_stale_also_after_the_other_request_of_the_shop_is_done(database: str) -> None:
+    receive(Topic.DATA_REQUEST)
+    held = claimed()
+    receive(Topic.CUSTOMER_REDACT, BOB)
+    other = compliance_requests.claim_next(LAPSED)
+    assert other is not None
+    assert other.id != held.id
+    with transaction():
+        compliance_requests.finish(other, ComplianceResult.REDACTED, {}, None, LAPSED, "worker:2")
+    # Its report may hold what the other one has erased.
+    with pytest.raises(LeaseLost), transaction():
+        compliance_requests.finish(held, ComplianceResult.REPORTED, {}, b"report", LAPSED, "worker:late")
+
+
+def test_a_lapsed_lease_that_nobody_took_over_is_renewed_and_finished(database: str) -> None:
+    receive()
+    receive(person=BOB, shop="sun.shops.example")
+    held = claimed()
+    elsewhere = compliance_requests.claim_next(LAPSED - timedelta(seconds=1))
+    assert elsewhere is not None
+    with transaction():
+        compliance_requests.renew(held, {"exports": 1}, LAPSED)
+    later = LAPSED + timedelta(seconds=2 * LEASE_S)
+    with transaction():
+        compliance_requests.finish(held, ComplianceResult.REDACTED, {"exports": 1}, None, later, "worker:slow")
+    line = compliance_requests.get(held.id)
+    assert (line.status, dict(line.counts)) == ("done", {"exports": 1})
 
 
 def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:

@@ -83,6 +83,16 @@ def test_a_plus_address_goes_before_the_default_project(customer: Customer) -> N
     assert queries.get(export_id).account_id == named.account_id
 
 
+def test_an_email_with_hidden_recipients_belongs_to_the_default_project(customer: Customer) -> None:
+    hidden = read(to="undisclosed-recipients:;")
+    accepted = emails.accept(emails.prepare_email(hidden), customer.project_id, NOW, "email")
+    [stored] = rows("SELECT project_id, recipients FROM inbound_emails WHERE id = ?", (accepted.id,))
+    assert stored == (customer.project_id, "[]")
+    with pytest.raises(ValidationFailed) as refused:
+        emails.accept(emails.prepare_email(hidden), None, NOW, "email")
+    assert [(each.path, each.code) for each in refused.value.problems] == [("/to", "no_project")]
+
+
 @pytest.mark.parametrize(
     ("tag", "default", "code"),
     [

@@ -13,7 +13,7 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
-from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
+from schemas.compliance.requests import MAX_ORDERS, ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import ApprovalForAll
 from schemas.intake.evidence import CaptureForm
@@ -421,6 +421,50 @@ def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer
     freed = compliance_requests.claim_next(now)
     assert freed is not None
     assert freed.id == second
+
+
+class SlowClock:
+    """A clock that passes a lease between any two looks."""
+
+    def __init__(self) -> None:
+        self._now = utc_now()
+
+    def __call__(self) -> datetime:
+        self._now += timedelta(seconds=compliance_requests.LEASE_S + 1)
+        return self._now
+
+
+@pytest.mark.parametrize("topic", Topic)
+def test_a_request_whose_every_step_takes_longer_than_its_lease_is_finished(
+    topic: Topic, client: TestClient, shop: Customer, vault: Vault
+) -> None:
+    PersonDataSeeder(client, shop).plant(ADA)
+    request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
+    task = ComplianceTask(vault, "worker:slow", SlowClock())
+    assert task.run_once()
+    line = compliance_requests.get(request_id)
+    assert (line.status, line.attempts, task.done) == ("done", 1, 1)
+    assert (traces_of(ADA, stored()) == []) is (topic is not Topic.DATA_REQUEST)
+
+
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST])
+def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer, vault: Vault, topic: Topic) -> None:
+    plant_captures(shop, ADA, 300)
+    # Ids that have nothing in common, as an expression of all of them is slowest.
+    orders = tuple(f"{number * 2_654_435_761 % 2**32:08x}" for number in range(MAX_ORDERS))
+    words = "The order 7000000001 of the customer was not among them. " * 40
+    execute("UPDATE evidence_captures SET selected_text = ?", (words,))
+    execute(
+        "UPDATE evidence_captures SET selected_text = ? WHERE id IN (SELECT MAX(id) FROM evidence_captures)",
+        (f"№{orders[-1]}",),
+    )
+    asked = ComplianceOrder(topic, SHOP, Subject(order_ids=orders))
+    request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
+    task = ComplianceTask(vault, "worker:test", utc_now)
+    assert task.run_once()
+    line = compliance_requests.get(str(request_id))
+    assert (line.status, line.attempts) == ("done", 1)
+    assert line.counts["evidence_captures"] == 1
 
 
 # --- what breaks

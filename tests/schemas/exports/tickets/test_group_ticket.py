@@ -196,7 +196,12 @@ def test_a_place_is_one_line_of_the_list() -> None:
     places = [(Place("https://shop.example/a", " main\n> img "), "low"), (Place("https://shop.example/b", "\n"), "low")]
     ticket = group_ticket(with_findings(grouped(1), places, ()))
     listed = ticket.description.split("\n\n")[1].splitlines()
-    assert listed == ["Places:", "- https://shop.example/", "- https://shop.example/a (main > img)", "- https://shop.example/b"]
+    assert listed == [
+        "Places:",
+        "- https://shop.example/",
+        "- https://shop.example/a (main > img)",
+        "- https://shop.example/b",
+    ]
 
 
 def test_twenty_places_are_listed_and_one_more_is_counted() -> None:
