@@ -187,7 +187,9 @@ class LifeCycleModel:
                 is_copy = each.id != finding.export_id
                 if not is_copy and (each.status not in _ENDED or "ticket.reopened" in self._wanted(each)):
                     opened.add(each.id)
-        return renewed, {id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows)}
+        may_open = sorted(id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows))
+        # Of a rule the newest.
+        return renewed, {*{rows[id_].rule: id_ for id_ in may_open}.values()}
 
     def _miss(self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime) -> list[Place]:
         """Apply what was not reported; return what is fixed."""
