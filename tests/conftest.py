@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import falcon
 import psycopg
 import pytest
 from playwright.sync_api import Browser
@@ -13,15 +14,21 @@ from playwright.sync_api import Browser
 from schemas.targets.target import Target
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database
+from tests.support import kept_sessions
 from tests.support.browsers import chromium
 from tests.support.databases import PostgresEmptier
 from tests.support.factories import Customer, make_customer, make_target
+from tests.support.kept_sessions import KeptSession
 from tests.support.redmine_server import RedmineServer
 from tests.support.servers import PostgresServer, RedisServer
+from tests.support.shared_routes import SharedRoutes
 from tests.support.workers import CountingReceiver, WorkerProcess
 
 # The settings of an installation in this checkout do not affect tests.
 os.environ["RISKRELAY_ENV_FILE"] = "/nonexistent/.env"
+
+# Of applications in this process; started services compile their own.
+falcon.routing.DefaultRouter = SharedRoutes  # type: ignore[assignment]  # any router will do
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +82,7 @@ def postgres_emptier(migrated_postgres: str) -> Iterator[PostgresEmptier]:
     """What empties the migrated PostgreSQL database."""
     emptier = PostgresEmptier(migrated_postgres)
     yield emptier
+    kept_sessions.end_all()
     emptier.close()
 
 
@@ -121,7 +129,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def database(database_url: str) -> Iterator[str]:
     """The same, opened in this process; yields its URL."""
-    open_database(database_url)
+    open_database(database_url, driver=KeptSession)
     with connection():
         yield database_url
     close_database()

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from storage.db.models import ALL
+from tests.support import kept_sessions
 
 #: For what does not depend on the database, or only concerns this one.
 on_sqlite: Final = pytest.mark.database("sqlite")
@@ -13,7 +14,8 @@ on_postgresql: Final = pytest.mark.database("postgresql")
 
 #: What the test before left connected would hold locks, or write into this one.
 _DISCONNECT: Final = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL(%s)"
 )
 _TABLES: Final = ", ".join(model._meta.table_name for model in ALL)
 _EMPTY: Final = "; ".join(f"DELETE FROM {model._meta.table_name}" for model in reversed(ALL))  # noqa: S608 - our own names
@@ -54,6 +56,7 @@ class PostgresEmptier:
     def _empty(self) -> None:
         self._session = self._session or psycopg.connect(self._url, autocommit=True)
         self._emptied += 1
-        statements = [_DISCONNECT, _EMPTY, _RESTART_IDS, *([_VACUUM] if self._emptied % _EMPTIED_UNTIL_VACUUM == 0 else [])]
+        self._session.execute(_DISCONNECT, [kept_sessions.process_ids()])
+        statements = [_EMPTY, _RESTART_IDS, *([_VACUUM] if self._emptied % _EMPTIED_UNTIL_VACUUM == 0 else [])]
         for statement in statements:
             self._session.execute(statement)

@@ -1,0 +1,63 @@
+"""Sessions at PostgreSQL that go from test to test: a new one reads the catalog anew, which takes longer than most tests."""
+
+import threading
+from itertools import count
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+#: A test in one thread needs two; more would keep what a test with many threads opened.
+_MOST: Final = 4
+
+_kept: list["KeptSession"] = []
+_numbers = count()
+
+
+class KeptSession(psycopg.Connection[Any]):
+    """A connection whose session waits for the next test when it is closed in order."""
+
+    opened_with: object = None
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
+        """Return a waiting session with the same parameters as if it were new, or else a new one."""
+        opened_with = (conninfo, sorted((name, str(value)) for name, value in parameters.items()))
+        for session in [each for each in _kept if each.opened_with == opened_with]:
+            _kept.remove(session)
+            if session._is_as_new():
+                return session  # type: ignore[return-value]  # nobody inherits from this class
+        session = super().connect(conninfo, **parameters)
+        if threading.current_thread() is threading.main_thread():
+            session.opened_with = opened_with
+        return session
+
+    def close(self) -> None:
+        """Let the session wait, or end it: in a transaction, opened by another thread, or one too many."""
+        if self in _kept:
+            return
+        idle = not self.closed and self.info.transaction_status == TransactionStatus.IDLE
+        if idle and self.opened_with and len(_kept) < _MOST:
+            _kept.append(self)
+        else:
+            super().close()
+
+    def _is_as_new(self) -> bool:
+        try:
+            # Another text each time: only after one that it has not seen does psycopg forget what was prepared.
+            self.execute(f"DISCARD ALL -- {next(_numbers)}".encode())
+        except psycopg.OperationalError:
+            super().close()
+            return False
+        return True
+
+
+def process_ids() -> list[int]:
+    """Return the ids of the server processes of the sessions that wait."""
+    return [session.info.backend_pid for session in _kept if not session.closed]
+
+
+def end_all() -> None:
+    """End the sessions that wait."""
+    while _kept:
+        psycopg.Connection.close(_kept.pop())
