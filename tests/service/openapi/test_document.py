@@ -6,6 +6,7 @@ That the answers are as described, every call of these tests looks at: `tests.su
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def app_in(mode: str, folder: Path) -> App:
 def described_in(mode: str, folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = TestClient(app_in(mode, folder)).simulate_get("/openapi.json").json
     return record
+
+
+@cache
+def described_in_cloud(folder: Path) -> dict[str, Any]:
+    return document(resources_of(app_in("cloud", folder)), "https://risk.example.com")
 
 
 def operations(reported: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -140,8 +146,7 @@ def resources_of(app: App) -> tuple[Any, ...]:
 
 
 def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
-    actual = document(resources_of(app_in("cloud", folder)), "https://risk.example.com")
-    operation = actual["paths"][resource.path].get(method.lower(), {})
+    operation = described_in_cloud(folder)["paths"][resource.path].get(method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [example["value"] for example in content.get("examples", {}).values()]
 
