@@ -6,6 +6,7 @@ database in one transaction of SQLite: processes that have the database open see
 file with an old log. A database that cannot be read is renamed instead.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -137,5 +138,5 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, progress: Prog
 def _connected(path: Path, mode: str, more: str = "") -> sqlite3.Connection:
     # Without Python's own transactions: they would begin where none is wanted.
     return sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode={mode}{more}", uri=True, timeout=LOCK_WAIT_S, isolation_level=None
+        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}{more}", uri=True, timeout=LOCK_WAIT_S, isolation_level=None
     )

@@ -107,6 +107,12 @@ def test_a_name_that_no_file_can_have_is_refused(on_sqlite: CommandRunner) -> No
         assert "cannot be written: File name too long" in on_sqlite.refused("backup", *words)
 
 
+def test_a_name_need_not_be_text(on_sqlite: CommandRunner) -> None:
+    path = on_sqlite.folder / os.fsdecode(b"caf\xe9.backup")
+    assert on_sqlite.type("backup", path).exit_code == 0
+    assert path.read_bytes()[:15] == b"SQLite format 3"
+
+
 def test_a_folder_keeps_the_newest(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     for name in ("riskrelay-20200101T000000Z.backup", "riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other"):

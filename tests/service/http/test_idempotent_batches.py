@@ -119,12 +119,15 @@ def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
     approve, seen = ExportOperations.approve, dict[str, set[str]]()
+    # The others are not approved while the first one looks.
+    one_at_a_time = threading.Lock()
 
     def looking(operations: ExportOperations, export_id: str, *rest: Any) -> Any:
-        if export_id in ids and not seen:
-            seen["keys"] = {row[0] for row in rows("SELECT key FROM idempotency_keys")} - {f"k-{export_id}"}
-            seen["statuses"] = {row[0] for row in rows("SELECT status FROM exports WHERE id <> ?", (moment._first,))}
-            seen["approvals"] = {row[0] for row in rows("SELECT subject_id FROM audit_entries WHERE action = 'approve'")}
+        with one_at_a_time:
+            if export_id in ids and not seen:
+                seen["keys"] = {row[0] for row in rows("SELECT key FROM idempotency_keys")} - {f"k-{export_id}"}
+                seen["statuses"] = {row[0] for row in rows("SELECT status FROM exports WHERE id <> ?", (moment._first,))}
+                seen["approvals"] = {row[0] for row in rows("SELECT subject_id FROM audit_entries WHERE action = 'approve'")}
         return approve(operations, export_id, *rest)
 
     monkeypatch.setattr(ExportOperations, "approve", looking)
