@@ -78,7 +78,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "session": Summary(
         "Manage console sessions.",
         {
-            "list": Summary("List open console sessions, newest first, up to 1,000."),
+            "list": Summary("List open console sessions, newest first."),
             "revoke": Summary("End one session, or all sessions of a user; the user must sign in again."),
         },
     ),
@@ -155,7 +155,9 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         {
             "test": Summary("Send a test message to each configured channel, and print each response."),
             "acknowledge": Summary("Silence an open alert until it comes back."),
-            "list": Summary("List alerts: open ones, the latest first, then up to 100 that are over, newest first."),
+            "list": Summary(
+                "List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100 of these."
+            ),
         },
     ),
     "compliance": Summary(

@@ -1,8 +1,8 @@
 """Prints records: aligned text, or one JSON document with --json."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -11,6 +11,9 @@ from schemas.base.printable import printable
 
 Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
+Entry = TypeVar("Entry")
+
+_PAGE: Final = 500
 
 
 class RecordTable(NamedTuple):
@@ -31,6 +34,17 @@ class RecordTable(NamedTuple):
         widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
         for row in rows:
             echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entry], Any]) -> Iterator[Entry]:
+    """Yield every entry of a list; `read` returns one page of it.
+
+    It takes the size of a page and the id of the entry before it, None at first.
+    """
+    last_id = None
+    while page := read(_PAGE, last_id):
+        yield from page
+        last_id = id_of(page[-1])
 
 
 def json_option(command: Command) -> Command:

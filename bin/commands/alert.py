@@ -1,12 +1,15 @@
 """`alert`: test the channels of alerts, and list alerts."""
 
 from contextlib import closing
+from functools import partial
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 import click
 
 from bin.cli.installation import Refused, checked_settings, opened
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -20,8 +23,8 @@ from worker.composition import compose_client
 _ALERTS: Final = RecordTable(
     ("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at"), "There are no alerts."
 )
-#: Alerts that are over, beside the open ones.
-_MAX_RECOVERED: Final = 100
+#: Alerts that are over, beside the open ones, in a table.
+_RECOVERED_SHOWN: Final = 100
 
 
 alert: Final = click.Group("alert")
@@ -65,12 +68,11 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
 )
 @json_option
 def list_alerts(as_json: bool) -> None:
-    """List alerts: open ones, the latest first, then up to 100 that are over, newest first."""
+    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100 of these."""
     with opened():
-        found = [
-            *alerts.list_open(OPERATOR, is_operator=True),
-            *alerts.list_recovered(OPERATOR, _MAX_RECOVERED, is_operator=True),
-        ]
+        recovered = all_pages(partial(alerts.list_recovered, OPERATOR, is_operator=True), attrgetter("id"))
+        shown = islice(recovered, None if as_json else _RECOVERED_SHOWN)
+        found = [*alerts.list_open(OPERATOR, is_operator=True), *shown]
     _ALERTS.show([_record(each) for each in found], as_json)
 
 

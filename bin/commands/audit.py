@@ -7,7 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,7 +19,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -30,7 +32,6 @@ from storage.accounts.audit_log_sql import AuditFilter
 ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 #: A screenful.
 SHOWN: Final = 50
-_PAGE: Final = 500
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
@@ -91,7 +92,7 @@ def list_entries(
     times = (None if each is None else to_ms(each) for each in (created_after, created_before))
     filters = AuditFilter(account_id, subject_id, actor, action, *times)
     with opened():
-        entries = _entries(filters)
+        entries = all_pages(partial(operations.list_page, filters), itemgetter("id"))
         found = [dump(AuditEntryResponse, each) for each in islice(entries, shown_of(limit, as_json))]
         show_entries(found, as_json, are_more=next(entries, None) is not None)
 
@@ -106,13 +107,6 @@ def show_entries(entries: Sequence[Record], as_json: bool, *, are_more: bool) ->
     ENTRIES.show(entries, as_json)
     if are_more and not as_json:
         echo(f"Showing the newest {len(entries):,}; there are more. To list more: --limit N.")
-
-
-def _entries(filters: AuditFilter) -> Iterator[dict[str, Any]]:
-    before = None
-    while page := operations.list_page(filters, _PAGE, before):
-        yield from page
-        before = page[-1]["id"]
 
 
 @audit.command(

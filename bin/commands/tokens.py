@@ -2,6 +2,8 @@
 
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import click
@@ -9,7 +11,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
@@ -32,8 +34,6 @@ SESSIONS: Final = RecordTable(
 )
 NO_VALID_TOKEN: Final = "This user has no valid token."  # noqa: S105 - a sentence
 NO_SESSIONS: Final = "This user has no sessions."
-#: --user lists the sessions of one user, if there are more.
-_MAX_SHOWN: Final = 1000
 
 token: Final = click.Group("token")
 session: Final = click.Group("session")
@@ -124,11 +124,11 @@ def _record(token: Token) -> dict[str, object]:
 @click.option("--user", "email", help="Only sessions of this user.")
 @json_option
 def list_sessions(email: str | None, as_json: bool) -> None:
-    """List open console sessions, newest first, up to 1,000."""
+    """List open console sessions, newest first."""
     with opened():
         if email is not None:
             user_by_email(email)
-        found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
+        found = all_pages(partial(sessions.list_live, utc_now(), email=email), attrgetter("id"))
         SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 

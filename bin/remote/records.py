@@ -18,8 +18,6 @@ from bin.remote.twins import Twin, listing, posting, printing, removing, showing
 _RULES: Final = "/api/approval-rules"
 _RULE: Final = f"{_RULES}/{{rule_id}}"
 _SESSIONS: Final = "/api/console-sessions"
-#: As many as the command on the server lists.
-_MAX_SESSIONS: Final = 1_000
 
 
 def _add_rule(api: ApiClient, name: str, is_disabled: bool, **given: Any) -> ApiRecord:
@@ -54,7 +52,7 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
 
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
-    found = api.items(_SESSIONS, _MAX_SESSIONS)
+    found = api.items(_SESSIONS)
     return [each for each in found if email is None or each["user"] == email]
 
 

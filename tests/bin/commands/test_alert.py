@@ -93,6 +93,16 @@ def test_alerts_are_listed_and_acknowledged(shell: Shell) -> None:
     assert shell.type("alert", "acknowledge", "alr_none").exit_code == 1
 
 
+def test_json_has_every_alert_that_is_over_and_a_table_a_hundred(shell: Shell) -> None:
+    with shell.database():
+        customer = make_customer()
+        ids = [make_alert(customer, number, "recovered") for number in range(101)]
+    assert [each["id"] for each in shell.json("alert", "list")] == ids[::-1]
+    table = shell.type("alert", "list").stdout
+    assert ids[1] in table
+    assert ids[0] not in table
+
+
 def test_a_sweep_notices_that_no_worker_is_left_and_says_so_once(shell: Shell, chats: Chats) -> None:
     with shell.database():
         worker_heartbeats.beat("worker:here:1:ab", utc_now() - timedelta(minutes=5))

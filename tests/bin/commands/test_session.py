@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bin.cli import records
 from runtime.clock import utc_now
 from storage.accounts import sessions, tokens
 from storage.db.engine import close_database, rows
@@ -40,6 +41,13 @@ def test_the_list_contains_open_sessions(shell: SessionShell) -> None:
     assert ada_id in only.stdout
     assert bert_id not in only.stdout
     assert shell.type("list", "--user", "nobody@example.com").exit_code == 1
+
+
+def test_the_list_is_complete(shell: SessionShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_PAGE", 2)
+    with shell.database():
+        ids = [make_session(make_customer()) for _ in range(5)]
+    assert [each["id"] for each in json.loads(shell.type("list", "--json").stdout)] == ids[::-1]
 
 
 def test_a_session_is_revoked_by_id_and_all_sessions_of_a_user_by_email(shell: SessionShell) -> None:
