@@ -156,7 +156,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "test": Summary("Send a test message to each configured channel, and print each response."),
             "acknowledge": Summary("Silence an open alert until it comes back."),
             "list": Summary(
-                "List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100 of these."
+                "List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100."
             ),
         },
     ),

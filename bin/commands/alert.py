@@ -68,7 +68,7 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
 )
 @json_option
 def list_alerts(as_json: bool) -> None:
-    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100 of these."""
+    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100."""
     with opened():
         recovered = all_pages(partial(alerts.list_recovered, OPERATOR, is_operator=True), attrgetter("id"))
         shown = islice(recovered, None if as_json else _RECOVERED_SHOWN)
