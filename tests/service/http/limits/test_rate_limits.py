@@ -703,6 +703,23 @@ def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
     assert there.ask("POST", WEBHOOKS, right, body=b"{}").status_code == 429
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_blocks_no_address(site: str, door: OpenDoor) -> None:
+    """Browsers name the site of the page, which no page can change, and the page cannot send a credential."""
+    there = door(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
+    assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(3)] == [401] * 3
+    storefront = [there.ask("POST", WEBHOOKS, {"Sec-Fetch-Site": site}, body=b"{}").status_code for _ in range(3)]
+    assert storefront == [401] * 3
+    guess = {"Authorization": "Bearer nonsense", "Sec_Fetch_Site": site}
+    assert [there.fail(**guess).status_code for _ in range(2)] == [401, 429]
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "else"])
+def test_other_requests_of_browsers_count(site: str, door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="1")
+    assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
+
+
 def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:
     """A token that may not do this is known: it is not somebody who guesses."""
     there = door(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
