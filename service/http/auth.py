@@ -206,6 +206,15 @@ def require_project_role(
             raise Forbidden(f"Your role in this project, {roles[project_id].value}, does not allow this.")
 
 
+def is_of_another_site(req: falcon.Request) -> bool:
+    """Return whether a page of another site had a browser send a request, which then has no credential and guesses nothing.
+
+    Counted, twenty of them would block everybody at the address of somebody who opens such a page.
+    """
+    is_missing = req.context.fault.code == CredentialFault.MISSING
+    return is_missing and req.get_header("Sec-Fetch-Site") in {"cross-site", "same-site"}
+
+
 def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
     """Return whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
     submitted = _signature_bytes(signature.strip())

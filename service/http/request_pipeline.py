@@ -25,8 +25,7 @@ from schemas.base.errors import (
 from schemas.base.fields import Form, problem
 from schemas.base.strict_json import JsonFault, MalformedJson, canonical, parse
 from schemas.content_policy.checked_form import read_checked
-from schemas.intake.sources import CredentialFault
-from service.http.auth import Authenticate
+from service.http.auth import Authenticate, is_of_another_site
 from service.http.error_responses import PROBLEM_JSON
 from service.http.limits.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
 from service.http.limits.rate_limits import RateLimits
@@ -123,7 +122,7 @@ class RequestPipeline:
         try:
             req.context.principal = operation.authenticate(req)
         except Unauthorized:
-            if not _is_of_another_site(req):
+            if not is_of_another_site(req):
                 self._rate_limits.count_failure(req)
             raise
         except (Forbidden, ValidationFailed):
@@ -174,15 +173,6 @@ class RequestPipeline:
             # The part that arrived may be valid JSON, or empty, which some routes accept.
             raise ValidationFailed(problem("", "malformed_json"))
         return b"".join(chunks)
-
-
-def _is_of_another_site(req: falcon.Request) -> bool:
-    """Return whether a page of another site had a browser send a request, which then has no credential and guesses nothing.
-
-    Counted, twenty of them would block everybody at the address of somebody who opens such a page.
-    """
-    is_missing = req.context.fault.code == CredentialFault.MISSING
-    return is_missing and req.get_header("Sec-Fetch-Site") in {"cross-site", "same-site"}
 
 
 def reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:

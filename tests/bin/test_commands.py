@@ -534,8 +534,6 @@ def test_a_prepared_ticket_is_edited(shell: Shell, export_id: str, tmp_path: Pat
     assert edited["edited"] is True
     assert "digest" in shell.refused("export", "edit", export_id, "--title", "Another", "--ticket-digest", digest)
     assert "nothing to change" in shell.refused("export", "edit", export_id)
-    for words in (("edit", export_id), ("prepare", "--account", "1", "--title", "A title")):
-        assert shell.type("export", *words, "--severity", "urgent").exit_code == 2
     file.write_bytes(b"\xff")
     assert "not UTF-8" in shell.refused("export", "edit", export_id, "--description-file", str(file))
 

@@ -195,7 +195,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 @click.option("--account", "account_id", required=True, type=ROW_ID, help="The account's id.")
 @click.option("--title", help="One line.")
 @click.option("--description", help="Details; may have several lines.")
-@click.option("--severity", type=click.Choice(SEVERITIES), help="Default: info.")
+@click.option("--severity", help="info, low, medium, high or critical; default: info.")
 @click.option("--page-url", help="The URL of the affected page.")
 @click.option(
     "--ticket",

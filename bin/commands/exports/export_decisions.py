@@ -17,7 +17,6 @@ from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
 from schemas.exports.recoveries import until_from
-from schemas.intake.scanner import SEVERITIES
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
@@ -136,7 +135,7 @@ def split(export_id: str, as_json: bool) -> None:
 @click.argument("export_id")
 @click.option("--title", help="One line.")
 @click.option("--description-file", "file", type=click.File("rb"), help="The description; - reads standard input.")
-@click.option("--severity", type=click.Choice(SEVERITIES), help="How severe it is.")
+@click.option("--severity", help="info, low, medium, high or critical.")
 @click.option("--label", "labels", multiple=True, help="A label; repeat it for several. Replaces all labels.")
 @click.option("--ticket-digest", help="The digest of the ticket that you read; another ticket is not edited.")
 @json_option
