@@ -24,7 +24,7 @@ from tests.support.servers import PostgresServer, RedisServer
 from tests.support.shared_routes import SharedRoutes
 from tests.support.workers import CountingReceiver, WorkerProcess
 
-# Nothing that collecting the tests makes is garbage; searching it for some would take a third of the time.
+# Collecting the tests makes no garbage; the search for it would take a third of the time.
 gc.disable()
 
 # The settings of an installation in this checkout do not affect tests.

@@ -37,9 +37,9 @@ class RecordTable(NamedTuple):
 
 
 def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entry], Any]) -> Iterator[Entry]:
-    """Yield every entry of a list; `read` returns one page of it.
+    """Yield every entry of a list that is read page by page.
 
-    It takes the size of a page and the id of the entry before it, None at first.
+    `read` takes the maximum number of entries and the id of the last entry of the page before, which is None at first.
     """
     last_id = None
     while page := read(_PAGE, last_id):

@@ -209,7 +209,7 @@ def require_project_role(
 def is_of_another_site(req: falcon.Request) -> bool:
     """Return whether a page of another site had a browser send a request, which then has no credential and guesses nothing.
 
-    Counted, twenty of them would block everybody at the address of somebody who opens such a page.
+    If such requests counted, a page could block everybody at the address of a person who opens it.
     """
     is_missing = req.context.fault.code == CredentialFault.MISSING
     return is_missing and req.get_header("Sec-Fetch-Site") in {"cross-site", "same-site"}
