@@ -5,6 +5,7 @@ header or a body. Deliveries carry no trace headers. Without an endpoint OpenTel
 one comparison with None.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from runtime import logs
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from runtime.opentelemetry import Recorder
 
 _recorder: "Recorder | None" = None
+
+
+def leave_out_if_unused(settings: Settings) -> None:
+    """Let imports of OpenTelemetry fail from now on if no endpoint is set; call it before the Redis client is imported.
+
+    That client imports OpenTelemetry wherever it is installed, 2 MB in each process.
+    """
+    if settings.otlp_endpoint is None:
+        # Python's own sign for a module that cannot be imported.
+        sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the annotation knows modules alone
 
 
 def configure(settings: Settings, role: str) -> None:

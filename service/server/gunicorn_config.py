@@ -64,6 +64,7 @@ def when_ready(server: Any) -> None:
     """
     monkey.patch_all(os=False, signal=False)
     leave_out_postgresql(_settings.database_url)
+    tracing.leave_out_if_unused(_settings)
     server.app.wsgi()
     # What is collected now leaves no holes, and what is frozen is not written to by later collections.
     gc.collect()

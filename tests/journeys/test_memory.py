@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.factories import LOOPBACK, environment
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
@@ -38,6 +40,21 @@ def test_only_processes_on_postgresql_load_its_driver(
     with Service(settings) as service, start() as worker:
         pids = [service.pid, *serving(service), worker.process.pid]
         assert [loads_driver(pid) for pid in pids] == [database.startswith("postgresql")] * 4
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "loaded"), [({}, "False"), ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, "True")]
+)
+def test_only_tracing_loads_opentelemetry(
+    tmp_path: Path, endpoint: dict[str, str], loaded: str
+) -> None:
+    settings = environment(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path / 'riskrelay.db'}", **endpoint)
+    code = (
+        "import sys; from runtime import tracing; from schemas.settings.definitions import load_settings; "
+        "tracing.leave_out_if_unused(load_settings()); import redis; print('opentelemetry.sdk' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == (f"{loaded}\n", 0), ran.stderr
 
 
 def test_the_processes_of_a_service_share_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
