@@ -367,7 +367,7 @@ def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
 
 
 def responses_with_erased_data(shop_domain: str | None = None) -> Iterator[list[ClientKey]]:
-    """Search the stored responses for those that repeat an erased export, or that have `shop_domain`.
+    """Search the stored responses for those that repeat an erased or deleted export, or that have `shop_domain`.
 
     Yields the matches of each slice, which may be none.
     """
@@ -376,7 +376,7 @@ def responses_with_erased_data(shop_domain: str | None = None) -> Iterator[list[
     while slice_ := tuples(query.where(row.id > after)):
         after = slice_[-1][0]
         named = {row_id: set(_OURS.findall(body or "")) for row_id, _, body in slice_}
-        erased = _erased(sorted(set().union(*named.values())))
+        erased = _erased_or_deleted(sorted(set().union(*named.values())))
         yield [
             ClientKey(row_id, key)
             for row_id, key, body in slice_
@@ -524,11 +524,14 @@ def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> li
     return [match for match in read if match.texts]
 
 
-def _erased(ids: Sequence[str]) -> set[str]:
-    """Return those of some exports and emails whose export was erased."""
+def _erased_or_deleted(ids: Sequence[str]) -> set[str]:
+    """Return those of some exports and emails that were erased with their export, or that retention deleted.
+
+    A response can be younger than the export's end: that to a dismissal of an export that was dismissed long ago.
+    """
     if not ids:
         return set()
-    is_erased = ExportRow.redacted_at.is_null(False)
-    exports = ExportRow.select(ExportRow.id).where(is_erased, ExportRow.id.in_(ids))
-    emails = InboundEmailRow.select(InboundEmailRow.id).join(ExportRow).where(is_erased, InboundEmailRow.id.in_(ids))
-    return {row[0] for row in tuples(exports + emails)}
+    is_kept = ExportRow.redacted_at.is_null()
+    exports = ExportRow.select(ExportRow.id).where(is_kept, ExportRow.id.in_(ids))
+    emails = InboundEmailRow.select(InboundEmailRow.id).join(ExportRow).where(is_kept, InboundEmailRow.id.in_(ids))
+    return {*ids} - {row[0] for row in tuples(exports + emails)}

@@ -2,7 +2,9 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,7 @@ from storage.db.engine import database as db
 from storage.db.engine import execute, rows, transaction
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs, report_uploads
+from storage.maintenance import retention
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.triage import decisions, targeting
@@ -295,6 +298,27 @@ def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
     assert (answer.status_code, answer.json) == (201, {"redacted": True})
     assert answer.headers["idempotency-replayed"] == "true"
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
+
+
+def test_a_response_that_outlives_its_export_is_redacted(client: TestClient, shop: Customer, task: ComplianceTask) -> None:
+    headers = {**shop.bearer, "Content-Type": "application/json"}
+    body = {"ticket": {"title": f"Call {ADA.email}"}, "project_id": shop.project_id}
+    export_id = client.simulate_post("/api/ticket-exports", headers=headers, json=body).json["id"]
+
+    def dismiss(**key: str) -> Result:
+        return client.simulate_post(
+            f"/api/ticket-exports/{export_id}/dismiss", headers=headers | key, json={"reason": "test"}
+        )
+
+    assert [dismiss().status_code, dismiss(**{"Idempotency-Key": "one"}).status_code] == [200, 200]
+    now = utc_now()
+    until = replace(retention.cutoffs(now, timedelta(days=90), timedelta(hours=72)), over=now + timedelta(seconds=1))
+    assert sum(retention.purge(until), Counter())["exports"] == 1
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    answer = dismiss(**{"Idempotency-Key": "one"})
+    assert (answer.status_code, answer.json) == (200, {"redacted": True})
+    assert traces_of(ADA, stored()) == []
 
 
 def test_an_upload_that_was_redacted_does_not_come_back_within_a_day(
