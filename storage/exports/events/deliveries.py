@@ -30,6 +30,9 @@ PUT_OFF_AT_ONCE: Final = 500
 _LONGEST_WAIT_S: Final = 600
 _SHORTEST_WAIT_S: Final = 5
 
+#: How long before an attempt its target may have been read, with room for clocks of hosts that differ.
+_READ_BEFORE_ATTEMPT_MS: Final = 60_000
+
 #: A limit of so many a minute allows one request at a time, a higher one those of a second.
 _PER_MINUTE_OF_BURST: Final = 60
 #: The error code of an event whose ticket was sent to another target, which does not ask for it.
@@ -127,9 +130,14 @@ def results_before(event: DueEvent) -> list[str]:
 
 
 def has_moved(event: DueEvent) -> bool:
-    """Return whether the target of an event got another address after its ticket was delivered."""
+    """Return whether the target of an event may have got another address since its ticket was sent to the former one.
+
+    A move that is counted wrongly costs one read at the tracker.
+    """
     move = AuditEntryRow
-    since = ExportRow.select(ExportRow.finished_at).where(ExportRow.id == event.export_id)
+    # From before the delivering attempt began: it is recorded after a move that happened while its request was open.
+    sent_at = ExportRow.last_attempt_at - _READ_BEFORE_ATTEMPT_MS
+    since = ExportRow.select(sent_at).where(ExportRow.id == event.export_id)
     is_move = (move.subject_id == event.target_id) & (move.action == MOVE_TARGET) & (move.at >= since)
     return bool(move.select().where(is_move).exists())
 

@@ -541,6 +541,24 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
 
 
+@pytest.mark.parametrize(("moved_after_s", "has_moved"), [(-90, False), (-1, True), (5, True), (90, True)])
+def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_after_s: int, has_moved: bool) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    began_at = NOW + timedelta(minutes=5)
+    # The attempt began at the former address, and was recorded ten seconds later.
+    times = (to_ms(began_at), to_ms(began_at + timedelta(seconds=10)))
+    execute("UPDATE exports SET last_attempt_at = CAST(? AS BIGINT), finished_at = CAST(? AS BIGINT)", times)
+    moved_at = began_at + timedelta(seconds=moved_after_s)
+    changes.edit(target_id, TargetEdit(base_url="http://127.0.0.1:9/moved"), DEFAULT_SECRET, moved_at, "user:1")
+    post(grouped, 2, "csp", url=OTHER)
+    worker = EventWorker()
+    worker.forming.run_once()
+    event = worker.events.claim()
+    assert event is not None
+    assert deliveries.has_moved(event) is has_moved
+
+
 def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
