@@ -127,6 +127,11 @@ function followRedirect(url) {
   return new Promise(() => {});
 }
 
+/** Whether a form of a part is being sent, or was changed after a time of `performance.now()`. */
+function isInUse(part, since) {
+  return all("form", part).some((form) => form.dataset.sent || Number(form.dataset.typed ?? -1) > since);
+}
+
 /** Replaces `old` by `fresh`; keeps the focus and open details. */
 function replace(old, fresh) {
   const focused = all(FOCUSABLE, old).indexOf(document.activeElement);
@@ -299,6 +304,10 @@ document.addEventListener("submit", (event) => {
     form.dataset.sent = "yes";
     setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
   }
+});
+
+document.addEventListener("input", (event) => {
+  if (event.target.form) event.target.form.dataset.typed = performance.now();
 });
 
 document.addEventListener("click", (event) => {

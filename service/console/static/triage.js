@@ -7,17 +7,31 @@ const ticketOf = (page) => page.getElementById("ticket");
 // --- the open ticket
 
 let openedAt = here();
+let openings = 0;
 
-async function openTicket(href, isNew = true) {
+async function openTicket(href) {
+  const opening = ++openings, began = performance.now();
+  const old = ticketOf(document);
+  old?.setAttribute("aria-busy", "true");
+  const late = old && setTimeout(showLoading, LOADING_AFTER_MS, old);
   const page = await load(href);
+  clearTimeout(late);
+  // Another ticket was asked for meanwhile; answers may arrive in any order.
+  if (opening !== openings) return;
+  if (old && isInUse(old, began)) {
+    old.removeAttribute("aria-busy");
+    old.querySelector(":scope > .loading")?.remove();
+    announce("The ticket stays open, because you are using its form.");
+    return;
+  }
   const fresh = typeof page === "string" ? null : ticketOf(page);
-  if (!fresh || !ticketOf(document)) {
+  if (!fresh || !old) {
     location.assign(href);
     return;
   }
-  replace(ticketOf(document), fresh);
+  replace(old, fresh);
   fresh.scrollTop = 0;
-  if (isNew) history.pushState(null, "", href);
+  history.pushState(null, "", href);
   shown = openedAt = here();
   document.querySelector(".panes").classList.add("opened");
   for (const row of all("[data-tickets] .row")) {
@@ -75,8 +89,11 @@ function follow(name) {
   if (href) openTicket(href);
 }
 
+/** While another ticket is loading, the user may mean that one: keys decide on none. */
+const isLoading = () => Boolean(ticketOf(document)?.matches('[aria-busy="true"]'));
+
 function press(key) {
-  const found = ticketOf(document)?.querySelector(`[data-key="${key}"]`);
+  const found = !isLoading() && ticketOf(document)?.querySelector(`[data-key="${key}"]`);
   if (!found) return;
   if (found.matches("details")) {
     found.open = true;
@@ -91,7 +108,7 @@ const KEYS = {
   k: () => follow("previous"),
   a: () => press("a"),
   d: () => press("d"),
-  x: () => document.querySelector(".row[aria-current] input")?.click(),
+  x: () => isLoading() || document.querySelector(".row[aria-current] input")?.click(),
   "/": () => document.querySelector(".search input[type=search]").focus(),
   "?": () => help.showModal(),
 };

@@ -757,6 +757,113 @@ def test_the_inbox_names_new_tickets_without_moving_the_list(
     page.close()
 
 
+# --- the open ticket
+
+
+class HeldTickets:
+    """The inbox of somebody on a slow line: the answers with other tickets wait, and what is sent is kept and not done."""
+
+    def __init__(self, context: BrowserContext, at: Installed, path: str = "/inbox") -> None:
+        self.page = page = context.new_page()
+        page.goto(at.at(path))
+        self.titles = page.locator(".row-title")
+        self.held: list[Route] = []
+        self.posted: list[str] = []
+        page.route("**/*export=*", self._hold)
+        page.route("**/exports/exp_*/*", self._keep)
+
+    def _hold(self, route: Route) -> None:
+        self.held.append(route)
+
+    def _keep(self, route: Route, request: Request) -> None:
+        self.posted.append(request.url)
+        route.fulfill(status=204)
+
+    def ask(self, number: int) -> None:
+        """Click a row, and wait until its ticket has been asked for."""
+        before = len(self.held)
+        self.titles.nth(number).click()
+        self.wait(before + 1)
+
+    def wait(self, number: int) -> None:
+        """Wait until so many tickets have been asked for."""
+        while len(self.held) < number:
+            self.page.wait_for_timeout(20)
+
+    def answer(self, asked: int, number: int) -> None:
+        """Have an answer come, and wait until it shows the ticket of a row."""
+        self.held[asked].continue_()
+        expect(self.page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", self.ids()[number])
+
+    def shown(self) -> str:
+        """Return the id of the ticket in the pane."""
+        return self.page.locator("#ticket [data-copy]").first.text_content() or ""
+
+    def ids(self) -> list[str]:
+        """Return the ids of the rows."""
+        return [each.get_attribute("data-open") or "" for each in self.titles.all()]
+
+
+def test_keys_decide_on_nothing_until_the_ticket_that_was_asked_for_is_there(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    inbox = HeldTickets(at_furnished, furnished)
+    page, pane = inbox.page, inbox.page.locator("#ticket")
+    page.keyboard.press("j")
+    inbox.wait(1)
+    expect(pane).to_have_attribute("aria-busy", "true")
+    expect(pane.locator(".loading")).to_be_visible()
+    # Even the target is chosen, so that nothing else would keep `a` from approving the ticket of before.
+    page.get_by_label("Target", exact=True).evaluate("(select) => { select.selectedIndex = 1; }")
+    for key in "adx":
+        page.keyboard.press(key)
+    assert inbox.posted == []
+    assert pane.locator("details.pop[open]").count() == 0
+    assert page.locator(".row :checked").count() == 0
+    inbox.answer(0, 1)
+    assert inbox.shown() == inbox.ids()[1]
+    page.get_by_label("Target", exact=True).evaluate("(select) => { select.selectedIndex = 1; }")
+    with page.expect_request("**/approve") as sent:
+        page.keyboard.press("a")
+    assert f"/exports/{inbox.ids()[1]}/approve" in sent.value.url
+    page.close()
+
+
+def test_the_ticket_that_was_asked_for_last_is_shown_in_whatever_order_they_come(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    inbox = HeldTickets(at_furnished, furnished)
+    inbox.ask(1)
+    inbox.ask(2)
+    inbox.answer(1, 2)
+    address = inbox.page.url
+    with inbox.page.expect_response("**/*export=*"):
+        inbox.held[0].continue_()
+    inbox.page.wait_for_timeout(200)
+    assert (inbox.shown(), inbox.page.url) == (inbox.ids()[2], address)
+    inbox.page.close()
+
+
+def test_a_late_ticket_takes_no_form_from_under_somebody_who_types(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    inbox = HeldTickets(at_furnished, furnished)
+    page, first = inbox.page, inbox.shown()
+    inbox.ask(1)
+    page.locator("#ticket summary", has_text="Dismiss").click()
+    page.get_by_label("Note").fill("Seen before.")
+    inbox.held[0].continue_()
+    expect(page.locator("#ticket")).not_to_have_attribute("aria-busy", "true")
+    assert inbox.shown() == first
+    assert page.get_by_label("Note").input_value() == "Seen before."
+    expect(page.locator("[data-said]")).to_contain_text("stays open")
+    # Whoever asks for a ticket after that leaves the form.
+    inbox.ask(1)
+    inbox.answer(1, 1)
+    assert inbox.shown() == inbox.ids()[1]
+    page.close()
+
+
 def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/sessions")) as seen:
         signed_in_at = seen.page.locator("time.ago").first
