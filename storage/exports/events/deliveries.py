@@ -118,7 +118,10 @@ def count_open(target_id: str, now: datetime) -> int:
 def put_off(event: DueEvent, until: datetime) -> None:
     """Let an event that is not claimed wait, without an attempt."""
     with transaction():
-        compare_and_swap(TicketEventRow, event.id, TicketEventRow.due_at == event.due_at, due_at=until)
+        is_seen = TicketEventRow.due_at == event.due_at
+        # A lapsed lease that stays would count as an open request until then.
+        ended = {"lease": None, "is_outcome_unknown": event.is_outcome_unknown}
+        compare_and_swap(TicketEventRow, event.id, is_seen, due_at=until, **ended)
 
 
 def results_before(event: DueEvent) -> list[str]:
@@ -192,7 +195,10 @@ def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
         _end(gone, "target_disabled", now, actor)
         _end(late, "attempts_exhausted", now, actor)
         is_due = TicketEventRow.due_at <= now
-        TicketEventRow.update(due_at=_later(to_ms(now))).where(TicketEventRow.id.in_(waiting), is_due).execute()
+        # The lease of a dead worker has lapsed; if it stayed, the event would count as an open request of its target.
+        was_sent = TicketEventRow.is_outcome_unknown | TicketEventRow.lease.is_null(False)
+        changes = {"due_at": _later(to_ms(now)), "lease": None, "is_outcome_unknown": was_sent}
+        TicketEventRow.update(**changes).where(TicketEventRow.id.in_(waiting), is_due).execute()
     return len(found)
 
 

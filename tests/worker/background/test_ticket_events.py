@@ -541,6 +541,41 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
 
 
+def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer) -> None:
+    worker = EventWorker()
+    target_id = make_target(customer, "http://127.0.0.1:9/hook").id
+    due_events(customer, target_id, 2, to_ms(worker.now) - 1)
+    lost = worker.events.claim()
+    assert lost is not None
+    targets.change_status(target_id, "pause", worker.now, "user:1")
+    worker.now += timedelta(hours=1)
+    worker.forming.run_once()
+    # A resumed target gets one request at first.
+    targets.change_status(target_id, "resume", worker.now, "user:1", default=DEFAULT_SECRET)
+    deliveries.make_due(target_id, worker.now)
+    claimed = worker.events.claim()
+    assert claimed is not None
+    assert is_unknown(lost.id)
+
+
+def test_a_dead_worker_s_event_that_is_put_off_is_no_open_request(customer: Customer) -> None:
+    worker = EventWorker()
+    target_id = make_target(customer, "http://127.0.0.1:9/hook").id
+    due_events(customer, target_id, 1, to_ms(worker.now) - 1)
+    assert worker.events.claim() is not None
+    worker.now += timedelta(hours=1)
+    lost = deliveries.next_due(worker.now)
+    assert lost is not None
+    deliveries.put_off(lost, worker.now + timedelta(seconds=5))
+    assert deliveries.count_open(target_id, worker.now) == 0
+    assert is_unknown(lost.id)
+
+
+def is_unknown(event_id: str) -> bool:
+    """Return whether an earlier attempt of an event may have been applied."""
+    return bool(rows("SELECT is_outcome_unknown FROM ticket_events WHERE id = ?", (event_id,))[0][0])
+
+
 @pytest.mark.parametrize(("moved_after_s", "has_moved"), [(-90, False), (-1, True), (5, True), (90, True)])
 def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_after_s: int, has_moved: bool) -> None:
     [export_id] = post(grouped, 1, "csp")
