@@ -27,7 +27,7 @@ APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
 
 
 @click.command(
-    epilog="Examples: riskrelay export approve exp_… --target tgt_…, riskrelay export approve --target tgt_… --severity "
+    epilog="Examples: riskrelay export approve exp_… --target tgt_…; riskrelay export approve --target tgt_… --severity "
     "high,critical\n\nExit codes: 0 approved, 1 refused or still running, 2 wrong usage."
 )
 @click.argument("export_id", required=False)
