@@ -51,16 +51,23 @@ def records_of(entries: Sequence[SearchEntry]) -> tuple[tuple[type[Model], list[
 
 
 def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Write the words and hosts of changed tickets, by the ids of their exports; the caller holds the transaction."""
+    """Write the words and hosts of changed tickets, by the ids of their exports; the caller holds the transaction.
+
+    The rule stays: no change of a ticket gives its export another one.
+    """
     accounts = ExportRow.select(ExportRow.id, ExportRow.account).where(ExportRow.id.in_([*changed]))
     found = tuples(accounts) if changed else []
-    remove([*changed])
+    _delete([*changed], ExportTermRow.kind == HOST)
     add([SearchEntry(export_id, account_id, *changed[export_id]) for export_id, account_id in found])
 
 
 def remove(export_ids: Sequence[str]) -> None:
-    """Remove the words and hosts of exports; the caller holds the transaction."""
+    """Remove the words, hosts and rules of exports, so that nothing finds them; the caller holds the transaction."""
+    _delete(export_ids)
+
+
+def _delete(export_ids: Sequence[str], *of_terms: Any) -> None:
+    """Delete the words of exports, and those of their terms that meet the conditions."""
     if export_ids:
         ExportSearchRow.delete().where(ExportSearchRow.export.in_(export_ids)).execute()
-        of_exports = ExportTermRow.export.in_(export_ids)
-        ExportTermRow.delete().where(of_exports, ExportTermRow.kind == HOST).execute()
+        ExportTermRow.delete().where(ExportTermRow.export.in_(export_ids), *of_terms).execute()

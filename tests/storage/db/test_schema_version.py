@@ -106,6 +106,7 @@ ALL_MIGRATIONS: Final = [
     "0024_sign_in",
     "0025_partitions_by_month",
     "0027_audit_accounts",
+    "0028_rules_of_redacted_exports_since_0027",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

@@ -1,7 +1,7 @@
 """Upgrades: a database of every earlier schema, full of rows, becomes one of this schema with every row, and works.
 
 The earlier schemas are those of the folder of migrations, so that one that is added is tested without a word here. What it
-means to change in rows that are there already is written down in CHANGES.
+means to change in rows that are there already is written down in CHANGES, and which rows it means to delete in DELETIONS.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,13 +12,15 @@ import pytest
 
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.export_filter import ExportQuery
 from storage.accounts import tokens
 from storage.db import schema_version
-from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
 from storage.exports import claims_sql, queries, transitions
+from storage.exports.rows import Draft
 from storage.exports.search import export_list
 from storage.targets import throttle_state_sql
 from tests.support.factories import (
@@ -35,6 +37,7 @@ from tests.support.plausible_rows import column_names, content, fill, tables
 from tests.support.servers import PostgresServer
 
 Row = dict[str, Any]
+Rows = dict[str, list[Row]]
 
 MIGRATIONS: Final = schema_version.known()
 
@@ -49,6 +52,15 @@ CHANGES: Final[dict[tuple[str, str, str], Callable[[Row], Any]]] = {
         1
         if row["validation_status"] == "failed" and row["validation_lease"] is row["validation_asked_at"] is None
         else row["validation_due_at"]
+    ),
+}
+
+#: Which rows of earlier schemas a migration deletes: (migration, table) -> whether it deletes a row, one of all rows.
+DELETIONS: Final[dict[tuple[str, str], Callable[[Row, Rows], bool]]] = {
+    # The rule of an issue without a code is its title, of which a redaction leaves nothing.
+    ("0028_rules_of_redacted_exports_since_0027", "export_terms"): lambda row, stored: (
+        row["kind"] == "rule"
+        and row["export_id"] in {each["id"] for each in stored["exports"] if each["redacted_at"] is not None}
     ),
 }
 
@@ -81,9 +93,9 @@ def test_an_earlier_schema_is_upgraded_with_every_row_and_works(old: str) -> Non
     assert_full(before)
     assert schema_version.migrate() == MIGRATIONS[MIGRATIONS.index(old) + 1 :]
     assert schema_version.inspect().pending == ()
-    after = content(columns)
-    assert {table: len(found) for table, found in after.items()} == {table: len(found) for table, found in before.items()}
-    for table, found in before.items():
+    after, kept = content(columns), _kept(before, old)
+    assert {table: len(found) for table, found in after.items()} == {table: len(found) for table, found in kept.items()}
+    for table, found in kept.items():
         assert after[table] == [_changed(row, table, old) for row in found], table
     if is_sqlite():
         assert rows("PRAGMA foreign_key_check") == []
@@ -141,12 +153,21 @@ def test_a_row_that_a_migration_loses_or_changes_is_noticed(empty: str) -> None:
     assert len(content()["attempts"]) < len(before["attempts"])
 
 
-def assert_full(before: dict[str, list[Row]]) -> None:
+def assert_full(before: Rows) -> None:
     """Every table has rows, every column a value in some of them, and exports stand in every status."""
     for table, found in before.items():
         assert found, table
         assert [name for name in found[0] if all(row[name] is None for row in found)] == [], table
     assert {row["status"] for row in before["exports"]} == {*ExportStatus}
+
+
+def _kept(before: Rows, old: str) -> Rows:
+    """Return the rows but for those that the migrations behind `old` mean to delete."""
+    deletions = [(table, deletes) for (name, table), deletes in DELETIONS.items() if name > old]
+    return {
+        table: [row for row in found if not any(deletes(row, before) for name, deletes in deletions if name == table)]
+        for table, found in before.items()
+    }
 
 
 def _changed(row: Row, table: str, old: str) -> Row:
@@ -173,3 +194,29 @@ def test_findings_of_before_their_life_cycle_are_open_and_know_their_page(empty:
         (True,)
     ]
     assert rows("SELECT DISTINCT outcome FROM finding_sightings") == [("seen",)]
+
+
+def test_rules_of_redacted_exports_are_deleted_and_all_else_by_which_exports_are_found_stays(empty: str) -> None:
+    schema_version._runner().up(target="0027_audit_accounts")
+    customer = make_customer()
+    titles, hosts = ("Jane Doe's order", "Missing text"), ("gone.example", "kept.example")
+    drafts = [
+        Draft(
+            customer.account_id,
+            None,
+            Source("manual", ""),
+            Ticket(title, "", "low", f"https://{host}/", (), {}),
+            rule=title,
+        )
+        for title, host in zip(titles, hosts, strict=True)
+    ]
+    with transaction():
+        gone, kept = transitions.prepare(drafts, NOW, "user:test")
+    # As the versions before left it.
+    execute("UPDATE exports SET rule = NULL, redacted_at = 1 WHERE id = ?", (gone,))
+    assert schema_version.migrate() == MIGRATIONS[-1:]
+    assert rows("SELECT export_id, kind, value FROM export_terms ORDER BY export_id, kind") == [
+        (gone, "host", "gone.example"),
+        (kept, "host", "kept.example"),
+        (kept, "rule", "Missing text"),
+    ]
