@@ -39,12 +39,13 @@ _EXPORT_ID: Final = TicketChangeRow.export
 
 
 class NewEvent(NamedTuple):
-    """An event of a ticket of an account."""
+    """An event of a ticket of an account, due at `due_at` or, without one, as soon as it is stored."""
 
     type: TicketEventType
     ticket: EventTicket
     change: TicketChange
     account_id: int
+    due_at: datetime | None = None
 
 
 class _Ticket(NamedTuple):
@@ -117,7 +118,7 @@ def form(scan_run_id: int, now: datetime) -> int:
 
 
 def store(events: Sequence[NewEvent], now: datetime) -> None:
-    """Store events that are due now. The caller holds the transaction and the locks of the exports."""
+    """Store events. The caller holds the transaction and the locks of the exports."""
     records, entries = [], []
     of_exports = TicketEventRow.export.in_([each.ticket.export_id for each in events])
     last = TicketEventRow.select(TicketEventRow.export, fn.MAX(TicketEventRow.number)).where(of_exports)
@@ -137,7 +138,7 @@ def store(events: Sequence[NewEvent], now: datetime) -> None:
                 "attempts": 0,
                 "attempt_records": "[]",
                 "is_outcome_unknown": False,
-                "due_at": to_ms(now),
+                "due_at": to_ms(each.due_at or now),
                 "created_at": to_ms(now),
             }
         )

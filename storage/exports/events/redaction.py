@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
@@ -10,23 +10,37 @@ from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, dige
 from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, TicketEventStatus
 from storage.db.columns import columns, read
 from storage.db.models import ExportRow, TargetRow, TicketChangeRow, TicketEventRow
+from storage.db.queries import for_update, tuples
 from storage.exports.events.forming import NewEvent, store
 
 
 def redact_events(export_ids: Sequence[str], now: datetime) -> None:
     """End the events of exports that are about to be redacted, and store one for each target that is to erase its ticket.
 
-    That is a target that has the ticket and asks for `ticket.redact`, whatever the approval covers. The caller holds the
-    transaction and the locks of the exports.
+    That is a target that has the ticket and asks for `ticket.redact`, whatever the approval covers. An event that is being
+    sent is cancelled too, and its result dropped; the redaction is due when that request has ended for certain. The caller
+    holds the transaction and the locks of the exports.
     """
     if not export_ids:
         return
     of_exports = TicketEventRow.export.in_(export_ids)
     ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
     pending = TicketEventRow.status == TicketEventStatus.PENDING.value
+    open_until = _open_until(of_exports & pending, now)
     TicketEventRow.update(**ended, error_code="redacted").where(of_exports, pending).execute()
     TicketChangeRow.delete().where(TicketChangeRow.export.in_(export_ids)).execute()
-    store(_redactions(export_ids), now)
+    store([each._replace(due_at=open_until.get(each.ticket.export_id)) for each in _redactions(export_ids)], now)
+
+
+def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
+    """Return by export when the lease ends under which an event is being sent, and let no worker claim one meanwhile.
+
+    The receiver may get to that request as late as that; after the redaction, it would restore what was erased.
+    """
+    found = TicketEventRow.select(TicketEventRow.export, TicketEventRow.lease, TicketEventRow.due_at).where(condition)
+    locked = tuples(for_update(found.order_by(TicketEventRow.id)))
+    leased = sorted((due_at, export_id) for export_id, lease, due_at in locked if lease is not None and due_at > now)
+    return {export_id: due_at for due_at, export_id in leased}
 
 
 class _Delivered(NamedTuple):

@@ -616,6 +616,39 @@ def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> No
     assert rows("SELECT * FROM ticket_changes") == []
 
 
+def test_a_redaction_waits_for_an_event_that_is_being_sent(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = EventWorker()
+    worker.forming.run_once()
+    being_sent = worker.events.claim()
+    assert being_sent is not None
+    worker.now += timedelta(seconds=10)
+    with transaction():
+        transitions.redact([export_id], worker.now, "compliance")
+    # Not even after a resume.
+    deliveries.make_due(being_sent.target_id, worker.now)
+    assert worker.run(timedelta(seconds=19)) == []
+    worker.events.send(being_sent)
+    assert stored() == [("ticket.updated", "cancelled", "redacted"), ("ticket.redact", "pending", None)]
+    assert worker.run(timedelta(seconds=1))[-1:] == [("ticket.redact", counts())]
+    assert [status for _, status, _ in stored()] == ["cancelled", "delivered"]
+
+
+def test_a_redaction_does_not_wait_for_a_dead_worker(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = EventWorker()
+    worker.forming.run_once()
+    assert worker.events.claim() is not None
+    worker.now += timedelta(minutes=1)
+    with transaction():
+        transitions.redact([export_id], worker.now, "compliance")
+    assert worker.run() == [("ticket.redact", counts())]
+
+
 def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
