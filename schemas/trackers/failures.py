@@ -55,17 +55,10 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
 
 
-def rate_limited(
-    response: TrackerResponse, retry_at_s: float | None = None, default_s: float | None = None
-) -> TrackerFailure:
-    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`.
-
-    Without either, the wait is `default_s`, in seconds.
-    """
+def rate_limited(response: TrackerResponse, retry_at_s: float | None = None) -> TrackerFailure:
+    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`."""
     wait_s, named_s = _retry_after_s(response), _retry_at_s(response)
     retry_at_s = retry_at_s if named_s is None else named_s
-    if wait_s is None and retry_at_s is None:
-        wait_s = default_s
     return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
 
 

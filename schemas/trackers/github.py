@@ -58,8 +58,6 @@ MAX_ASSIGNEES: Final = 10
 PAGE_ENTRIES: Final = 50
 #: 500 issues: what GitHub lets one user create in an hour.
 MAX_PAGES: Final = 10
-#: GitHub's documentation: wait at least a minute after a secondary limit that names no time.
-SECONDARY_LIMIT_S: Final = 60.0
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _REPOSITORY: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
@@ -222,7 +220,7 @@ def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if failure is None or response.status not in {403, 422, 429}:
         return failure
     if _is_limit(response):
-        return rate_limited(response, reset_of(response), SECONDARY_LIMIT_S)
+        return rate_limited(response, reset_of(response))
     if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
         return replace(failure, code=ARCHIVED)
     return replace(failure, field=_refused_field(response.json()))

@@ -56,8 +56,6 @@ MAX_DESCRIPTION: Final = 65_536
 MAX_GITLAB_LABEL: Final = 255
 MAX_ASSIGNEES: Final = 10
 PAGE_ENTRIES: Final = 50
-#: A limit that names no time is one per minute.
-LIMIT_S: Final = 60.0
 #: Planner: the least role that sets labels and assignees.
 PLANNER: Final = 15
 
@@ -210,7 +208,7 @@ def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if response.status == 405:
         return TrackerFailure(FailureKind.CONFIGURATION, MOVED)
     if response.status == 429:
-        return rate_limited(response, reset_of(response, _REMAINING, _RESET), LIMIT_S)
+        return rate_limited(response, reset_of(response, _REMAINING, _RESET))
     if failure is not None and failure.kind is FailureKind.PAYLOAD:
         return replace(failure, field=_refused_field(response.json()))
     return failure

@@ -27,7 +27,8 @@ from worker.delivery.outcomes import (
 )
 from worker.trackers.session import TrackerResult
 
-#: How long a rate limit that names no time holds the target: GitHub asks for a minute at least.
+#: How long a rate limit that names no time holds the target: GitHub asks for a minute at least. The export waits longer each
+#: time, by its schedule.
 DEFAULT_HOLD_S: Final = 60
 
 _CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
@@ -91,9 +92,10 @@ def _decide(
 def _effect_of_retryable(failure: TrackerFailure | None, wait_s: int | None, status: int | None) -> TargetEffect:
     is_rate_limit = failure is not None and failure.is_rate_limit
     effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_rate_limit or status in RETRY_AFTER)
-    if wait_s is None:
+    hold_s = DEFAULT_HOLD_S if wait_s is None and is_rate_limit else wait_s
+    if hold_s is None:
         return effect
-    return replace(effect, hold_s=wait_s, hold_reason=RATE_LIMITED if is_rate_limit else RECEIVER_UNAVAILABLE)
+    return replace(effect, hold_s=hold_s, hold_reason=RATE_LIMITED if is_rate_limit else RECEIVER_UNAVAILABLE)
 
 
 def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
@@ -101,9 +103,7 @@ def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
     wait_s = failure.retry_after_s
     if wait_s is None and failure.retry_at_s is not None:
         wait_s = failure.retry_at_s - now.timestamp()
-    if wait_s is None:
-        return DEFAULT_HOLD_S if failure.is_rate_limit else None
-    return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s > 0 else None
+    return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s is not None and wait_s > 0 else None
 
 
 def _held(effect: TargetEffect, held_until_s: float | None, now: datetime) -> TargetEffect:

@@ -45,25 +45,17 @@ def test_a_failure_may_name_the_moment_as_a_date() -> None:
     limited = TrackerFailure(RETRY, "tracker_rate_limited", retry_at_s=at_s, is_rate_limit=True)
     assert failure_of(answer(429, retry_after=date)) == limited
     # The header is about this request, the reset about all.
-    assert rate_limited(answer(429, retry_after=date), 100.0, 60.0) == limited
+    assert rate_limited(answer(429, retry_after=date), 100.0) == limited
 
 
 @pytest.mark.parametrize(
-    ("header", "retry_at_s", "default_s", "wait_s"),
-    [
-        ("7", None, None, 7.0),
-        ("7", None, 60.0, 7.0),
-        ("7", 100.0, 60.0, 7.0),
-        ("", None, 60.0, 60.0),
-        ("", 100.0, 60.0, None),
-        ("", None, None, None),
-        ("0", None, 60.0, 0.0),
-    ],
+    ("header", "retry_at_s", "wait_s"),
+    [("7", None, 7.0), ("7", 100.0, 7.0), ("", 100.0, None), ("", None, None), ("0", None, 0.0)],
 )
-def test_a_rate_limit_waits_as_its_header_says_or_by_default(
-    header: str, retry_at_s: float | None, default_s: float | None, wait_s: float | None
+def test_a_rate_limit_waits_as_its_header_says_and_claims_no_time_that_nobody_named(
+    header: str, retry_at_s: float | None, wait_s: float | None
 ) -> None:
-    found = rate_limited(answer(429, retry_after=header), retry_at_s, default_s)
+    found = rate_limited(answer(429, retry_after=header), retry_at_s)
     assert found == TrackerFailure(RETRY, "tracker_rate_limited", wait_s, retry_at_s, is_rate_limit=True)
 
 

@@ -246,19 +246,19 @@ SECONDARY = {"message": "You have exceeded a secondary rate limit. Please wait a
             answer(403, SECONDARY, retry_after="90", x_ratelimit_remaining="4000"),
             TrackerFailure(RETRY, "tracker_rate_limited", retry_after_s=90.0, is_rate_limit=True),
         ),
-        (answer(403, SECONDARY), TrackerFailure(RETRY, "tracker_rate_limited", retry_after_s=60.0, is_rate_limit=True)),
+        (answer(403, SECONDARY), TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True)),
         (
             answer(403, {"message": "Forbidden"}, x_ratelimit_remaining="0", x_ratelimit_reset="soon"),
-            TrackerFailure(RETRY, "tracker_rate_limited", retry_after_s=60.0, is_rate_limit=True),
+            TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True),
         ),
-        (answer(429), TrackerFailure(RETRY, "tracker_rate_limited", retry_after_s=60.0, is_rate_limit=True)),
+        (answer(429), TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True)),
         (
             answer(429, None, retry_after="7", x_ratelimit_remaining="0", x_ratelimit_reset="1795000000"),
             TrackerFailure(RETRY, "tracker_rate_limited", 7.0, 1_795_000_000.0, is_rate_limit=True),
         ),
         (
             answer(422, VALIDATION | {"errors": [{"code": "custom", "message": "was submitted too quickly"}]}),
-            TrackerFailure(RETRY, "tracker_rate_limited", retry_after_s=60.0, is_rate_limit=True),
+            TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True),
         ),
         (answer(400, {"message": "Problems parsing JSON"}), TrackerFailure(PAYLOAD, "tracker_rejected")),
         (

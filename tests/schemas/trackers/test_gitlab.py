@@ -239,7 +239,7 @@ def test_a_url_that_may_not_be_shown_is_replaced_by_our_own(url: Any) -> None:
         ),
         (answer(400, {"message": "odd"}), TrackerFailure(PAYLOAD, "tracker_rejected")),
         (answer(422), TrackerFailure(PAYLOAD, "tracker_rejected")),
-        (answer(429, b"Retry later"), TrackerFailure(RETRY, "tracker_rate_limited", 60.0, is_rate_limit=True)),
+        (answer(429, b"Retry later"), TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True)),
         (answer(429, retry_after="7"), TrackerFailure(RETRY, "tracker_rate_limited", 7.0, is_rate_limit=True)),
         (
             answer(429, ratelimit_remaining="0", ratelimit_reset="1795000000"),

@@ -1,5 +1,6 @@
 """What a tracker's response means: the table of refusals, holds, unknown outcomes, and responses that are out to do harm."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -84,17 +85,18 @@ def test_a_refused_ticket_fails_and_says_nothing_about_the_target() -> None:
     assert (verdict.effect.status, verdict.effect.health) == (None, TargetHealth.UNKNOWN)
 
 
+#: A moment that has passed by our clock names no time to wait for.
+PAST: Final = TrackerFailure(FailureKind.RETRY, "x", retry_at_s=NOW.timestamp() - 9, is_rate_limit=True)
+
 # the failure; seconds of the hold, its reason; seconds to the next attempt
 WAITS: Final = [
-    (LIMITED, DEFAULT_HOLD_S, RATE_LIMITED, 60),
     (TrackerFailure(FailureKind.RETRY, "x", 90, is_rate_limit=True), 90, RATE_LIMITED, 90),
     (TrackerFailure(FailureKind.RETRY, "x", 0.5, is_rate_limit=True), 1, RATE_LIMITED, 1),
     (TrackerFailure(FailureKind.RETRY, "x", retry_at_s=NOW.timestamp() + 90, is_rate_limit=True), 90, RATE_LIMITED, 90),
-    # A moment that has passed by our clock holds nothing.
-    (TrackerFailure(FailureKind.RETRY, "x", retry_at_s=NOW.timestamp() - 9, is_rate_limit=True), None, None, 5),
     (TrackerFailure(FailureKind.RETRY, "x", 1e15, is_rate_limit=True), MAX_RETRY_AFTER_S, RATE_LIMITED, MAX_RETRY_AFTER_S),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 90), 90, RECEIVER_UNAVAILABLE, 90),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE), None, None, 5),
+    (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, retry_at_s=NOW.timestamp() - 9), None, None, 5),
 ]
 
 
@@ -109,6 +111,15 @@ def test_a_retry_waits_as_long_as_the_tracker_asks(
     assert (verdict.effect.health, verdict.effect.status) == (TargetHealth.UNHEALTHY, None)
     assert wait_s(verdict) == next_s
     assert verdict.effect.is_overloaded
+
+
+@pytest.mark.parametrize("limited", [LIMITED, PAST, replace(LIMITED, retry_after_s=0.0)], ids=["no time", "past", "now"])
+def test_a_rate_limit_that_names_no_time_to_come_waits_a_minute_and_grows_with_the_schedule(limited: TrackerFailure) -> None:
+    verdicts = [judged(refused(limited, 429), try_number) for try_number in (1, 2, 3)]
+    assert [wait_s(verdict) for verdict in verdicts] == [60, 60, 120]
+    assert {(each.effect.hold_s, each.effect.hold_reason) for each in verdicts} == {(DEFAULT_HOLD_S, RATE_LIMITED)}
+    # The tracker asked for no time, so the attempt claims none.
+    assert {each.retry_after_s for each in verdicts} == {None}
 
 
 def test_the_last_attempt_of_the_schedule_ends_the_export() -> None:
