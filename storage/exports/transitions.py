@@ -60,6 +60,11 @@ RESUMED: Final = "target_resumed"
 
 NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
+#: The statuses of an approved export that reaches its target without a person, or has.
+_ON_ITS_WAY: Final = frozenset(
+    {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED, ExportStatus.EXPORTED}
+)
+
 #: The statuses in which an export has what these transitions want; `approve` compares its target.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
@@ -141,7 +146,9 @@ def approve_all(
     of_all = approvals[0][1]
     wanted = [ExportReference(export_id, approval.ticket_digest) for export_id, approval in approvals]
     with transaction():
-        results = approve_many(wanted, account_id, of_all.target_id, now, actor, policy, covers_events=of_all.events)
+        results = approve_many(
+            wanted, account_id, of_all.target_id, now, actor, policy, covers_events=of_all.events, accepts_ended=True
+        )
         for result in results:
             if result.error is not None:
                 raise result.error
@@ -158,11 +165,13 @@ def approve_many(
     reason: str | None = None,
     *,
     covers_events: bool = True,
+    accepts_ended: bool = False,
 ) -> list[DecisionResult]:
     """Approve exports of an account for a target, as `approve` does one; the results are in the order of `wanted`.
 
     An export whose `error` is set stays as it is. `reason` is for the audit log. `covers_events` approves the events too
-    that the target asks for now.
+    that the target asks for now. `accepts_ended` takes one that failed or is blocked at the target as approved already, so
+    that the same request again is no error.
     """
     with transaction():
         target_error = approval_errors([target_id], account_id, policy).get(target_id)
@@ -172,7 +181,8 @@ def approve_many(
             return target_error or unsafe
 
         def is_approved(export: LockedExport) -> bool:
-            return export.target_id == target_id
+            # Who approves many must learn that one of them needs a retry.
+            return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
         results, held = judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
         approve_locked([(each, target_id) for each in held], now, actor, covers_events=covers_events)

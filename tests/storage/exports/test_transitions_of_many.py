@@ -76,6 +76,23 @@ def test_each_export_of_an_approval_has_its_own_result_in_order(customer: Custom
     assert queries.get(foreign).status is queries.get(digested).status is ExportStatus.PREPARED
 
 
+def test_what_ended_at_the_target_without_a_delivery_is_an_error_for_many_and_none_for_one(customer: Customer) -> None:
+    target = make_target(customer).id
+    ids = {each: make_approved(customer, target) for each in ("approved", "delivering", "retry_scheduled")}
+    execute("UPDATE exports SET status = 'delivering', lease = 'lse_1' WHERE id = ?", (ids["delivering"],))
+    execute("UPDATE exports SET status = 'retry_scheduled' WHERE id = ?", (ids["retry_scheduled"],))
+    for ended in ("exported", "failed", "blocked"):
+        [ids[ended]] = make_failed(customer, target, status=ended)
+    results = approve(customer, target, *refs(*ids.values()))
+    on_their_way = [f"still {each}" for each in ids if each not in {"failed", "blocked"}]
+    assert outcomes(results) == [*on_their_way, "CONFLICT", "CONFLICT"]
+    assert "is blocked; approve needs prepared" in str(results[-1].error)
+    for status in ("failed", "blocked"):
+        approval = Approval(target, None)
+        once = transitions.approve(ids[status], customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
+        assert once.status == status
+
+
 def test_many_are_frozen_with_the_bytes_that_one_would_have(customer: Customer) -> None:
     target = make_target(customer)
     ids = make_exports(customer, 300)
