@@ -230,11 +230,17 @@ async function refresh() {
   clearTimeout(timer);
   // The next interaction resumes refreshing.
   if (document.hidden || Date.now() - activeAt > IDLE_AFTER_MS || !document.querySelector("[data-refresh]")) return;
-  const page = await load(location.href);
+  const from = refreshedFrom(document);
+  const page = await load(from ?? location.href);
   failures = typeof page === "string" ? failures + 1 : 0;
-  if (!failures) all("[data-refresh][id]").forEach((each) => update(each, page.getElementById(each.id)));
+  // Meanwhile another ticket may have been opened; and where this one is gone, the service shows another one.
+  const isSame = !failures && from === refreshedFrom(document) && from === refreshedFrom(page);
+  if (isSame) all("[data-refresh][id]").forEach((each) => update(each, page.getElementById(each.id)));
   scheduleRefresh();
 }
+
+/** Where a page says that its refreshed parts are: a list shows its first ticket beside it, which may soon be another. */
+const refreshedFrom = (page) => page.querySelector("[data-here]")?.dataset.here;
 
 function update(each, fresh) {
   // Do not replace a part while the user types in it or submits it.

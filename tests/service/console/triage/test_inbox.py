@@ -14,7 +14,16 @@ from storage.db.engine import execute
 from storage.exports import queries
 from tests.support.console_user import ConsoleBrowser, page_statements
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, issue, make_customer, make_exports, make_target, postback, record_postback
+from tests.support.factories import (
+    Customer,
+    issue,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_target,
+    postback,
+    record_postback,
+)
 
 MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
 
@@ -60,6 +69,19 @@ def test_what_waits_is_listed_by_severity_with_the_first_ticket_beside_it(
     assert tabs(page) == {"Waiting": "3", "Snoozed": "0", "Dismissed": "0"}
     assert "3 wait for a decision" in page.text
     assert "1 of 3" in page.text
+
+
+def test_the_address_of_the_open_ticket_shows_it_when_the_list_is_empty(person: ConsoleBrowser, customer: Customer) -> None:
+    """Its state is refreshed from there: without an export, a list shows its first ticket, or none."""
+    _, second = (make_approved(customer, make_target(customer).id) for _ in "ab")
+    here = re.search('id="ticket"[^>]* data-here="/console([^"]*)"', person.get("/deliveries").text)
+    assert here is not None
+    assert here[1] == f"/deliveries?export={second}"
+    execute("UPDATE exports SET status = 'exported', finished_at = 1, due_at = NULL")
+    page = person.get(*here[1].split("?"))
+    assert listed(page) == []
+    assert f'data-here="/console{here[1]}"' in page.text
+    assert ">exported</span>" in page.text.partition('id="state"')[2].partition("</section>")[0]
 
 
 def test_each_view_has_what_belongs_to_it(person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]) -> None:
