@@ -29,8 +29,7 @@ async function openTicket(href) {
     location.assign(href);
     return;
   }
-  replace(old, fresh);
-  fresh.scrollTop = 0;
+  showInstead(old, fresh);
   history.pushState(null, "", href);
   shown = openedAt = here();
   document.querySelector(".panes").classList.add("opened");
@@ -42,6 +41,18 @@ async function openTicket(href) {
     row.scrollIntoView({ block: "nearest" });
   }
   announce(fresh.querySelector("h2").textContent);
+}
+
+/** Shows another ticket: unlike a refreshed one, it keeps neither open folds nor the focus, which might be on a decision. */
+function showInstead(old, fresh) {
+  const hadFocus = old.contains(document.activeElement);
+  old.replaceWith(fresh);
+  scheduleRefresh();
+  enhance(fresh);
+  if (!hadFocus) return;
+  const title = fresh.querySelector("h2");
+  title.tabIndex = -1;
+  title.focus({ preventScroll: true });
 }
 
 document.addEventListener("click", (event) => {

@@ -864,6 +864,56 @@ def test_a_late_ticket_takes_no_form_from_under_somebody_who_types(
     page.close()
 
 
+def test_the_state_that_is_renewed_is_that_of_the_open_ticket(furnished: Installed, at_furnished: BrowserContext) -> None:
+    page = at_furnished.new_page()
+    page.goto(furnished.at("/deliveries"))
+    first, second = [each.get_attribute("data-open") for each in page.locator(".row-title").all()[:2]]
+    held: list[Route] = []
+
+    def hold_the_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/deliveries*", hold_the_first)
+    page.evaluate("void refresh()")
+    while not held:
+        page.wait_for_timeout(20)
+    # Without an export, the answer would be about another one as soon as this one leaves the list.
+    assert f"export={first}" in held[0].request.url
+    page.locator(".row-title").nth(1).click()
+    expect(page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", second or "")
+    # The answer about the ticket of before comes when another one is open.
+    answer = held[0].fetch()
+    with page.expect_event("requestfinished", lambda request: request.url == held[0].request.url):
+        held[0].fulfill(response=answer, body=answer.text().replace("<dt>Target</dt>", "<dt>Stale</dt>"))
+    page.wait_for_timeout(200)
+    expect(page.locator("#state")).not_to_contain_text("Stale")
+    page.close()
+
+
+def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    inbox = HeldTickets(at_furnished, furnished)
+    page = inbox.page
+    page.locator("#ticket summary", has_text="Details").click()
+    page.get_by_role("button", name="Approve").focus()
+    page.keyboard.press("j")
+    inbox.wait(1)
+    inbox.answer(0, 1)
+    expect(page.locator("#ticket-title")).to_be_focused()
+    assert page.locator("#ticket details[open]").count() == 0
+    # Whoever reads the list stays there.
+    page.locator(".row-title").nth(1).focus()
+    page.keyboard.press("k")
+    inbox.wait(2)
+    inbox.answer(1, 0)
+    expect(page.locator(".row-title").nth(1)).to_be_focused()
+    page.close()
+
+
 def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/sessions")) as seen:
         signed_in_at = seen.page.locator("time.ago").first
