@@ -329,14 +329,21 @@ def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     """Return what the errors of a response refuse; without errors, what its status refuses."""
     errors = value_at(response.json(), "errors")
-    types = [value_at(error, "extensions", "type") for error in errors] if isinstance(errors, list) else []
-    types = [each.lower() if isinstance(each, str) else None for each in types]
-    if response.status == 429 or _RATE_LIMITED in types:
+    errors = errors if isinstance(errors, list) else []
+    types = [_lowered(error, "type") for error in errors]
+    # An error of a rate limit may have its code alone, and no type.
+    if response.status == 429 or _RATE_LIMITED in (*types, *(_lowered(error, "code") for error in errors)):
         return rate_limited(response, _held_until_s(response))
     known = next((_CODES[each] for each in types if each in _CODES), None)
     if known is not None and response.status < 500:
         return TrackerFailure(*known)
     return failure_of(response) or (unreadable() if types else None)
+
+
+def _lowered(error: Any, name: str) -> str:
+    """Return an extension of an error in lower case; empty where it is no text."""
+    value = value_at(error, "extensions", name)
+    return value.lower() if isinstance(value, str) else ""
 
 
 def _held_until_s(response: TrackerResponse) -> float | None:

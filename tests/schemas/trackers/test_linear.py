@@ -47,6 +47,11 @@ def error(error_type: Any, status: int = 200, **headers: str) -> TrackerResponse
     return answer(status, {"errors": errors, "data": None}, **headers)
 
 
+def coded(code: Any, status: int) -> TrackerResponse:
+    """Return an error that has a code and no type."""
+    return answer(status, {"errors": [{"message": "No.", "extensions": {"code": code}}]})
+
+
 def label(name: str, team: str | None = None, is_group: bool = False) -> dict[str, Any]:
     owner = None if team is None else {"id": team}
     return {"id": f"{name}-{'team' if team else 'workspace'}", "name": name, "isGroup": is_group, "team": owner}
@@ -213,6 +218,10 @@ REFUSALS: list[tuple[TrackerResponse, TrackerFailure]] = [
         error("ratelimited", 400, retry_after="3"),
         TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", 3.0, is_rate_limit=True),
     ),
+    # A rate limit may have a code alone; other codes mean nothing to us.
+    (coded("RATELIMITED", 400), TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", is_rate_limit=True)),
+    (coded("BAD_REQUEST", 400), REJECTED),
+    (coded(["RATELIMITED"], 400), REJECTED),
     (
         answer(429, x_ratelimit_requests_remaining="0", x_ratelimit_requests_reset="1769860800500"),
         TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", None, 1_769_860_800.5, is_rate_limit=True),
