@@ -90,14 +90,14 @@ def test_a_job_decides_on_what_matched_when_it_was_created(customer: Customer, t
 def test_what_changed_meanwhile_is_left_out_and_counted_by_code(customer: Customer, target: Target) -> None:
     edited, unsafe, dismissed, *_ = ids = make_exports(customer, 5)
     make_approved(customer, target.id)
-    foreign = make_failed(customer, target.id)
+    failed = make_failed(customer, target.id)
     execute("UPDATE exports SET preview_problems = '[{}]' WHERE id = ?", (unsafe,))
     held = begin(customer, approval(target), 7)
     execute("UPDATE exports SET version = version + 1 WHERE id = ?", (edited,))
     decisions.dismiss(dismissed, None, NOW, "user:9")
     job = work(held)
-    assert counts(job) == ("done", 7, 7, 2, 2, {"changed": 2, "preview_not_safe": 1})
-    assert queries.get(foreign[0]).status is ExportStatus.FAILED
+    assert counts(job) == ("done", 7, 7, 2, 1, {"changed": 2, "preview_not_safe": 1, "CONFLICT": 1})
+    assert queries.get(failed[0]).status is ExportStatus.FAILED
     assert {queries.get(each).status for each in ids[3:]} == {ExportStatus.APPROVED}
 
 
