@@ -6,6 +6,7 @@ the row and leaves an audit entry in the same transaction. Transitions that a re
 of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -65,10 +66,9 @@ _ON_ITS_WAY: Final = frozenset(
     {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED, ExportStatus.EXPORTED}
 )
 
-#: The statuses in which an export has what these transitions want; `approve` compares its target.
+#: The statuses in which an export has what these transitions want; `approve` compares its target, `restore` ends snoozes.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
-    Transition.RESTORE: {ExportStatus.PREPARED},
     Transition.RETRY: {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED},
 }
 
@@ -269,20 +269,41 @@ def dismiss_many(
 
 
 def restore_many(
-    wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
+    wanted: Sequence[ExportReference],
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    reason: str | None = None,
+    limits: AccountLimits = UNLIMITED,
 ) -> list[DecisionResult]:
-    """Make dismissed exports prepared again; the results are in the order of `wanted`. `reason` is for the audit log.
+    """Make dismissed exports prepared again, and end snoozes; the results are in the order of `wanted`.
 
-    New places join a restored group, unless the project has another open group of its rule.
+    New places join a restored group, unless the project has another open group of its rule. `reason` is for the audit log.
+    Raises ValidationFailed at an account's limit.
     """
     with transaction():
-        groups_sql.lock_projects_of(each.id for each in wanted)
-        results, held = judged(wanted, account_id, Transition.RESTORE, refusal=redaction_error)
+        # Before the exports, in the order of a postback.
+        groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
+        results, held = judged(wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed)
+        dismissed = [each for each in held if not _is_snoozed(each)]
         # No rule decides again what a person brought back.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
-        transition_many(held, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
-        open_groups(held)
+        transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
+        open_groups(dismissed)
+        snoozed = [each for each in held if _is_snoozed(each)]
+        transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
+        # A snoozed export has counted as waiting all the time.
+        for account, number in Counter(each.account_id for each in dismissed).items():
+            limits.require_room(account, Limited.WAITING_EXPORTS, number, now)
         return results
+
+
+def _is_waiting(export: LockedExport) -> bool:
+    return export.status is ExportStatus.PREPARED and export.snoozed_at is None
+
+
+def _is_snoozed(export: LockedExport) -> bool:
+    return export.status is ExportStatus.PREPARED and export.snoozed_at is not None
 
 
 def recover_batch(
@@ -469,11 +490,12 @@ def judged(
     is_decided: Callable[[LockedExport], bool] | None = None,
     refusal: Callable[[LockedExport], RiskRelayError | None] = lambda _: None,
     exports: Mapping[str, LockedExport] | None = None,
+    is_allowed: Callable[[LockedExport], bool] = lambda _: False,
 ) -> tuple[list[DecisionResult], list[LockedExport]]:
     """Return the result that `transition` has for each export, and those that the caller must change, locked.
 
     `refusal` judges exports in a legal state; `is_decided` finds those that are in the wanted state already, by default by
-    their status.
+    their status. `is_allowed` finds states that are legal beside those of the transition.
     """
     exports = lock_many(wanted, account_id) if exports is None else exports
     after, already = TRANSITIONS[transition].target, _DECIDED.get(transition, ())
@@ -491,7 +513,7 @@ def judged(
         elif reference.version not in {None, export.version}:
             error = ValidationFailed(problem("", CHANGED))
         else:
-            error = _illegal(transition, export) or refusal(export)
+            error = (None if is_allowed(export) else _illegal(transition, export)) or refusal(export)
         results.append(
             DecisionResult(reference.id, after, is_changed=True)
             if error is None

@@ -59,6 +59,7 @@ class LockedExport(NamedTuple):
     redacted_at: datetime | None
     #: The exports of the same ticket for several targets, this one included; None for a single one.
     siblings: Any
+    snoozed_at: datetime | None
 
 
 class LockedTarget(NamedTuple):

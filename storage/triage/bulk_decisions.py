@@ -5,7 +5,7 @@ from datetime import datetime
 
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
 from schemas.url_policy.policy import TargetPolicy
-from storage.accounts.account_limits import AccountLimits, Limited
+from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import transaction
 from storage.exports import transitions
 
@@ -33,6 +33,4 @@ def decide(
             return transitions.dismiss_many(wanted, account_id, now, actor, dismissal, reason)
         if decision.action is BulkAction.RETRY:
             return transitions.retry_many(wanted, account_id, now, actor, reason)
-        results = transitions.restore_many(wanted, account_id, now, actor, reason)
-        limits.require_room(account_id, Limited.WAITING_EXPORTS, sum(each.is_changed for each in results), now)
-        return results
+        return transitions.restore_many(wanted, account_id, now, actor, reason, limits)

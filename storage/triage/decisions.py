@@ -19,12 +19,10 @@ from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.decision_forms import Edit
-from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
-from storage.db import identifiers
+from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db.engine import transaction
-from storage.exports import groups_sql
 from storage.exports.queries import get
-from storage.exports.transitions import NOT_SNOOZED, change, digest_error, dismiss_many, lock, require_changed, restore_many
+from storage.exports.transitions import change, digest_error, dismiss_many, lock, require_changed, restore_many
 
 #: The parts of a ticket that an edit can replace.
 _EDITABLE: Final = ("title", "description", "severity", "labels")
@@ -85,17 +83,9 @@ def restore(export_id: str, account_id: int | None, now: datetime, actor: str, l
     Raises ExportNotFound, Conflict, also for an export that was redacted, ValidationFailed at the account's limit.
     """
     with transaction():
-        # Before the export, in the order of a postback.
-        if identifiers.is_id(identifiers.EXPORT, export_id):
-            groups_sql.lock_projects_of([export_id])
-        export = lock(export_id, account_id)
-        if export.snooze is not None and export.status is ExportStatus.PREPARED:
-            change(export, NOT_SNOOZED, "restore", now, actor)
-            return get(export_id)
-        [result] = restore_many([ExportReference(export_id)], account_id, now, actor)
+        [result] = restore_many([ExportReference(export_id)], account_id, now, actor, limits=limits)
         if result.error is not None:
             raise result.error
-        limits.require_room(export.account_id, Limited.WAITING_EXPORTS, result.is_changed, now)
         return get(export_id)
 
 

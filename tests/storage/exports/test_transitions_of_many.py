@@ -130,6 +130,35 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     assert (queries.get(second).status, queries.get(second).finished_at) == (ExportStatus.PREPARED, None)
 
 
+def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: Customer) -> None:
+    one, forever, for_a_while, dismissed, waiting = make_exports(customer, 5)
+    for export_id, until in ((one, None), (forever, None), (for_a_while, NOW + timedelta(days=1))):
+        decisions.snooze(export_id, None, NOW, "user:1", until)
+    decisions.dismiss(dismissed, None, NOW, "user:1")
+    # They go on waiting for the target of an approval rule.
+    execute("UPDATE exports SET approved_by_rule_id = 'rul_1'")
+    decisions.restore(one, None, NOW, "user:2")
+    wanted = refs(forever, for_a_while, dismissed, waiting)
+    results = transitions.restore_many(wanted, customer.account_id, NOW, "user:2")
+    assert outcomes(results) == ["prepared", "prepared", "prepared", "still prepared"]
+    stored = "SELECT id, snoozed_at, snoozed_until, version, approved_by_rule_id FROM exports ORDER BY id"
+    assert rows(stored) == [
+        (one, None, None, 3, "rul_1"),
+        (forever, None, None, 3, "rul_1"),
+        (for_a_while, None, None, 3, "rul_1"),
+        (dismissed, None, None, 3, None),
+        (waiting, None, None, 1, "rul_1"),
+    ]
+    audited = "SELECT subject_id, actor, status_before, status_after, reason FROM audit_entries WHERE action = 'restore'"
+    assert sorted(rows(audited)) == [
+        (one, "user:2", "prepared", "prepared", None),
+        (forever, "user:2", "prepared", "prepared", None),
+        (for_a_while, "user:2", "prepared", "prepared", None),
+        (dismissed, "user:2", "dismissed", "prepared", None),
+    ]
+    assert outcomes(transitions.restore_many(wanted, customer.account_id, NOW, "user:2")) == ["still prepared"] * 4
+
+
 def test_many_are_retried_where_their_targets_are_active(customer: Customer) -> None:
     active, paused = make_target(customer).id, make_target(customer).id
     failed = [*make_failed(customer, active), *make_failed(customer, paused)]
@@ -162,4 +191,19 @@ def test_two_hundred_take_no_more_statements_than_two(customer: Customer, caplog
             approve(customer, target, *refs(*ids))
             counts.append(len(caplog.records))
     # SQLite takes the rows of a statement in lists of a few lengths.
+    assert counts[1] <= counts[0] + 6
+
+
+def test_two_hundred_snoozes_end_with_no_more_statements_than_two(
+    customer: Customer, caplog: pytest.LogCaptureFixture
+) -> None:
+    few, many = make_exports(customer, 2), make_exports(customer, 200)
+    execute("UPDATE exports SET snoozed_at = 1")
+    counts = []
+    for ids in (few, many):
+        with caplog.at_level(logging.DEBUG, logger="peewee"):
+            caplog.clear()
+            assert set(outcomes(transitions.restore_many(refs(*ids), customer.account_id, NOW, "user:1"))) == {"prepared"}
+            counts.append(len(caplog.records))
+    # As above.
     assert counts[1] <= counts[0] + 6

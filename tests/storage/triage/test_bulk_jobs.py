@@ -9,7 +9,7 @@ import pytest
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.principal import Role
-from schemas.exports.decisions import DismissalReason
+from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import Target
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
@@ -219,6 +219,19 @@ def test_a_restoration_beyond_the_accounts_limit_is_counted_as_errors(customer: 
     advance(held, limits=AccountLimits({Limited.WAITING_EXPORTS: 2}))
     assert counts(bulk_jobs.get(held.id)) == ("done", 3, 3, 0, 0, {"limit_reached": 3})
     assert counts(work(begin(customer, RESTORE, 3, "dismissed"))) == ("done", 3, 3, 3, 0, {})
+
+
+def test_a_restoration_ends_snoozes_which_are_not_counted_towards_the_accounts_limit_again(customer: Customer) -> None:
+    snoozed, moved, waiting = make_exports(customer, 3)
+    for each in (snoozed, moved):
+        decisions.snooze(each, None, NOW, "user:1", None)
+    held = begin(customer, RESTORE, 3, "prepared")
+    decisions.snooze(moved, None, NOW, "user:1", at(60))
+    advance(held, limits=AccountLimits({Limited.WAITING_EXPORTS: 1}))
+    assert counts(bulk_jobs.get(held.id)) == ("done", 3, 3, 1, 1, {"changed": 1})
+    assert [queries.get(each).snooze for each in (snoozed, moved, waiting)] == [None, Snooze(at(60)), None]
+    audited = "SELECT subject_id, status_before, status_after, reason FROM audit_entries WHERE action = 'restore'"
+    assert rows(audited) == [(snoozed, "prepared", "prepared", held.id)]
 
 
 def test_an_account_has_a_limited_number_of_running_jobs(customer: Customer) -> None:
