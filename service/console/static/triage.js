@@ -2,6 +2,8 @@
 // Optional: the inbox works without this script. It opens tickets beside the list, counts the selection and has shortcuts.
 
 const FIELDS = "input:not([type=checkbox]), select, textarea, [contenteditable]";
+/** Decisions of a ticket, and filters. */
+const OPEN_FOLDS = "details.pop[open], details.menu[open]";
 const ticketOf = (page) => page.getElementById("ticket");
 
 // --- the open ticket
@@ -63,7 +65,7 @@ document.addEventListener("click", (event) => {
     openTicket(link.href);
   }
   // One fold at a time; a click elsewhere closes it.
-  for (const each of all("details.pop[open], details.chip[open]")) {
+  for (const each of all(OPEN_FOLDS)) {
     if (!each.contains(event.target)) each.open = false;
   }
 });
@@ -125,7 +127,7 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  const opened = event.key === "Escape" && document.querySelector("details.pop[open]");
+  const opened = event.key === "Escape" && document.querySelector(OPEN_FOLDS);
   if (opened) {
     opened.open = false;
     opened.querySelector("summary").focus();

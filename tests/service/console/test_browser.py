@@ -914,6 +914,23 @@ def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
     page.close()
 
 
+def test_an_open_filter_or_decision_is_closed_by_a_click_elsewhere_and_by_escape(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at("/inbox")) as seen:
+        page = seen.page
+        for fold in (page.locator("details.menu").first, page.locator("details.pop").first):
+            summary = fold.locator("summary")
+            summary.click()
+            expect(fold).to_have_attribute("open", "")
+            page.locator("h1").click()
+            expect(fold).not_to_have_attribute("open", "")
+            summary.click()
+            page.keyboard.press("Escape")
+            expect(fold).not_to_have_attribute("open", "")
+            expect(summary).to_be_focused()
+
+
 def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/sessions")) as seen:
         signed_in_at = seen.page.locator("time.ago").first
