@@ -155,7 +155,9 @@ class RequestPipeline:
             raise UnsupportedMediaType("Compressed bodies are not supported; remove Content-Encoding.")
         if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
             raise UnsupportedMediaType
-        return self._read(req) if body is None else body
+        body = self._read(req) if body is None else body
+        # Many clients name the type of JSON with every request, also of one without a body.
+        return b"{}" if operation.body is Body.OPTIONAL and not body else body
 
     def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
         """Read the body up to the limit; one without a length is chunked, not empty."""
