@@ -12,7 +12,7 @@ from schemas.base.fields import Form, Several, Text, WholeNumber, optional, requ
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
-from schemas.triage.decision_forms import MAX_NOTE
+from schemas.triage.decision_forms import MAX_NOTE, written_note
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery
 
 #: Exports that one request names: a page of the largest list.
@@ -143,7 +143,7 @@ class BulkDecisionForm(Form):
         action = BulkAction(request["action"])
         reason = None if request["reason"] is None else DismissalReason(request["reason"])
         _require_own_members(action, request)
-        decision = BulkDecision(action, request["target_id"], reason, request["note"])
+        decision = BulkDecision(action, request["target_id"], reason, written_note(request["note"]))
         references, query, expected_count = request["ids"], request["filter"], request["expected_count"]
         if (references is None) == (query is None) or (references is not None and expected_count is not None):
             raise ValidationError("ids_or_filter")

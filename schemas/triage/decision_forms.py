@@ -65,8 +65,12 @@ class DismissalForm(Form):
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> DismissalRequest:
         reason = None if given["reason"] is None else DismissalReason(given["reason"])
-        note = given["note"]
-        return DismissalRequest(reason, note if note and note.strip() else None)
+        return DismissalRequest(reason, written_note(given["note"]))
+
+
+def written_note(note: str | None) -> str | None:
+    """Return a note, or None for one without a word, so that both are the same dismissal."""
+    return note if note and note.strip() else None
 
 
 class RetryForm(Form):

@@ -87,6 +87,18 @@ def test_exports_are_dismissed_with_a_reason_and_restored(client: TestClient, cu
     assert (restored["changed"], statuses()) == (2, {ids[0]: "prepared", ids[1]: "prepared", ids[2]: "dismissed"})
 
 
+@pytest.mark.parametrize("note", ["", " \n", None])
+def test_a_dismissal_with_a_blank_note_is_the_same_as_one_without(
+    client: TestClient, customer: Customer, note: str | None
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    answer = call(customer, action="dismiss", reason="test", note=note, ids=named([export_id])).send(client)
+    assert (answer.status_code, rows("SELECT dismissal_note FROM exports")) == (200, [(None,)])
+    once = Call("POST", f"{EXPORTS}/{export_id}/dismiss", (*customer.bearer.items(), *JSON.items()))
+    for again in ({"reason": "test"}, {"reason": "test", "note": ""}):
+        assert once.with_json(again).send(client).status_code == 200
+
+
 @pytest.mark.parametrize(("reason", "joins"), [("wont_fix", True), ("false_positive", True), ("duplicate", False)])
 def test_new_places_join_a_dismissed_group_for_reasons_that_last(
     client: TestClient, customer: Customer, reason: str, joins: bool
