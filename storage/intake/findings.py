@@ -265,7 +265,7 @@ def _insert_new(
             "id": ids[mark],
             "project_id": run.project_id,
             "fingerprint": mark,
-            "code": issues[mark].code,
+            "code": rule_of(issues[mark]),
             "title": issues[mark].title,
             "severity": issues[mark].severity,
             "page_url": issues[mark].url or postback.page.url,

@@ -37,6 +37,20 @@ def codes(client: TestClient, customer: Customer, query: str = "") -> list[str]:
     return [each["rule"] for each in answer.json["items"]]
 
 
+@pytest.mark.parametrize("grouping", ["finding", "rule"])
+def test_a_rule_that_was_posted_with_white_space_is_found_without(
+    client: TestClient, customer: Customer, grouping: str
+) -> None:
+    execute("UPDATE projects SET ticket_grouping = ?", (grouping,))
+    scan(customer.project_id, 1, issue("csp \t"), issue(" img-alt"))
+    assert codes(client, customer, "?rule=csp") == ["csp"]
+    assert codes(client, customer, "?rule=img-alt") == ["img-alt"]
+    assert sorted(rows("SELECT code, rule FROM findings f JOIN exports e ON e.id = f.export_id")) == [
+        ("csp", "csp"),
+        ("img-alt", "img-alt"),
+    ]
+
+
 @pytest.fixture
 def scanned(customer: Customer) -> Customer:
     """Findings of every state: open, fixed, dismissed, snoozed."""
