@@ -22,6 +22,7 @@ from storage.secrets.vault import Vault
 
 #: Stored instead of a name with forbidden content, such as an access token.
 _HIDDEN_NAME: Final = "report"
+_MAX_DIGITS: Final = len(str(MAX_ID))
 
 _log: Final = logging.getLogger(__name__)
 
@@ -80,7 +81,9 @@ def _run_in(text: str) -> int | None:
     if not text.strip():
         return None
     digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal()) or not 1 <= int(digits[:20]) <= MAX_ID:
+    # The length first: Python refuses to read thousands of digits.
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS
+    if not is_number or not 1 <= int(digits) <= MAX_ID:
         message = "This is not the number of a scan run. Enter a whole number, or leave the field empty."
         raise ValidationFailed(FieldProblem("/scan_run_id", "invalid_type", message))
     return int(digits)
