@@ -12,7 +12,7 @@ import pytest
 
 from bin.cli.output import OutputFailed, echo, echo_styled, write_file
 from storage.db.engine import close_database, connection, open_database
-from tests.support.factories import make_customer
+from tests.support.factories import environment, make_customer
 from tests.support.shell import Shell
 from tests.support.workers import RISKRELAY
 
@@ -56,15 +56,31 @@ def test_a_command_fails_if_its_output_is_closed(shell: Shell, words: str) -> No
     assert (failed.returncode, failed.stderr) == (1, reason)
 
 
-@pytest.mark.parametrize("words", OUTPUTS)
-def test_a_command_ends_without_a_message_if_nobody_reads_its_output(shell: Shell, words: str) -> None:
-    """As `head` expects it."""
+def run_unread(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose output nobody reads any more."""
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "wb") as pipe:
-        command, env = [RISKRELAY, *words.split()], shell.for_processes()
-        ended = subprocess.run(command, env=env, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100)
+        return subprocess.run([RISKRELAY, *words], env=env, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100)
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_a_command_ends_without_a_message_if_nobody_reads_its_output(shell: Shell, words: str) -> None:
+    """As `head` expects it."""
+    ended = run_unread(shell.for_processes(), *words.split())
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("env_text", [None, "WEB_PROCESSES=1\n"])
+def test_the_first_token_and_project_are_kept_if_nobody_reads_the_output(env_text: str | None, tmp_path: Path) -> None:
+    env_file, made = tmp_path / ".env", environment(tmp_path / "data")
+    if env_text is not None:
+        env_file.write_text(env_text)
+        env_file.chmod(0o600)
+    ended = run_unread(made, "init")
+    assert (ended.returncode, ended.stderr) == (1, b"")
+    assert (tmp_path / "data" / "first-token").read_text().startswith("rrt_")
+    assert "DEFAULT_PROJECT_ID=1\n" in env_file.read_text()
 
 
 def test_a_file_is_written_without_a_standard_output(shell: Shell, tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def init() -> None:
             raise Refused(f"{env_file} already exists, and the database has accounts; nothing was changed.")
         return
     with _draft_of(env_file) as draft:
-        token = _make_first_records(draft, env_file)
+        kept = _make_first_records(draft, env_file)
     echo(f"Wrote {env_file} with generated secrets and keys.")
     _name_settings_of_the_environment()
-    _show_or_save(token, load_settings(env_file).data_dir / FIRST_TOKEN)
+    echo(kept)
 
 
 @contextmanager
@@ -124,16 +124,20 @@ def create_missing_records(settings: Settings, *, adds_secrets: bool = False) ->
     Shows or saves the token, and writes the project to DEFAULT_PROJECT_ID in `.env`; with `adds_secrets`, the secrets that
     are not set, too.
     """
+    lines: list[str] = []
     with database_at(settings.database_url), connection(), alone(Lock.INIT, _OTHER_INIT_WITHIN_S):
         if accounts.first_id() is not None:
             return False
         if adds_secrets:
-            settings = _add_secrets(find_env_file())
+            settings, lines = _add_secrets(find_env_file())
         with transaction():
             token, project_id = _add_first_records(settings)
-    echo("The database had no account: created the first account, user, project and token.")
-    _set_default_project(settings, project_id)
-    _show_or_save(token, settings.data_dir / FIRST_TOKEN)
+            # Before the commit, and before anything is printed: after a failure, the next run creates all of it.
+            kept = _keep_token(token, settings.data_dir / FIRST_TOKEN)
+            lines += ["The database had no account: created the first account, user, project and token."]
+            lines += [*_set_default_project(settings, project_id), kept]
+    for line in lines:
+        echo(line)
     return True
 
 
@@ -145,29 +149,29 @@ def _complete(settings: Settings) -> bool:
     return create_missing_records(settings, adds_secrets=True)
 
 
-def _add_secrets(env_file: Path) -> Settings:
-    """Add the secrets and keys that are not set; return the settings with them.
+def _add_secrets(env_file: Path) -> tuple[Settings, list[str]]:
+    """Add the secrets and keys that are not set; return the settings with them, and a line to print about each.
 
     The caller holds the lock. The settings are read again, because another `init` may have added secrets before.
     """
-    settings = checked_settings()
+    settings, lines = checked_settings(), []
     for name, value in _generated().items():
         if not getattr(settings, name.lower()):
             try:
                 set_line(env_file, name, value)
             except OSError as failed:
                 raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
-            echo(f"Added {name} to {env_file}.")
-    return checked_settings()
+            lines.append(f"Added {name} to {env_file}.")
+    return checked_settings(), lines
 
 
-def _set_default_project(settings: Settings, project_id: int) -> None:
-    """Write the first project to `.env`; print what the operator must do if the setting comes from elsewhere."""
+def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:
+    """Write the first project to `.env`; yield what the operator must do if the setting comes from elsewhere."""
     name, env_file = "DEFAULT_PROJECT_ID", find_env_file()
     if settings.default_project_id == project_id:
         return
     if _is_in_environment(name) or not env_file.is_file():
-        echo(f"Set {name}={project_id} in the environment, and restart: scan runs that are not registered need it.")
+        yield f"Set {name}={project_id} in the environment, and restart: scan runs that are not registered need it."
         return
     try:
         set_line(env_file, name, str(project_id))
@@ -176,7 +180,7 @@ def _set_default_project(settings: Settings, project_id: int) -> None:
 
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
-    """Migrate, then create the first account, user, project, token and `.env`, all or none; return the token."""
+    """Migrate, then create the first account, user, project, token and `.env`, all or none; return where the token is."""
     try:
         settings = load_settings(draft)
     except InvalidSettings as wrong:
@@ -190,7 +194,7 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
             token, project_id = _add_first_records(settings)
             # Before the commit: a database whose keys are lost cannot be recovered.
             _finish(draft, env_file, project_id)
-        return token
+            return _keep_token(token, settings.data_dir / FIRST_TOKEN)
 
 
 def _add_first_records(settings: Settings) -> tuple[str, int]:
@@ -219,19 +223,19 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
         raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
 
 
-def _show_or_save(token: str, path: Path) -> None:
-    """Print the token on a terminal; elsewhere, where output may be logged, write it to a file with mode 0600."""
+def _keep_token(token: str, path: Path) -> str:
+    """Return the line that shows the token on a terminal; elsewhere, where output may be logged, write it to a private file.
+
+    The line then names the file; its mode is 0600.
+    """
     if is_terminal(sys.stdout):
-        echo(f"The first API token, shown only once: {token}")
-        return
-    path.unlink(missing_ok=True)
+        return f"The first API token, shown only once: {token}"
     try:
+        path.unlink(missing_ok=True)
         _write_private(path, f"{token}\n")
     except OSError as failed:
-        fix = f"create another token: bin/riskrelay token create --user {FIRST_USER}"
-        echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {fix}", err=True)
-        return
-    echo(f"The first API token is in {path}; store it elsewhere and delete the file.")
+        raise Refused(f"{path} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
+    return f"The first API token is in {path}; store it elsewhere and delete the file."
 
 
 def _write_private(path: Path, text: str) -> None:
