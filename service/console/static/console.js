@@ -127,8 +127,8 @@ function followRedirect(url) {
   return new Promise(() => {});
 }
 
-/** Whether a form of a part is being sent, or was changed after a time of `performance.now()`. */
-function isInUse(part, since) {
+/** Whether a form of a part is being sent, or was changed: if `since` is given, after that time of `performance.now()`. */
+function isInUse(part, since = -1) {
   return all("form", part).some((form) => form.dataset.sent || Number(form.dataset.typed ?? -1) > since);
 }
 
@@ -235,20 +235,22 @@ async function refresh() {
   failures = typeof page === "string" ? failures + 1 : 0;
   // Meanwhile another ticket may have been opened; and where this one is gone, the service shows another one.
   const isSame = !failures && from === refreshedFrom(document) && from === refreshedFrom(page);
-  if (isSame) all("[data-refresh][id]").forEach((each) => update(each, page.getElementById(each.id)));
+  const said = isSame ? all("[data-refresh][id]").map((each) => update(each, page.getElementById(each.id))) : [];
+  if (said.some(Boolean)) announce(said.find(Boolean));
   scheduleRefresh();
 }
 
 /** Where a page says that its refreshed parts are: a list shows its first ticket beside it, which may soon be another. */
 const refreshedFrom = (page) => page.querySelector("[data-here]")?.dataset.here;
 
+/** Updates a part; returns its status if that is the last one. */
 function update(each, fresh) {
-  // Do not replace a part while the user types in it or submits it.
-  const isInUse = each.querySelector(":is(input, select, textarea):focus, [data-sent]");
-  if (!fresh || isInUse || fresh.outerHTML === asSent.get(each)) return;
+  // Do not replace a part that the user types in, has typed in, or submits.
+  const isLeft = isInUse(each) || each.querySelector(":is(input, select, textarea):focus");
+  if (!fresh || isLeft || fresh.outerHTML === asSent.get(each)) return "";
   asSent.set(fresh, fresh.outerHTML);
   replace(each, fresh);
-  if (!fresh.dataset.refresh) announce(fresh.querySelector(".status")?.textContent ?? "");
+  return fresh.dataset.refresh ? "" : fresh.querySelector(".status")?.textContent ?? "";
 }
 
 // --- live counts of the menu

@@ -66,6 +66,7 @@ RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pr
 #: Where the ids in paths come from; an attempted export, a target with a response.
 IDS: Final = {
     "export_id": "SELECT id FROM exports WHERE status = 'failed' ORDER BY attempts DESC, id DESC LIMIT 1",
+    "moving_id": "SELECT id FROM exports WHERE status = 'approved' ORDER BY id DESC LIMIT 1",
     "prepared_id": "SELECT id FROM exports WHERE status = 'prepared' ORDER BY id DESC LIMIT 1",
     "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",
     "recovery_id": "SELECT id FROM recoveries ORDER BY id DESC LIMIT 1",
@@ -929,6 +930,29 @@ def test_an_open_filter_or_decision_is_closed_by_a_click_elsewhere_and_by_escape
             page.keyboard.press("Escape")
             expect(fold).not_to_have_attribute("open", "")
             expect(summary).to_be_focused()
+
+
+def test_once_a_delivery_has_failed_it_can_be_retried_without_a_reload(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    failed = at_furnished.request.get(furnished.at("/exports/{export_id}")).text()
+    page = at_furnished.new_page()
+    page.goto(furnished.at("/exports/{moving_id}"))
+    assert page.get_by_role("button", name="Retry").count() == 0
+    answers = [failed.replace(' id="decisions"', ' id="decisions" data-refresh="3"'), failed.replace(">Retry<", ">Again<")]
+    page.route(page.url, lambda route: route.fulfill(body=answers.pop(0), content_type="text/html"))
+    page.evaluate("refresh()")
+    expect(page.locator("#state .status").first).to_have_text("failed")
+    expect(page.locator("#decisions").get_by_role("button", name="Retry", exact=True)).to_be_visible()
+    expect(page.locator("[data-said]")).to_have_text("failed")
+    # A choice in a decision is not taken back, even when the focus is elsewhere.
+    page.get_by_text("Other target…").click()
+    page.locator(".sheet select").select_option(index=0)
+    page.locator("h1").click()
+    page.evaluate("refresh()")
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_be_visible()
+    assert answers == []
+    page.close()
 
 
 def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
