@@ -67,9 +67,9 @@ class FailureKind(Enum):
 class TrackerFailure:
     """Why a tracker did not do what it was asked: `code` is the error code of the attempt.
 
-    `retry_after_s` are the seconds that the tracker asks to wait, `retry_at_s` the moment, in seconds since 1970.
-    `is_rate_limit` holds the whole target until then. `field` names what is refused or missing: a member of the ticket or a
-    setting, else the tracker's own name for it.
+    `retry_after_s` are the seconds that the tracker asks to wait, `retry_at_s` the moment, in seconds since 1970; with both,
+    the later counts. `is_rate_limit` holds the whole target until then. `field` names what is refused or missing: a member
+    of the ticket or a setting, else the tracker's own name for it.
     """
 
     kind: FailureKind

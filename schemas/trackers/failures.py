@@ -6,7 +6,7 @@ The table is the same for every tracker; a module adds what is its own (GitHub's
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.base.timestamps import http_date
+from schemas.base.retry_after import retry_after_of
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerResponse
 
 TOKEN_REJECTED: Final = "tracker_token_rejected"  # noqa: S105 - an error code
@@ -51,26 +51,22 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if status == 429:
         return rate_limited(response)
     if status >= 500 or status in {408, 425}:
-        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, _retry_after_s(response), _retry_at_s(response))
+        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, *_named_wait(response))
     return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
 
 
-def rate_limited(response: TrackerResponse, retry_at_s: float | None = None) -> TrackerFailure:
-    """Return a refusal by a rate limit, with the wait that Retry-After names, or until `retry_at_s`."""
-    wait_s, named_s = _retry_after_s(response), _retry_at_s(response)
-    retry_at_s = retry_at_s if named_s is None else named_s
+def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> TrackerFailure:
+    """Return a refusal by a rate limit, with the wait that Retry-After names, or else until `reset_at_s`."""
+    wait_s, retry_at_s = _named_wait(response)
+    if wait_s is None and retry_at_s is None:
+        retry_at_s = reset_at_s
     return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
 
 
-def _retry_after_s(response: TrackerResponse) -> float | None:
-    """Return the seconds of Retry-After; None where it is absent or a date."""
-    return number(response.headers.get("retry-after"))
-
-
-def _retry_at_s(response: TrackerResponse) -> float | None:
-    """Return the moment that Retry-After names as a date, in seconds since 1970; None where it does not."""
-    moment = http_date(response.headers.get("retry-after") or "")
-    return None if moment is None else moment.timestamp()
+def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:
+    """Return the seconds that Retry-After names, and the moment, in seconds since 1970; both may be None."""
+    asked = retry_after_of(response.headers.get("retry-after"))
+    return asked.seconds, None if asked.moment is None else asked.moment.timestamp()
 
 
 def number(text: str | None) -> float | None:

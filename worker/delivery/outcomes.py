@@ -5,12 +5,13 @@ of the contract are kept, any other text of the response is ignored.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from schemas.base.timestamps import http_date
+from schemas.base.retry_after import retry_after_of
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, has_forbidden
 from schemas.exports.state_machine import Transition
@@ -183,25 +184,13 @@ def _retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
 def _named_retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
     """Return the seconds until the time that Retry-After names, a day at most; None where it is absent or not obeyed.
 
-    Whole seconds or an HTTP date; a time in the past is 0 or less. A body with WEBHOOK_RATE_LIMITED counts as a 429.
+    A time in the past is 0 or less. A body with WEBHOOK_RATE_LIMITED counts as a 429.
     """
-    text = (outcome.retry_after or "").strip()
-    if not text or (outcome.status not in RETRY_AFTER and error != WEBHOOK_RATE_LIMITED):
+    if not outcome.retry_after or (outcome.status not in RETRY_AFTER and error != WEBHOOK_RATE_LIMITED):
         return None
-    seconds = _number(text) if text.isascii() and text.isdecimal() else _until(text, now)
-    return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
-
-
-def _number(digits: str) -> int:
-    """Parse digits; a number over the cap may have more digits than int() accepts."""
-    digits = digits.lstrip("0")
-    return int(digits or "0") if len(digits) <= len(str(MAX_RETRY_AFTER_S)) else MAX_RETRY_AFTER_S
-
-
-def _until(text: str, now: datetime) -> int | None:
-    moment = http_date(text)
+    wait_s = retry_after_of(outcome.retry_after).wait_s(now)
     # Rounded up: never earlier than asked.
-    return None if moment is None else -int((now - moment).total_seconds() // 1)
+    return None if wait_s is None else math.ceil(min(wait_s, MAX_RETRY_AFTER_S))
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

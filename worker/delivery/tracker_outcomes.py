@@ -100,10 +100,9 @@ def _effect_of_retryable(failure: TrackerFailure | None, wait_s: int | None, sta
 
 def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
     """Return the whole seconds that a tracker asks to wait, a day at most; None where it asks for none."""
-    wait_s = failure.retry_after_s
-    if wait_s is None and failure.retry_at_s is not None:
-        wait_s = failure.retry_at_s - now.timestamp()
-    return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s is not None and wait_s > 0 else None
+    until_s = 0.0 if failure.retry_at_s is None else failure.retry_at_s - now.timestamp()
+    wait_s = max(failure.retry_after_s or 0.0, until_s)
+    return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s > 0 else None
 
 
 def _held(effect: TargetEffect, held_until_s: float | None, now: datetime) -> TargetEffect:

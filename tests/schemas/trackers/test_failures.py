@@ -49,13 +49,26 @@ def test_a_failure_may_name_the_moment_as_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "retry_at_s", "wait_s"),
-    [("7", None, 7.0), ("7", 100.0, 7.0), ("", 100.0, None), ("", None, None), ("0", None, 0.0)],
+    ("header", "reset_at_s", "wait_s", "retry_at_s"),
+    [
+        ("7", None, 7.0, None),
+        # The header is about this request, the reset about all.
+        ("7", 100.0, 7.0, None),
+        ("", 100.0, None, 100.0),
+        ("soon", 100.0, None, 100.0),
+        ("", None, None, None),
+        ("0", None, 0.0, None),
+        # Never earlier than asked: fractions, more digits than any number needs, several headers.
+        ("120.5", None, 120.5, None),
+        ("1234567890123456", None, 1234567890123456.0, None),
+        ("7, 9", None, 9.0, None),
+        ("7, Wed, 21 Oct 2026 07:28:00 GMT", 100.0, 7.0, 1792567680.0),
+    ],
 )
 def test_a_rate_limit_waits_as_its_header_says_and_claims_no_time_that_nobody_named(
-    header: str, retry_at_s: float | None, wait_s: float | None
+    header: str, reset_at_s: float | None, wait_s: float | None, retry_at_s: float | None
 ) -> None:
-    found = rate_limited(answer(429, retry_after=header), retry_at_s)
+    found = rate_limited(answer(429, retry_after=header), reset_at_s)
     assert found == TrackerFailure(RETRY, "tracker_rate_limited", wait_s, retry_at_s, is_rate_limit=True)
 
 

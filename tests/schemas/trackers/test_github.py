@@ -254,7 +254,7 @@ SECONDARY = {"message": "You have exceeded a secondary rate limit. Please wait a
         (answer(429), TrackerFailure(RETRY, "tracker_rate_limited", is_rate_limit=True)),
         (
             answer(429, None, retry_after="7", x_ratelimit_remaining="0", x_ratelimit_reset="1795000000"),
-            TrackerFailure(RETRY, "tracker_rate_limited", 7.0, 1_795_000_000.0, is_rate_limit=True),
+            TrackerFailure(RETRY, "tracker_rate_limited", 7.0, is_rate_limit=True),
         ),
         (
             answer(422, VALIDATION | {"errors": [{"code": "custom", "message": "was submitted too quickly"}]}),

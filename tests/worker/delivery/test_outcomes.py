@@ -287,7 +287,15 @@ RETRY_AFTER: Final = [
     ("0", None),  # now: the schedule decides
     ("-5", None),
     ("+5", None),
-    ("1.5", None),
+    ("1.5", 2),  # a fraction is rounded up: never earlier
+    ("120.001", 121),
+    (f"{DAY_S}.5", DAY_S),
+    ("120, 7", 120),  # several headers: the latest counts
+    ("7, Sun, 01 Mar 2026 12:01:00 GMT", 60),
+    ("Sun, 01 Mar 2026 12:01:00 GMT, 90", 90),
+    ("Sunday, 01-Mar-26 12:01:00 GMT, Sun, 01 Mar 2026 12:02:00 GMT", 120),
+    ("soon, 7", 7),
+    ("0, Sun, 01 Mar 2026 11:59:59 GMT", None),
     ("1e3", None),
     ("0x10", None),
     ("soon", None),
@@ -316,6 +324,7 @@ RETRY_AFTER: Final = [
 NOW_OR_BEFORE: Final = {
     "0",
     "0" * 400,
+    "0, Sun, 01 Mar 2026 11:59:59 GMT",
     "Sun, 01 Mar 2026 11:59:59 GMT",
     "Sun, 01 Mar 2026 12:00:00 GMT",
     "Mon, 01 Jan 1900 00:00:00 GMT",

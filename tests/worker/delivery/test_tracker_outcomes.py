@@ -1,5 +1,6 @@
 """What a tracker's response means: the table of refusals, holds, unknown outcomes, and responses that are out to do harm."""
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -94,6 +95,15 @@ WAITS: Final = [
     (TrackerFailure(FailureKind.RETRY, "x", 0.5, is_rate_limit=True), 1, RATE_LIMITED, 1),
     (TrackerFailure(FailureKind.RETRY, "x", retry_at_s=NOW.timestamp() + 90, is_rate_limit=True), 90, RATE_LIMITED, 90),
     (TrackerFailure(FailureKind.RETRY, "x", 1e15, is_rate_limit=True), MAX_RETRY_AFTER_S, RATE_LIMITED, MAX_RETRY_AFTER_S),
+    (
+        TrackerFailure(FailureKind.RETRY, "x", math.inf, is_rate_limit=True),
+        MAX_RETRY_AFTER_S,
+        RATE_LIMITED,
+        MAX_RETRY_AFTER_S,
+    ),
+    # Several headers: the later counts.
+    (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 7, NOW.timestamp() + 90), 90, RECEIVER_UNAVAILABLE, 90),
+    (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 120, NOW.timestamp() + 90), 120, RECEIVER_UNAVAILABLE, 120),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 90), 90, RECEIVER_UNAVAILABLE, 90),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE), None, None, 5),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, retry_at_s=NOW.timestamp() - 9), None, None, 5),

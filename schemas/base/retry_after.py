@@ -1,0 +1,36 @@
+"""Reads the header Retry-After, the same for receivers of webhooks and for trackers."""
+
+import re
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from schemas.base.timestamps import http_date
+
+#: Receivers and proxies send fractions, too, although RFC 9110 has whole seconds alone.
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+#: A response has 100 headers at most, and each of them may be a date with a comma; the rest would only cost time.
+_MOST_COMMAS: Final = 200
+
+
+class RetryAfter(NamedTuple):
+    """What a response asks for: to wait for `seconds`, and until `moment`; both are None where it asks for nothing."""
+
+    seconds: float | None
+    moment: datetime | None
+
+    def wait_s(self, now: datetime) -> float | None:
+        """Return the seconds from `now` until the later of both; 0 or less for one that has passed."""
+        until_s = None if self.moment is None else (self.moment - now).total_seconds()
+        return max((each for each in (self.seconds, until_s) if each is not None), default=None)
+
+
+def retry_after_of(text: str | None) -> RetryAfter:
+    """Read Retry-After: seconds or an HTTP date; of several values, joined by commas, the latest.
+
+    Values that are neither do not count. A number that is too large for a float is infinite.
+    """
+    # The weekday of a date ends with a comma, too: without it the rest is still read as a date.
+    values = [each.strip() for each in (text or "").split(",", _MOST_COMMAS)]
+    seconds = [float(each) for each in values if _SECONDS.fullmatch(each)]
+    moments = [moment for moment in map(http_date, values) if moment is not None]
+    return RetryAfter(max(seconds, default=None), max(moments, default=None))
