@@ -39,6 +39,7 @@ from worker.background.alert_channels import AlertSender, send_email
 from worker.background.batches import batch_task, bulk_jobs, recoveries, report_uploads
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import LEASE_S, RENEW_S, DispatcherOptions
 from worker.delivery.outcomes import Schedule
@@ -101,14 +102,15 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
     return Dispatcher(runner, dispatcher_options)
 
 
-def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTask]:
+def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[BackgroundTask]:
     """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
-    vault = Vault(settings.encryption_keys)
+    now, vault = clock.now, Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
     validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
     event_options = compose_event_options(settings, now)
     forming = ticket_events.EventFormingTask(event_options)
-    events = compose_event_task(settings, ticket_events.EVENTS_AT_ONCE, event_options)
+    guard = ClockGuard(now, clock.compare)
+    events = compose_event_task(settings, ticket_events.EVENTS_AT_ONCE, event_options, guard)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = recoveries.RecoveryTask(wake_ups, now)
@@ -185,12 +187,14 @@ def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_even
     )
 
 
-def compose_event_task(settings: Settings, at_once: int, options: ticket_events.EventOptions) -> ticket_events.EventTask:
+def compose_event_task(
+    settings: Settings, at_once: int, options: ticket_events.EventOptions, clock: ClockGuard
+) -> ticket_events.EventTask:
     """Return the task that sends events, for `at_once` threads."""
     client = compose_client(settings, at_once)
     vault = Vault(settings.encryption_keys)
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, settings.public_base_url), options)
+    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, settings.public_base_url), options, clock)
 
 
 def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:

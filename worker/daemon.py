@@ -79,7 +79,7 @@ class _Daemon:
         client = compose_client(settings, settings.worker_concurrency)
         self._dispatcher = compose_dispatcher(settings, clock, client, Attempts())
         self._tasks = [
-            *compose_background_tasks(settings, clock.now),
+            *compose_background_tasks(settings, clock),
             early_wake_ups(settings.redis_url, self._dispatcher.wake),
         ]
         self._wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))

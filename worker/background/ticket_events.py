@@ -31,6 +31,7 @@ from storage.targets import throttle_state_sql
 from worker import outages
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
+from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
@@ -89,10 +90,14 @@ class EventFormingTask:
 class EventTask:
     """Claims and sends events; those for trackers need `trackers`."""
 
-    def __init__(self, signed_post: SignedPost, trackers: TrackerRunner, options: EventOptions) -> None:
+    def __init__(self, signed_post: SignedPost, trackers: TrackerRunner, options: EventOptions, clock: ClockGuard) -> None:
         self._signed_post = signed_post
         self._trackers = trackers
         self._options = options
+        #: Of this task alone: its leases are not renewed, so claims wait longer than those of exports.
+        self._clock = clock
+        #: A worker that died before a step back left leases that would last until the old time comes again.
+        self._has_long_leases = True
 
     def run_once(self) -> bool:
         """Send the event that has been due longest; return whether there was one."""
@@ -102,10 +107,13 @@ class EventTask:
         return event is not None
 
     def claim(self, excluded: Collection[AccountId] = ()) -> DueEvent | None:
-        """Claim the event that has been due longest, of any account but those `excluded`."""
+        """Claim the event that has been due longest, of any account but those `excluded`; called by one thread at a time."""
         with connection():
+            self._check_clock()
             for _ in range(_TRIES):
                 now = self._options.now()
+                if not self._clock.allows_claims() or self._clock.was_set_since_check(now):
+                    return None
                 due = deliveries.next_due(now, excluded)
                 if due is None:
                     return None
@@ -125,6 +133,17 @@ class EventTask:
         outages.retry_database(partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
         _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
+
+    def _check_clock(self) -> None:
+        """Correct leases after the clock was set back; claim nothing for as long as one lasts after it was set ahead."""
+        step_s = self._clock.check(compare=False)
+        if step_s is not None and step_s > 0:
+            # Leases look lapsed whose requests are still open.
+            self._clock.defer_claims(self._options.lease_s)
+        self._has_long_leases |= step_s is not None and step_s < 0
+        if self._has_long_leases:
+            deliveries.shorten_leases(self._options.now(), self._options.lease_s)
+            self._has_long_leases = False
 
     def _store(self, event: DueEvent, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
         """Store the result of an attempt with its effect on the target."""

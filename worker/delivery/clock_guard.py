@@ -15,8 +15,14 @@ CLOCK_STEP_S: Final = 1.0
 class ClockGuard:
     """Compares the wall clock with the monotonic clock; `compare_clocks` corrects `now` by the clock shared by all hosts."""
 
-    def __init__(self, now: Callable[[], datetime], compare_clocks: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], datetime],
+        compare_clocks: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._now = now
+        self._monotonic = monotonic
         self._compare_clocks = compare_clocks
         #: Both clocks at the last check.
         self._clocks: tuple[datetime, float] | None = None
@@ -26,18 +32,18 @@ class ClockGuard:
     def check(self, *, compare: bool) -> float | None:
         """Return by how many seconds the clock was set since the last check: 0 if it was not, None at the first check.
 
-        `compare` corrects the clock first; a database connection is held then.
+        `compare` corrects the clock first, as the first check does; a database connection is held.
         """
-        if compare:
+        if compare or self._clocks is None:
             self._compare_clocks()
         if self._clocks is None:
             self._step_s()
             return None
-        step_s = self._step_s()
-        if abs(step_s) > CLOCK_STEP_S:
-            # The clock may have been corrected, and then the difference to the shared clock was wrong.
+        if self.was_set_since_check(self._now()):
+            # The clock may have been corrected, and then the difference to the shared clock was wrong. If the comparison
+            # fails, the next check finds the step again.
             self._compare_clocks()
-            step_s += self._step_s()
+        step_s = self._step_s()
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
 
     def was_set_since_check(self, now: datetime) -> bool:
@@ -45,18 +51,18 @@ class ClockGuard:
 
         The next tick renews those of this worker.
         """
-        return self._clocks is not None and abs(_apart_s(self._clocks, (now, time.monotonic()))) > CLOCK_STEP_S
+        return self._clocks is not None and abs(_apart_s(self._clocks, (now, self._monotonic()))) > CLOCK_STEP_S
 
     def defer_claims(self, seconds: float) -> None:
         """Claim nothing for this long, so that every worker can renew its leases before another one takes them over."""
-        self._claim_from = time.monotonic() + seconds
+        self._claim_from = self._monotonic() + seconds
 
     def allows_claims(self) -> bool:
         """Return whether this worker may claim."""
-        return time.monotonic() >= self._claim_from
+        return self._monotonic() >= self._claim_from
 
     def _step_s(self) -> float:
-        before, self._clocks = self._clocks, (self._now(), time.monotonic())
+        before, self._clocks = self._clocks, (self._now(), self._monotonic())
         return 0.0 if before is None else _apart_s(before, self._clocks)
 
 

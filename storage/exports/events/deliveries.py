@@ -117,6 +117,15 @@ def count_open(target_id: str, now: datetime) -> int:
     return int(TicketEventRow.select().where(TicketEventRow.target == target_id, is_open).count())
 
 
+def shorten_leases(now: datetime, lease_s: float) -> None:
+    """Let no lease lapse later than `lease_s` seconds after `now`, as some would after a clock was set back."""
+    until = now + timedelta(seconds=lease_s)
+    with transaction():
+        TicketEventRow.update(due_at=until).where(
+            TicketEventRow.due_at > until, TicketEventRow.lease.is_null(False)
+        ).execute()
+
+
 def put_off(event: DueEvent, until: datetime) -> None:
     """Let an event that is not claimed wait, without an attempt."""
     with transaction():

@@ -42,6 +42,7 @@ from tests.support.factories import (
 )
 from tests.support.query_plans import read_whole, statements
 from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
+from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify
@@ -68,7 +69,10 @@ class EventWorker:
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
         options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, jitter=lambda: 0.0)
         self.forming = EventFormingTask(options)
-        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), NO_TRACKERS, options)
+        #: By how much the clock was set ahead; `now` is later by that.
+        self.set_ahead = timedelta()
+        clock = ClockGuard(lambda: self.now, lambda: None, self.monotonic)
+        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), NO_TRACKERS, options, clock)
 
     def post(
         self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
@@ -78,6 +82,15 @@ class EventWorker:
         assert verdict is SignatureVerdict.OK
         self.sent.append((headers, json.loads(body)))
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    def monotonic(self) -> float:
+        """Return the seconds of a clock that nobody sets."""
+        return (self.now - self.set_ahead - NOW).total_seconds()
+
+    def set_clock(self, ahead: timedelta) -> None:
+        """Set the clock ahead, or back."""
+        self.now += ahead
+        self.set_ahead += ahead
 
     def run(self, after: timedelta = timedelta()) -> list[tuple[str, dict[str, int]]]:
         """Do all that is due; return the type and the counts of each event that was sent."""
@@ -541,6 +554,53 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_set_back_shortens_the_lease_of_a_dead_worker(grouped: Customer, is_restarted: bool) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = EventWorker()
+    worker.forming.run_once()
+    assert worker.events.claim() is not None
+    worker.set_clock(-timedelta(minutes=30))
+    if is_restarted:
+        set_back, worker = worker, EventWorker()
+        worker.now = set_back.now
+    assert worker.run() == []
+    assert worker.run(timedelta(seconds=29)) == []
+    assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=1, still_open=2))]
+
+
+def test_a_clock_that_is_set_ahead_makes_nobody_send_what_is_being_sent(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker, other = EventWorker(), EventWorker()
+    worker.forming.run_once()
+    being_sent = worker.events.claim()
+    assert being_sent is not None
+    assert other.events.claim() is None
+    other.set_clock(timedelta(hours=1))
+    assert other.events.claim() is None
+    other.now += timedelta(seconds=29)
+    assert other.events.claim() is None
+    release()
+    worker.events.send(being_sent)
+    other.now += timedelta(seconds=1)
+    assert other.events.claim() is None
+    assert stored() == [("ticket.updated", "delivered", None)]
+
+
+def test_a_clock_that_is_set_ahead_delays_events_by_one_lease(customer: Customer) -> None:
+    worker = EventWorker()
+    due_events(customer, make_target(customer, "http://127.0.0.1:9/hook").id, 2, to_ms(worker.now) - 1)
+    assert worker.events.claim() is not None
+    worker.set_clock(timedelta(hours=1))
+    assert worker.events.claim() is None
+    worker.now += timedelta(seconds=30)
+    assert worker.events.claim() is not None
+
+
 def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
@@ -709,7 +769,8 @@ def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
     worker = EventWorker()
     with statements() as ran:
         assert worker.run() == []
-    assert len(ran) == 3
+    # The first one shortens leases, too.
+    assert len(ran) == 4
     # These indexes hold what waits alone.
     of_waiting = ("scan_runs_changed", "ticket_events_due")
     read = [step for each in ran for step in read_whole(each, {"ticket_events", "scan_runs", "ticket_changes"})]
