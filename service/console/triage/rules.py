@@ -187,7 +187,8 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
 def _body(form: Mapping[str, str]) -> dict[str, Any]:
     """Return a form as the body of the API; a target id may be missing from an account without targets."""
     match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
-    if match.get("project_id", "").isdecimal():
+    # Other texts, such as more digits than Python converts, are refused by the form.
+    if PROJECT_ID.fullmatch(match.get("project_id", "")):
         match["project_id"] = int(match["project_id"])
     sources = [name.removeprefix(_SOURCE) for name in form if name.startswith(_SOURCE)]
     kind = form.get("type", "")

@@ -125,6 +125,7 @@ def test_a_rule_whose_target_was_removed_chooses_no_other_by_itself(decider: Con
         ({"type": "approve", "target_id": "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"}, "target_id"),
         ({"type": "explode"}, "type"),
         ({"project_id": "999999"}, "project_id"),
+        ({"project_id": "9" * 5000}, "project_id"),
     ],
 )
 def test_a_refused_rule_keeps_what_was_typed(
