@@ -39,7 +39,7 @@ _PREFORMATTED: Final = "\b\n"
 _PROGRAM: Final = re.compile(r"(?<![\w./-])riskrelay(?= [a-z])")
 #: click's names of numbers, and ranges up to the database's largest number, which are omitted.
 _NUMBER: Final = re.compile(r"(INTEGER|FLOAT)( RANGE)?")
-_NO_LIMIT: Final = re.compile(r"\d+<=x<=\d{9,}(; )?")
+_NO_LIMIT: Final = re.compile(r"; \d+<=x<=\d{9,}|\d+<=x<=\d{9,}(; )?")
 
 
 @dataclass(frozen=True, slots=True)
