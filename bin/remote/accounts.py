@@ -47,11 +47,11 @@ def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
 
 
 def _change_user(api: ApiClient, email: str, **changes: Any) -> Record:
-    return _user(api.patch(f"{_USERS}/{_user_id(api, email)}", changes))
+    return _user(api.patch(f"{_USERS}/{user_id(api, email)}", changes))
 
 
 def _remove_user(api: ApiClient, email: str) -> Record:
-    path = f"{_USERS}/{_user_id(api, email)}"
+    path = f"{_USERS}/{user_id(api, email)}"
     api.delete(path)
     return _user(api.get(path))
 
@@ -62,11 +62,11 @@ def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: in
     if (project_id is None) == (report_id is None):
         raise click.UsageError("Use either --project or --report.")
     scope = {"project_id": project_id, "report_id": report_id, "role": role}
-    return _grant(api.post(_GRANTS, {"user_id": _user_id(api, email), **present(scope)}))
+    return _grant(api.post(_GRANTS, {"user_id": user_id(api, email), **present(scope)}))
 
 
 def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
-    found = api.items(_GRANTS, user_id=None if email is None else _user_id(api, email))
+    found = api.items(_GRANTS, user_id=None if email is None else user_id(api, email))
     GRANTS.show([_grant(each) for each in reversed(found)], as_json)
 
 
@@ -79,7 +79,7 @@ def _remove_grant(
     if email is None:
         found = api.get(f"{_GRANTS}/{grant_id}")
     else:
-        of_user = api.items(_GRANTS, user_id=_user_id(api, email))
+        of_user = api.items(_GRANTS, user_id=user_id(api, email))
         matching = [each for each in of_user if (each["project_id"], each["report_id"]) == scope]
         if not matching:
             raise Refused("This user has no such grant; see `bin/riskrelay grant list`.")
@@ -100,7 +100,7 @@ def _create_token(
 ) -> None:
     expires_at = rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
     named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
-    made = api.post(_TOKENS, {"user_id": _user_id(api, email), "kind": kind, "name": name, **named})
+    made = api.post(_TOKENS, {"user_id": user_id(api, email), "kind": kind, "name": name, **named})
     if made["token"] is None:
         # The response to a request that had been carried out already.
         raise Refused(f"Token {made['id']} was created, but its text was lost on the way; revoke it and create another.")
@@ -117,7 +117,7 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
     if email is None:
         print_record(_revoked(api, token_id), as_json)
         return
-    valid = [each for each in api.items(_TOKENS, user_id=_user_id(api, email)) if each["revoked_at"] is None]
+    valid = [each for each in api.items(_TOKENS, user_id=user_id(api, email)) if each["revoked_at"] is None]
     revoked = [_revoked(api, each["id"]) for each in reversed(valid)]
     TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
@@ -128,7 +128,8 @@ def _revoked(api: ApiClient, token_id: Any) -> Record:
     return _token(api.get(path))
 
 
-def _user_id(api: ApiClient, email: str) -> Any:
+def user_id(api: ApiClient, email: str) -> Any:
+    """Return the id of a user. Raises Refused if there is none with this email."""
     found = api.items(_USERS, 1, email=email)
     if not found:
         raise Refused("There is no user with this email; see `bin/riskrelay user add`.")

@@ -1,6 +1,7 @@
 """`rule`, `session` and `receipt` at a remote installation."""
 
 import json
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,8 @@ from bin.cli.records import print_record
 from bin.cli.request_bodies import present
 from bin.commands.exports.rule import RULES, match_and_action
 from bin.commands.tokens import NO_SESSIONS, SESSIONS
-from bin.remote.client import ApiClient, ApiRecord, path_to
+from bin.remote.accounts import user_id
+from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.twins import Twin, listing, posting, printing, removing, showing
 
 _RULES: Final = "/api/approval-rules"
@@ -52,8 +54,16 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
 
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
-    found = api.items(_SESSIONS)
-    return [each for each in found if email is None or each["user"] == email]
+    """Return the open sessions, of one user if an email is given. Raises Refused for a user that does not exist."""
+    found = [each for each in api.items(_SESSIONS) if email is None or each["user"] == email]
+    if email is not None and not found:
+        try:
+            user_id(api, email)
+        except ApiRefusal as refused:
+            # A token may lack the ability to read users.
+            if refused.status != HTTPStatus.FORBIDDEN:
+                raise
+    return found
 
 
 def _ended(api: ApiClient, session_id: str) -> ApiRecord:

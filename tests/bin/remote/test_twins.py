@@ -96,7 +96,8 @@ ROWS: Final = """
     audit list --actor operator --account {account} --created-after soon | audit list --account 99
     compliance list | compliance show {request} | compliance show cpl_0
     session list | session list --user {email} | session revoke {session} | session revoke ses_0 | session revoke
-    session revoke --user {email}
+    session revoke --user {email} | session revoke --user {email} | session list --user nobody@example.com
+    session revoke --user nobody@example.com
     account add 'Example Ltd' | account list
     account add Careful --no-webhooks | account set {new} --webhooks on | account set 99 --webhooks off
     user add {mail} --account {account} --role triager | user add {mail} --account {account} | user set {mail} --role none
