@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from runtime.account_shares import AccountId
 from schemas.base.timestamps import rfc3339
-from schemas.exports.delivery import Outcome, Verdict
+from schemas.exports.delivery import Outcome, TargetEffect, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.exports.tickets.tracker_ticket import event_of
@@ -162,7 +162,9 @@ class EventTask:
                 is_outcome_unknown=verdict.is_outcome_unknown,
             )
             sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed)
-            effects = {event.target_id: [sent]} if is_recorded else {}
+            # What a target skips says nothing about it: an empty effect would count as an attempt without a delivery.
+            is_silent = result == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
+            effects = {event.target_id: [sent]} if is_recorded and not is_silent else {}
             written = write_effects(effects, now, self._options.worker)
         log_events(written.events)
 

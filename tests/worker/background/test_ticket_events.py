@@ -17,7 +17,7 @@ from schemas.exports.delivery import Outcome, Timings
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
-from schemas.targets.target import TargetEdit
+from schemas.targets.target import FAILING_AFTER, TargetEdit
 from service.operations.targets import TargetOperations
 from storage.accounts import projects
 from storage.db.engine import connection, database, execute, release, rows, transaction
@@ -26,7 +26,7 @@ from storage.exports.events import deliveries, forming
 from storage.intake import findings, findings_sql
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from storage.targets import changes, targets
+from storage.targets import changes, targets, throttle_state_sql
 from storage.triage import targeting
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
@@ -38,12 +38,15 @@ from tests.support.factories import (
     issue,
     make_approved,
     make_target,
+    make_tracker,
     postback,
 )
 from tests.support.query_plans import read_whole, statements
 from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule
+from worker.http.deadline import Exchange
+from worker.http.response_parser import ParsedResponse
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify
 from worker.trackers.runner import TrackerRunner
@@ -62,7 +65,7 @@ NO_TRACKERS: Final = cast("TrackerRunner", None)
 class EventWorker:
     """Forms and sends events at `now`; each request gets the next of `outcomes`, or the last one again."""
 
-    def __init__(self, *outcomes: Outcome, settle_s: float = 60) -> None:
+    def __init__(self, *outcomes: Outcome, settle_s: float = 60, trackers: TrackerRunner = NO_TRACKERS) -> None:
         self.now = NOW + timedelta(hours=1)
         self.outcomes = list(outcomes or [ACCEPTED])
         self.sent: list[tuple[dict[str, str], dict[str, Any]]] = []
@@ -72,7 +75,7 @@ class EventWorker:
         #: By how much the clock was set ahead; `now` is later by that.
         self.set_ahead = timedelta()
         clock = ClockGuard(lambda: self.now, lambda: None, self.monotonic)
-        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), NO_TRACKERS, options, clock)
+        self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), trackers, options, clock)
 
     def post(
         self, url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
@@ -127,14 +130,14 @@ def grouped(customer: Customer) -> Customer:
     return customer
 
 
-def delivered(customer: Customer, export_id: str, *events: str) -> str:
-    """Approve an export for a new target that asks for `events`, deliver it, and return the target's id."""
-    target = make_target(customer, "http://127.0.0.1:9/hook")
-    changes.edit(target.id, TargetEdit(events=events), DEFAULT_SECRET, NOW, "user:1")
-    approval = Approval(target.id, None)
+def delivered(customer: Customer, export_id: str, *events: str, target_id: str | None = None) -> str:
+    """Approve an export for a target, a new one by default, that asks for `events`; deliver it, return the target's id."""
+    target_id = target_id or make_target(customer, "http://127.0.0.1:9/hook").id
+    changes.edit(target_id, TargetEdit(events=events), DEFAULT_SECRET, NOW, "user:1")
+    approval = Approval(target_id, None)
     transitions.approve(export_id, customer.account_id, approval, NOW + timedelta(minutes=1), "user:1", LOOPBACK_POLICY)
     execute("UPDATE exports SET status = 'exported', due_at = NULL, provider_ticket_id = 'T-1' WHERE id = ?", (export_id,))
-    return target.id
+    return target_id
 
 
 def stored() -> list[tuple[Any, ...]]:
@@ -483,6 +486,32 @@ def test_a_receiver_that_limits_the_rate_holds_its_target(grouped: Customer) -> 
     assert targets.get(target_id, None).held_until == worker.now + timedelta(seconds=120)
     assert worker.run(timedelta(seconds=119)) == []
     assert worker.run(timedelta(seconds=60)) != []
+
+
+class NoTransport:
+    """Has an exchange for each task, and sends no request."""
+
+    def begin(self, account_id: int | None, certificate: str | None) -> Exchange:
+        return Exchange(5.0)
+
+    def exchange(self, exchange: Exchange, method: str, url: str, *_: object) -> ParsedResponse:
+        pytest.fail(f"A request was sent: {method} {url}")
+
+
+def test_an_event_that_a_tracker_s_target_skips_says_nothing_about_the_target(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = make_tracker(grouped, "http://127.0.0.1:9/acme/shop", VAULT)
+    delivered(grouped, export_id, *ALL_EVENTS, target_id=target_id)
+    # One more attempt without a delivery would show the target as failing.
+    settings = (json.dumps({"on_fixed": "nothing"}), FAILING_AFTER - 1)
+    execute("UPDATE targets SET provider_settings = ?, connected_status = 'connected', undelivered_in_row = ?", settings)
+    before = throttle_state_sql.read([target_id])
+    # A place is fixed once two runs have not reported it.
+    post(grouped, 2)
+    post(grouped, 3)
+    EventWorker(trackers=TrackerRunner(NoTransport(), VAULT, "https://riskrelay.example.com")).run()
+    assert rows("SELECT type, status, result FROM ticket_events") == [("ticket.fixed", "delivered", "skipped")]
+    assert throttle_state_sql.read([target_id]) == before
 
 
 def test_the_rate_limit_of_a_target_counts_events(grouped: Customer) -> None:
