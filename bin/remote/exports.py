@@ -42,6 +42,8 @@ _RECOVERY: Final = f"{_RECOVERIES}/{{recovery_id}}"
 _MAX_FILE_BYTES: Final = 16 * 1024**2
 #: Between two looks at a job.
 _PAUSE_S: Final = 1.0
+#: A worker that runs begins a job within seconds, and processes each batch of it in less.
+_NO_PROGRESS_S: Final = 60.0
 
 
 def _list(
@@ -184,7 +186,12 @@ def _decide_on_matching(
     read_filters(wanted)
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = require_few(page["total"])
-    if count and not filters["is_confirmed"]:
+    if not count:
+        # As a job that is done, without the job.
+        counts = dict.fromkeys(("total", "done", "changed", "skipped"), 0)
+        print_record({"id": None, "action": action.value, "status": "done", **counts}, as_json)
+        return
+    if not filters["is_confirmed"]:
         confirm(action, members.get("target_id"), count, counts_of(page, "facets")["severity"])
     body = {"action": action.value, **members, "filter": wanted, "expected_count": count}
     job = api.post(f"{_EXPORTS}/bulk", body)
@@ -192,17 +199,22 @@ def _decide_on_matching(
 
 
 def _wait_for(api: ApiClient, path: str, job: ApiRecord, command: str, as_json: bool) -> None:
-    """Wait until workers have processed a job, and print it. Raises Refused unless it is done."""
+    """Wait while workers process a job, and print it. Raises Refused unless it is done, or if it makes no progress."""
+    progress, moved_at = job, time.monotonic()
     try:
-        while job["status"] == "running":
+        while job["status"] == "running" and time.monotonic() - moved_at < _NO_PROGRESS_S:
             time.sleep(_PAUSE_S)
             job = api.get(path)
+            if job != progress:
+                progress, moved_at = job, time.monotonic()
     except KeyboardInterrupt:
         cancelling = f"`export {command} --cancel {job['id']}`"
         raise Refused(f"Interrupted; a worker continues {job['id']}. To cancel it: {cancelling}.") from None
     print_record(job, as_json)
     if job["status"] != "done":
-        raise Refused(f"{job['id']} is {job['status']}; see `export {command} --show {job['id']}`.")
+        no_progress = f", without progress for {_NO_PROGRESS_S:.0f} s; check that a worker runs"
+        state = f"still running{no_progress}" if job["status"] == "running" else job["status"]
+        raise Refused(f"{job['id']} is {state}; see `export {command} --show {job['id']}`.")
 
 
 def _shown_or_cancelled(api: ApiClient, form: str, name: str, shown_id: str | None, cancelled_id: str | None) -> ApiRecord:

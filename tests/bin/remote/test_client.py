@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.remote import dispatch
+from bin.remote import dispatch, exports
 from bin.remote.client import MAX_RESPONSE_BYTES, ApiClient
 from tests.support.authorities import CertificateAuthority
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
@@ -408,6 +408,48 @@ def test_a_long_pause_is_not_waited_for(tmp_path: Path) -> None:
     with LoopbackServer(always(429, b"{}", Retry_After="3600")) as server:
         refused(tmp_path, server.url(path=""))
         assert server.connections == 1
+
+
+# --- jobs of workers
+
+
+def job_server(total: int, asked: list[ReceivedRequest]) -> Callable[[Peer], None]:
+    """Return what finds `total` exports, and has a job of which one export is processed, and then none."""
+    job = {"id": "blk_1", "status": "running", "total": total}
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            asked.append(request)
+            is_list = request.line.startswith("GET /api/ticket-exports?")
+            page = {"items": [], "next_cursor": None, "total": total, "facets": {"severity": {"high": total}}}
+            peer.answer(200, json.dumps(page if is_list else {**job, "done": int(len(asked) > 2)}).encode())
+
+    return behave
+
+
+def test_a_job_without_progress_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(exports, "_NO_PROGRESS_S", 0.3)
+    for words, command in (
+        (("dismiss", "--severity", "high", "--reason", "test", "--yes"), "bulk"),
+        (("recover", "--target", "tgt_1", "--since", "7d"), "recover"),
+    ):
+        asked: list[ReceivedRequest] = []
+        with LoopbackServer(job_server(2, asked)) as server:
+            result = RemoteShell(tmp_path, server.url(path=""), TOKEN).type("export", *words, "--json")
+        assert result.exit_code == 1
+        assert (json.loads(result.stdout)["status"], json.loads(result.stdout)["done"]) == ("running", 1)
+        assert "blk_1 is still running, without progress for 0 s; check that a worker runs" in result.stderr
+        assert f"see `export {command} --show blk_1`" in result.stderr
+
+
+def test_no_job_is_created_if_nothing_matches(tmp_path: Path) -> None:
+    asked: list[ReceivedRequest] = []
+    with LoopbackServer(job_server(0, asked)) as server:
+        shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
+        printed = shell.json("export", "dismiss", "--severity", "high", "--reason", "test", "--yes")
+    assert [printed[name] for name in ("id", "action", "status", "total", "done")] == [None, "dismiss", "done", 0, 0]
+    assert [each.line.split()[0] for each in asked] == ["GET"]
 
 
 def test_commands_here_import_nothing_of_remote_ones() -> None:
