@@ -21,9 +21,12 @@ from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redire
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
+from storage.accounts import audit_log
 from storage.exports import queries
 
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
+#: Among so many entries of the audit log is what a form that is sent twice has just done.
+_NEWEST_ENTRIES: Final = 20
 
 
 class ExportAction(Action):
@@ -39,13 +42,17 @@ class ExportAction(Action):
             export = self.decide(user, form, ids["export_id"])
         except Conflict:
             export = queries.get(ids["export_id"], user.account_id)
-            if export.status not in self.decided:
+            if not self.is_decided(export):
                 raise
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", self.done)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Make the decision."""
         raise NotImplementedError
+
+    def is_decided(self, export: Export) -> bool:
+        """Return whether the decision has been made on an export that no longer allows it."""
+        return export.status in self.decided
 
 
 class Approve(ExportAction):
@@ -137,6 +144,10 @@ class Split(ExportAction):
         ids = self._operations.exports.split(export_id, user.principal)
         return queries.get(ids[0], user.account_id)
 
+    def is_decided(self, export: Export) -> bool:
+        """Return whether the export was split: what is left of a group looks like a ticket that never was one."""
+        return any(entry.action == "split" for entry in audit_log.list_for_subject(export.id, _NEWEST_ENTRIES))
+
 
 class EditPage(FormPage):
     """Edits the ticket of a prepared export, with the original beside it; a refused form keeps what was typed."""
@@ -153,10 +164,12 @@ class EditPage(FormPage):
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
-        if digest not in {None, export.ticket_digest}:
-            raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
         edit: Edit = read_checked(EditForm(), {**_parts(form), "ticket_digest": digest})
-        self._operations.exports.edit(export.id, user.principal, edit)
+        # A form that is sent twice has an old digest, and a ticket that is as it says already.
+        if any(export.ticket[name] != part for name, part in edit.parts().items()):
+            if digest not in {None, export.ticket_digest}:
+                raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
+            self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
 
     def refused(

@@ -12,11 +12,13 @@ from runtime.clock import utc_now
 from schemas.base.fields import MAX_TEXT
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
 from storage.accounts import audit_log
+from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_customer, make_failed, make_target
+from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
 
 
 def hidden(page: Result, name: str) -> str:
@@ -157,11 +159,28 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     assert export.original_ticket is not None
     assert export.original_ticket["title"] == "Old title"
     assert "Old text." in person.get(f"/exports/{export_id}").text
+    # A double click leads to the same page.
+    assert person.post(f"/exports/{export_id}/edit", **fields).headers["location"] == went.headers["location"]
+    assert queries.get(export_id).version == export.version
     # The form of the older page is refused, with what was typed: somebody may have changed the ticket meanwhile.
     stale = person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"})
     assert (stale.status_code, "changed meanwhile" in stale.text, 'value="Newer"' in stale.text) == (422, True, True)
     assert queries.get(export_id).ticket["title"] == "New title"
     assert f'value="{export.ticket_digest}"' in stale.text
+
+
+@on_sqlite
+def test_a_split_that_is_sent_twice_is_answered_like_one(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    execute("UPDATE projects SET ticket_grouping = 'rule'")
+    body = postback(customer.project_id, issues=[issue(location=place) for place in ("#a", "#b")])
+    record_postback(PostbackForm().read(body), customer.project_id)
+    [(export_id,)] = rows("SELECT id FROM exports")
+    answers = [person.post(f"/exports/{export_id}/split", then="/inbox?q=x").headers["location"] for _ in range(2)]
+    assert answers == ["/console/inbox?q=x&done=split"] * 2
+    assert len(rows("SELECT id FROM exports")) == 2
+    assert person.post(f"/exports/{prepare()}/split").status_code == 409
 
 
 @on_sqlite
