@@ -67,7 +67,8 @@ def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: in
 
 def _list_grants(api: ApiClient, *, email: str | None, as_json: bool) -> None:
     found = api.items(_GRANTS, user_id=None if email is None else user_id(api, email))
-    GRANTS.show([_grant(each) for each in reversed(found)], as_json)
+    states = {each["id"]: each["state"] for each in api.items(_USERS, email=email)}
+    GRANTS.show([{**_grant(each), "user_state": states.get(each["user_id"])} for each in reversed(found)], as_json)
 
 
 def _remove_grant(

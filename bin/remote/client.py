@@ -72,7 +72,7 @@ class ApiRecord(dict[str, Any]):
 
 #: The types of members that commands do more with than print them.
 _TYPES: Final[Mapping[str, type | UnionType]] = {
-    **dict.fromkeys(("id", "project_id", "report_id"), int | str | None),
+    **dict.fromkeys(("id", "project_id", "report_id", "user_id"), int | str | None),
     **dict.fromkeys(("status", "provider_key"), str),
     **dict.fromkeys(("error_code", "next_cursor", "reason", "target_id", "token", "url"), str | None),
     **dict.fromkeys(("facets", "provider_settings", "ticket", "usage"), ApiRecord),

@@ -288,6 +288,7 @@ ANY_RECORD: Final[dict[str, Any]] = {
     "may_use_webhooks": True,
     "token": "rrt_1",
     "kind": "user",
+    "state": "active",
     "user_id": 1,
     "abilities": [],
     **dict.fromkeys(("user", "created_at", "expires_at", "revoked_at", "due_at", "role", "project_id")),
@@ -300,6 +301,7 @@ ANY_RESPONSE: Final = {**ANY_RECORD, "items": [ANY_RECORD], "next_cursor": None}
 #: What commands look into, by the command. A dot leads into an object, and into the first one of a list.
 LOOKED_INTO: Final = {
     "account list": "items.usage items.usage.targets items.usage.targets.used",
+    "grant list": "items.id items.user_id items.state",
     "grant remove 1": "id",
     "grant remove --user a@example.com --report 7": "items items.id items.report_id",
     "token create --user a@example.com": "items.id token",
@@ -421,7 +423,12 @@ def job_server(total: int, asked: list[ReceivedRequest]) -> Callable[[Peer], Non
         while request := peer.read():
             asked.append(request)
             is_list = request.line.startswith("GET /api/ticket-exports?")
-            page = {"items": [], "next_cursor": None, "total": total, "facets": {"severity": {"high": total}}}
+            page: dict[str, Any] = {
+                "items": [],
+                "next_cursor": None,
+                "total": total,
+                "facets": {"severity": {"high": total}},
+            }
             peer.answer(200, json.dumps(page if is_list else {**job, "done": int(len(asked) > 2)}).encode())
 
     return behave

@@ -109,6 +109,7 @@ ROWS: Final = """
     scan-run add --project {project} --id {number} | scan-run add --project {project} | scan-run add --project 99
     user add {mail} --account {account} | grant add --user {mail} --project {project} --role viewer
     grant list --user {email} | grant list --user nobody@example.com
+    user add {mail} --account {account} | grant add --user {mail} --project {project} | user disable {mail} | grant list
     grant add --user {email} --project {project} | grant add --user {email} --project {project} --role owner | grant list
     grant add --user {email} --report {report} | grant remove --user {email} --report {report} | grant remove 99
     grant add --user {email} --project 99 | grant add --user nobody@example.com --project {project}
@@ -128,7 +129,6 @@ OWN: Final[dict[tuple[str, ...], tuple[str, str]]] = {
 ABSENT_NUMBER: Final = "99"
 #: What the API does not show, by command; who approved an export is known of users only.
 ABSENT: Final[dict[tuple[str, ...], set[str]]] = {
-    ("grant", "list"): {"user_state"},
     ("grant", "remove"): {"user_state"},
     ("compliance", "show"): {"recipients"},
     ("export", "attempts"): {"address", "nonce", "worker", "answer"},
