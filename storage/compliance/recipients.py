@@ -1,6 +1,7 @@
 """Which targets received tickets that a compliance request redacted, and whether they accepted the redaction.
 
-Read from the erasure log, the exports and their events, as long as these are kept; the audit log keeps the acceptance.
+Read from the erasure log, the exports and their events, as long as these are kept; the audit log keeps the acceptance, and
+names the targets that an export left when it was retried at another one.
 """
 
 from collections import defaultdict
@@ -8,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from peewee import JOIN
+from peewee import JOIN, SQL, fn
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.recipients import Recipient
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.columns import columns, read
-from storage.db.models import ExportRow, RedactionRow, TargetRow, TicketEventRow
+from storage.db.models import AuditEntryRow, ExportRow, RedactionRow, TargetRow, TicketEventRow
 
 #: What an attempt shows of the request and the response that accepted it.
 _PROOF: Final = ("id", "started_at", "response_status", "nonce", "signature", "body_sha256", "response_sha256")
@@ -26,6 +27,8 @@ class _Found(NamedTuple):
     request_id: str
     export_id: str
     export_status: ExportStatus
+    #: Its present target.
+    export_target_id: str
     target_id: str
     target_name: str
     provider_key: str
@@ -37,7 +40,10 @@ class _Found(NamedTuple):
 
 
 def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipient]]:
-    """Return up to `limit` recipients of each of some requests; an export that was only tried counts as received."""
+    """Return up to `limit` recipients of each of some requests; an export that was only tried counts as received.
+
+    So does a target that an export left after it was tried there: that one is never sent a redaction.
+    """
     recipients: dict[str, list[Recipient]] = defaultdict(list)
     if request_ids:
         for each in read(_Found, _query(request_ids).limit(limit * len(request_ids))):
@@ -46,23 +52,40 @@ def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipi
 
 
 def _query(request_ids: Sequence[str]) -> Any:
+    """Return the recipients of each export, the present target and those that it left, in one query."""
     shown = columns(
         _Found,
         TicketEventRow,
         request_id=RedactionRow.request_id,
-        export_id=ExportRow.id,
+        export_id=ExportRow.id.alias("export_id"),
         export_status=ExportRow.status,
-        target_id=TargetRow.id,
+        export_target_id=ExportRow.target.alias("export_target_id"),
+        target_id=TargetRow.id.alias("target_id"),
         target_name=TargetRow.name,
         provider_key=TargetRow.provider_key,
         event_id=TicketEventRow.id,
         event_status=TicketEventRow.status,
     )
-    is_event = (TicketEventRow.export == ExportRow.id) & (TicketEventRow.type == TicketEventType.REDACT.value)
     exports = RedactionRow.select(*shown).join(ExportRow, on=ExportRow.id == RedactionRow.row_id)
-    found = exports.join(TargetRow, on=TargetRow.id == ExportRow.target).join(TicketEventRow, JOIN.LEFT_OUTER, on=is_event)
     is_named = RedactionRow.request_id.in_(request_ids) & (RedactionRow.table_name == ExportRow._meta.table_name)
-    return found.where(is_named, ExportRow.attempts > 0).order_by(RedactionRow.request_id.desc(), ExportRow.id)
+    present = exports.join(TargetRow, on=TargetRow.id == ExportRow.target).where(is_named, ExportRow.attempts > 0)
+    move = AuditEntryRow.alias("move")
+    # Other retries name no target as their reason.
+    is_left = (TargetRow.id == move.reason) & (TargetRow.id != ExportRow.target)
+    left = exports.join(move, on=move.subject_id == ExportRow.id).join(TargetRow, on=is_left)
+    left = left.where(is_named, move.action == Transition.RETRY.value, _was_tried_before(move))
+    is_event = (TicketEventRow.export == ExportRow.id) & (TicketEventRow.target == TargetRow.id)
+    is_event &= TicketEventRow.type == TicketEventType.REDACT.value
+    # Without duplicates: an export may have left the same target twice.
+    present, left = (each.join(TicketEventRow, JOIN.LEFT_OUTER, on=is_event) for each in (present, left))
+    return (present | left).order_by(SQL("request_id DESC, export_id, target_id"))
+
+
+def _was_tried_before(move: Any) -> Any:
+    """Return the condition that a worker had claimed the export before it left a target, which got no request otherwise."""
+    claim = AuditEntryRow.alias("claim")
+    of_export = (claim.subject_id == move.subject_id) & (claim.action == Transition.CLAIM.value)
+    return fn.EXISTS(claim.select(SQL("1")).where(of_export, claim.id < move.id))
 
 
 def _recipient(found: _Found) -> Recipient:
@@ -72,7 +95,7 @@ def _recipient(found: _Found) -> Recipient:
         target_id=found.target_id,
         target_name=found.target_name,
         is_tracker=found.provider_key != GENERIC_WEBHOOK,
-        is_delivered=found.export_status is ExportStatus.EXPORTED,
+        is_delivered=found.export_status is ExportStatus.EXPORTED and found.target_id == found.export_target_id,
         event_id=found.event_id,
         status=found.event_status,
         error_code=found.error_code,

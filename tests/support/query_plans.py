@@ -70,7 +70,7 @@ def statements() -> Iterator[list[SqlStatement]]:
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = propagates
-        found += [each for each in listener.received if re.match(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
+        found += [each for each in listener.received if re.match(r"[\s(]*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
 
 
 def plan_of(statement: SqlStatement) -> list[str]:

@@ -8,18 +8,25 @@ from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.compliance.recipients import Recipient
 from schemas.exports.delivery import Outcome, Timings
 from schemas.exports.record import Approval
+from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.targets.target import TargetEdit
+from storage.accounts.audit_log import append
 from storage.compliance import erasure, recipients
 from storage.compliance.erasure import ERASABLE_TABLES
-from storage.db.engine import execute, transaction
+from storage.db.engine import execute, rows, transaction
 from storage.exports import transitions
 from storage.targets import changes
+from storage.triage import targeting
 from tests.support.factories import DEFAULT_SECRET, LOOPBACK_POLICY, NOW, Customer, make_exports, make_target
+from tests.support.many_rows import learn, many_finished, many_targets
+from tests.support.query_plans import GROWING, indexes_read, plan_of, read_whole, statements
 from tests.worker.background.test_ticket_events import EventWorker
 
 REQUEST = "cpl_01KJM8C3D5E7F9G1H2J4K6M8N0"
 EXPORTS = ERASABLE_TABLES[-1]
+#: Exports of other requests: enough that PostgreSQL, which reads small tables whole, prefers an index.
+MANY = 20_000
 
 
 def delivered(customer: Customer, *events: str, status: str = "exported", attempts: int = 1) -> str:
@@ -35,6 +42,22 @@ def delivered(customer: Customer, *events: str, status: str = "exported", attemp
 def redact(*export_ids: str) -> None:
     with transaction():
         EXPORTS.erase(sorted(export_ids), NOW + timedelta(hours=1), REQUEST)
+
+
+def leave(customer: Customer, export_id: str, *events: str, was_tried: bool = True, target_id: str | None = None) -> str:
+    """Let the target of an export refuse it, retry it at another one, where it is delivered, and return that one's id."""
+    if was_tried:
+        append(NOW, "worker", Transition.CLAIM.value, export_id)
+    execute("UPDATE exports SET status = 'failed' WHERE id = ?", (export_id,))
+    elsewhere = target_id or make_target(customer, "http://127.0.0.1:9/other").id
+    changes.edit(elsewhere, TargetEdit(events=events), DEFAULT_SECRET, NOW, "user:1")
+    targeting.retry_elsewhere(export_id, customer.account_id, elsewhere, NOW, "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, finished_at = 0 WHERE id = ?", (export_id,))
+    return elsewhere
+
+
+def all_found() -> list[Recipient]:
+    return recipients.of_requests([REQUEST], 10).get(REQUEST, [])
 
 
 def found() -> dict[str, Recipient]:
@@ -67,6 +90,70 @@ def test_a_ticket_that_was_never_sent_has_no_recipient_and_a_failed_one_may_have
     redact(unsent, failed)
     assert {export_id: each.is_delivered for export_id, each in found().items()} == {failed: False}
     assert found()[failed].task is not None
+
+
+def test_a_target_that_an_export_left_is_left_to_the_operator(customer: Customer) -> None:
+    export_id = delivered(customer, *ALL_EVENTS)
+    [[former]] = rows("SELECT target_id FROM exports")
+    present = leave(customer, export_id, *ALL_EVENTS)
+    redact(export_id)
+    EventWorker(Outcome(status=200, timings=Timings(total_ms=1))).run()
+    shown = {each.target_id: (each.export_id, each.is_delivered, each.status, each.task is None) for each in all_found()}
+    assert shown == {
+        former: (export_id, False, None, False),
+        present: (export_id, True, TicketEventStatus.DELIVERED, True),
+    }
+
+
+def test_a_target_that_an_export_left_twice_is_named_once(customer: Customer) -> None:
+    export_id = delivered(customer)
+    [[first]] = rows("SELECT target_id FROM exports")
+    second = leave(customer, export_id)
+    leave(customer, export_id, target_id=first)
+    leave(customer, export_id, target_id=second)
+    third = leave(customer, export_id)
+    redact(export_id)
+    assert sorted(each.target_id for each in all_found()) == sorted([first, second, third])
+
+
+def test_a_target_that_an_export_left_and_came_back_to_is_named_once(customer: Customer) -> None:
+    export_id = delivered(customer)
+    [[first]] = rows("SELECT target_id FROM exports")
+    second = leave(customer, export_id)
+    leave(customer, export_id, target_id=first)
+    redact(export_id)
+    assert {each.target_id: each.is_delivered for each in all_found()} == {first: True, second: False}
+    assert len(all_found()) == 2
+
+
+def test_a_target_that_was_left_before_any_attempt_is_no_recipient(customer: Customer) -> None:
+    export_id = delivered(customer)
+    present = leave(customer, export_id, was_tried=False)
+    redact(export_id)
+    assert [each.target_id for each in all_found()] == [present]
+
+
+def test_recipients_are_found_by_indexes(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    many_finished(customer, 0, MANY, (0, len(many_targets(customer, 0, 1_000, "https://tracker.example.com/hook"))), NOW)
+    execute(
+        "INSERT INTO audit_entries (at, actor, action, subject_id, reason) SELECT created_at, 'worker', 'retry', id, "
+        "CAST(? AS TEXT) FROM exports",
+        (target_id,),
+    )
+    execute(
+        "INSERT INTO redactions (request_id, table_name, row_id, redacted_at) SELECT 'cpl_' || id, 'exports', id, 0 "
+        "FROM exports"
+    )
+    export_id = delivered(customer, *ALL_EVENTS)
+    leave(customer, export_id)
+    redact(export_id)
+    learn()
+    with statements() as ran:
+        assert len(all_found()) == 2
+    [statement] = ran
+    assert read_whole(statement, GROWING | {"redactions", "ticket_events", "targets"}) == [], plan_of(statement)
+    assert {"redactions_request", "audit_entries_subject"} <= indexes_read(statement), plan_of(statement)
 
 
 def test_a_request_without_recipients_has_none(customer: Customer) -> None:
