@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -167,8 +168,10 @@ def _request_health(url: str, within_s: float, ours: Collection[str]) -> str | N
         return _late(within_s) if isinstance(failed.reason, TimeoutError) else _reason(failed)
     except TimeoutError:
         return _late(within_s)
-    except (OSError, ValueError) as failed:
-        return "the response is not RiskRelay's" if isinstance(failed, ValueError) else str(failed)
+    except OSError as failed:
+        return str(failed)
+    except (ValueError, HTTPException):
+        return "the response is not RiskRelay's"
     if not isinstance(health, dict) or health.get("status") != "ok":
         return "the response is not RiskRelay's"
     # A service without keys, or of an older version, names none.

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
@@ -157,7 +158,8 @@ def _answers(bind: str) -> bool:
             return True
     except HTTPError:
         return True
-    except (URLError, OSError):
+    except (URLError, OSError, HTTPException):
+        # What does not speak HTTP is not the service.
         return False
 
 

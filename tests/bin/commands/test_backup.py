@@ -30,6 +30,7 @@ from tests.support.backups import FOREIGN_KEY, CommandRunner, begin, refusal
 from tests.support.console_user import make_console_token
 from tests.support.databases import on_postgresql
 from tests.support.factories import make_approved, make_customer, make_target
+from tests.support.fakes import LoopbackServer
 from tests.support.servers import PostgresServer, processes_in
 
 TOOLS = ("pg_dump", "pg_restore", "psql")
@@ -388,6 +389,13 @@ def test_a_service_that_answers_forbids_a_restore(on_sqlite: CommandRunner, serv
     file = on_sqlite.backed_up()
     service_at(on_sqlite.environment["BIND"])
     assert "The service is running at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
+
+
+def test_what_speaks_no_http_at_the_address_of_the_service_forbids_no_restore(on_sqlite: CommandRunner) -> None:
+    file = on_sqlite.backed_up()
+    with LoopbackServer(lambda peer: peer.send(b"SSH-2.0-OpenSSH_9.2\r\n")) as server:
+        restored = on_sqlite.type("restore", file, "--replace", BIND=f"127.0.0.1:{server.port}")
+        assert (restored.exit_code, server.connections) == (0, 1), restored.output
 
 
 def test_a_database_that_is_away_or_anothers_is_reported(operator: CommandRunner, postgres_server: PostgresServer) -> None:
