@@ -269,6 +269,16 @@ def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | N
     }
 
 
+def sent_back(text: str) -> str:
+    """Return a text as its field sends it back, with line feeds: browsers send every line break as CR LF."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def entries_of(text: str) -> list[str]:
+    """Return the entries of a field that has one a line."""
+    return [each.strip() for each in sent_back(text).split("\n") if each.strip()]
+
+
 def safe_next(path: str) -> str:
     """Return a path below the console if it is safe to redirect to after sign-in, else "", the inbox."""
     return path if len(path) <= _MAX_NEXT and _PAGE_PATH.fullmatch(path) else ""

@@ -118,7 +118,7 @@ class EditTarget(Action):
             # A credential in the URL of an earlier version is shown masked.
             del members["base_url"]
         if target.is_tracker:
-            settings = settings_in(provider_of(target), form)
+            settings = settings_in(provider_of(target), form, target.provider_settings)
             members |= {} if settings == target.provider_settings else {"provider_settings": settings}
         edit: TargetEdit = read_checked(TargetEditForm(), members)
         self._operations.targets.require_safe_edit(target.id, edit, user.principal)

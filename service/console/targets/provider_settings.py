@@ -1,11 +1,14 @@
 """The settings of a provider as fields of a form: one for each, or for each part of an object."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.targets.providers import Provider, setting_from
+from service.console.layout import entries_of, sent_back
 
 _PREFIX: Final = "setting."
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Shown at once; the others are folded.
 _FIRST: Final = frozenset({"labels"})
 _LABELS: Final[Mapping[str, str]] = {"api_base": "Address of the API", "on_fixed": "When the ticket is fixed"}
@@ -37,17 +40,29 @@ def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[Setting
     return sorted(inputs, key=lambda each: not each.is_required)
 
 
-def settings_in(provider: Provider, form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a form as the API takes them; empty fields are none."""
+def settings_in(provider: Provider, form: Mapping[str, str], stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+    """Return the settings of a form as the API takes them; empty fields are none.
+
+    A text that is sent back as it was shown leaves its `stored` value as it is, whatever characters that has.
+    """
     found: dict[str, Any] = {}
     for name, schema in provider.settings_schema["properties"].items():
+        of_parts = stored.get(name, _NONE) if "properties" in schema else _NONE
         for part, inner in schema.get("properties", {}).items():
-            if text := form.get(f"{_PREFIX}{name}.{part}", "").strip():
-                found.setdefault(name, {})[part] = setting_from(inner, [text])
-        if text := form.get(f"{_PREFIX}{name}", "").strip():
-            texts = [each.strip() for each in text.split(",")] if schema.get("type") == "array" else [text]
-            found[name] = setting_from(schema, [each for each in texts if each])
+            if (value := _value(form.get(f"{_PREFIX}{name}.{part}", ""), inner, of_parts.get(part))) is not None:
+                found.setdefault(name, {})[part] = value
+        if (value := _value(form.get(f"{_PREFIX}{name}", ""), schema, stored.get(name))) is not None:
+            found[name] = value
     return found
+
+
+def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
+    """Return the value of a field, or None if it is empty."""
+    text = sent_back(text)
+    if stored is not None and text == sent_back(_typed(stored)):
+        return stored
+    texts = entries_of(text) if schema.get("type") == "array" else [text.strip()]
+    return setting_from(schema, texts) if any(texts) else None
 
 
 def typed_settings(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -55,15 +70,21 @@ def typed_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     typed: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            typed |= {f"{_PREFIX}{name}.{part}": str(each) for part, each in value.items()}
+            typed |= {f"{_PREFIX}{name}.{part}": _typed(each) for part, each in value.items()}
         else:
-            typed[f"{_PREFIX}{name}"] = ", ".join(value) if isinstance(value, list) else str(value)
+            typed[f"{_PREFIX}{name}"] = _typed(value)
     return typed
+
+
+def _typed(value: Any) -> str:
+    """Return a stored value as the text of its field: one entry of a list a line."""
+    return "\n".join(value) if isinstance(value, list) else str(value)
 
 
 def shown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each stored setting."""
-    for name, text in typed_settings(settings).items():
+    in_one_line = {name: ", ".join(value) if isinstance(value, list) else value for name, value in settings.items()}
+    for name, text in typed_settings(in_one_line).items():
         yield _label(name.removeprefix(_PREFIX)), text
 
 

@@ -17,7 +17,7 @@ from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redirect, safe_next
+from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redirect, entries_of, safe_next, sent_back
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
@@ -164,9 +164,9 @@ class EditPage(FormPage):
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
-        edit: Edit = read_checked(EditForm(), {**_parts(form), "ticket_digest": digest})
+        edit: Edit = read_checked(EditForm(), {**_kept(_parts(form), export.ticket), "ticket_digest": digest})
         # A form that is sent twice has an old digest, and a ticket that is as it says already.
-        if any(export.ticket[name] != part for name, part in edit.parts().items()):
+        if any(export.ticket.get(name) != part for name, part in edit.parts().items()):
             if digest not in {None, export.ticket_digest}:
                 raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
             self._operations.exports.edit(export.id, user.principal, edit)
@@ -226,8 +226,14 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 def _parts(form: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of a ticket from a form: browsers send line breaks as CR LF, and labels stand one a line."""
-    lines = {name: form.get(name, "").replace("\r\n", "\n") for name in ("title", "description", "severity", "labels")}
-    return {**lines, "labels": [label.strip() for label in lines["labels"].split("\n") if label.strip()]}
+    lines = {name: sent_back(form.get(name, "")) for name in ("title", "description", "severity", "labels")}
+    return {**lines, "labels": entries_of(lines["labels"])}
+
+
+def _kept(parts: Mapping[str, Any], ticket: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a form; one that is sent back as it was shown is that of the ticket, to the last character."""
+    shown = _parts({**ticket, "labels": "\n".join(ticket.get("labels") or ())})
+    return {name: ticket.get(name, part) if part == shown[name] else part for name, part in parts.items()}
 
 
 def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from schemas.triage.approval_rules import (
     StoppedReason,
 )
 from schemas.triage.export_filter import PROJECT_ID
-from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect
+from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect, entries_of, sent_back
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS
@@ -115,7 +115,7 @@ class NewRulePage(_RuleFormPage):
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""
-        request: RuleRequest = read_checked(RuleForm(), _body(form))
+        request: RuleRequest = read_checked(RuleForm(), _body(form, None))
         self._operations.approval_rules.create(request, user.principal)
         return _SAVED
 
@@ -132,7 +132,8 @@ class RulePage(_RuleFormPage):
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
-        change: RuleChange = read_checked(RuleChangeForm(), _body(form))
+        rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
+        change: RuleChange = read_checked(RuleChangeForm(), _body(form, rule))
         self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
         return _SAVED
 
@@ -184,8 +185,8 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
     return f"Label {', '.join(action.labels or ())}"
 
 
-def _body(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return a form as the body of the API; a target id may be missing from an account without targets."""
+def _body(form: Mapping[str, str], rule: ApprovalRule | None) -> dict[str, Any]:
+    """Return a form of a rule, or of a new one, as the body of the API; an account without targets sends no target id."""
     match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
     # Other texts, such as more digits than Python converts, are refused by the form.
     if PROJECT_ID.fullmatch(match.get("project_id", "")):
@@ -195,13 +196,21 @@ def _body(form: Mapping[str, str]) -> dict[str, Any]:
     members: dict[str, dict[str, Any]] = {
         "approve": {"target_id": form.get("target_id", "")},
         "dismiss": {"reason": form.get("reason", "")},
-        "label": {"labels": [each.strip() for each in form.get("labels", "").split(",") if each.strip()]},
+        "label": {"labels": _labels(form, rule)},
     }
     return {
         "name": form.get("name", ""),
         "match": {**match, **({"sources": sources} if sources else {})},
         "action": {"type": kind, **members.get(kind, {})},
     }
+
+
+def _labels(form: Mapping[str, str], rule: ApprovalRule | None) -> list[str]:
+    """Return the labels of a form; those that are sent back as shown stay as they are, whatever characters they have."""
+    text = sent_back(form.get("labels", ""))
+    if rule is not None and rule.action.labels and text == sent_back(_typed(rule)["labels"]):
+        return list(rule.action.labels)
+    return entries_of(text)
 
 
 def _typed(rule: ApprovalRule) -> dict[str, str]:
@@ -214,7 +223,7 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
         "type": action.type.value,
         "target_id": action.target_id or "",
         "reason": action.reason or "",
-        "labels": ", ".join(action.labels or ()),
+        "labels": "\n".join(action.labels or ()),
     }
 
 

@@ -101,7 +101,7 @@ def test_the_form_of_a_tracker_says_which_token_to_create_and_asks_for_its_setti
 def test_a_tracker_is_added_with_a_token_that_a_worker_tries_at_once(
     person: ConsoleBrowser, running: TrackerWorker, log_lines: LogLines
 ) -> None:
-    fields = {"setting.labels": "website-risk, shop,", "setting.on_fixed": "close", "secret": TOKEN}
+    fields = {"setting.labels": "website-risk\r\nshop\r\n", "setting.on_fixed": "close", "secret": TOKEN}
     page = follow(person, person.post("/targets/add", **FIELDS, **fields))
     target = only_target()
     assert (target.provider_key, target.base_url, target.name, target.status) == ("gitea", PAGE, "Shop team", "active")

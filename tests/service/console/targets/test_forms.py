@@ -14,6 +14,7 @@ from storage.exports import claims_sql
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from tests.service.conftest import LogLines
+from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import (
     DEFAULT_SECRET,
@@ -26,6 +27,7 @@ from tests.support.factories import (
     make_customer,
     make_failed,
     make_target,
+    make_tracker,
 )
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import everything_stored
@@ -93,6 +95,21 @@ def test_what_the_form_names_is_changed(person: ConsoleBrowser, target: Target, 
     assert (found.name, found.base_url, found.max_per_minute) == ("Other", f"{URL}/2", None)
     assert wake_ups.notifications == 2
     assert person.post(f"/targets/{target.id}/edit", name="Other", base_url="https://10.0.0.1/").status_code == 422
+
+
+def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, customer: Customer) -> None:
+    target_id = make_tracker(customer, "https://git.example.com/shop/web")
+    settings = {"labels": ["a, b", "c\nd"], "assignees": ["Ada"]}
+    edit = TargetEdit(name="Soft\u00adhyphen", provider_settings=settings)
+    changes.edit(target_id, edit, DEFAULT_SECRET, utc_now(), "user:1")
+    before = targets.get(target_id, None)
+    page = person.get(f"/targets/{target_id}")
+    assert "a, b, c\nd" in page.text.partition("<h2>Configuration</h2>")[2]
+    fields = shown_fields(page, f"/targets/{target_id}/edit")
+    assert person.post(f"/targets/{target_id}/edit", **{**fields, "max_per_minute": "7"}).status_code == 303
+    after = targets.get(target_id, None)
+    assert (after.name, after.base_url, after.provider_settings) == (before.name, before.base_url, settings)
+    assert after.max_per_minute == 7
 
 
 def test_a_masked_credential_of_an_earlier_version_is_not_written_over_the_url(

@@ -16,6 +16,7 @@ from schemas.intake.scanner import PostbackForm
 from storage.accounts import audit_log
 from storage.db.engine import execute, rows
 from storage.exports import queries
+from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
@@ -167,6 +168,19 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     assert (stale.status_code, "changed meanwhile" in stale.text, 'value="Newer"' in stale.text) == (422, True, True)
     assert queries.get(export_id).ticket["title"] == "New title"
     assert f'value="{export.ticket_digest}"' in stale.text
+
+
+@on_sqlite
+def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    odd = {"description": "One\r\ntwo.\rThree.", "labels": ["a, b", " c ", "d\ne"]}
+    export_id = prepare("Soft\u00adhyphen", severity="low", **odd)
+    before = queries.get(export_id)
+    page = person.get(f"/exports/{export_id}/edit")
+    fields = {**shown_fields(page, f"/exports/{export_id}/edit")}
+    assert person.post(f"/exports/{export_id}/edit", **fields).status_code == 303
+    assert queries.get(export_id) == before
+    assert person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Other"}).status_code == 303
+    assert queries.get(export_id).ticket == {**before.ticket, "title": "Other"}
 
 
 @on_sqlite

@@ -8,17 +8,18 @@ import pytest
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.triage.approval_rules import ApprovalRule, RuleActionType
+from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleActionType
 from service.console.triage import rules as rules_page
 from service.http.limits import large_body_limiter
 from storage.exports import queries
 from storage.exports.rules import approval_rules
 from storage.targets import changes
+from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_project, make_target
+from tests.support.factories import Customer, make_project, make_rule, make_target
 
-LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team, shop"}
+LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team\r\n shop "}
 
 
 @pytest.fixture
@@ -66,6 +67,16 @@ def test_a_rule_is_made_shown_in_words_changed_and_removed(
         assert stored(customer)[0].enabled is enabled
     assert decider.post(f"/rules/{rule.id}/remove").status_code == 303
     assert stored(customer) == []
+
+
+@on_sqlite
+def test_labels_that_are_not_changed_stay_whatever_characters_they_have(decider: ConsoleBrowser, customer: Customer) -> None:
+    labels = ("a, b", "c\nd", " e ")
+    made = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=labels))
+    fields = shown_fields(decider.get(f"/rules/{made.id}"), f"/rules/{made.id}")
+    assert decider.post(f"/rules/{made.id}", **{**fields, "name": "Other"}).status_code == 303
+    [rule] = stored(customer)
+    assert (rule.name, rule.action.labels) == ("Other", labels)
 
 
 @on_sqlite
