@@ -16,6 +16,7 @@ from storage.db.engine import database
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.fuzz.erratic_receiver import ModelClock
+from tests.support.fakes import NO_TRACKERS
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions
@@ -78,7 +79,7 @@ class MortalWorker:
         dispatcher_options = DispatcherOptions(
             name, concurrency, NO_SWEEP_S, self._dispatcher_now, quick_scan_s=NO_SWEEP_S, count=self._count_written
         )
-        self._dispatcher = Dispatcher(AttemptRunner(self._send, vault, options), dispatcher_options)
+        self._dispatcher = Dispatcher(AttemptRunner(self._send, vault, options, NO_TRACKERS), dispatcher_options)
 
     @property
     def is_asleep(self) -> bool:

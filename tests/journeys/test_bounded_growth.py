@@ -33,7 +33,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.fakes import NO_TRACKERS, FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
@@ -130,7 +130,10 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
         resolver = FakeResolver({})
         client = HttpClient(policy=policy, resolver=resolver, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
         runner = AttemptRunner(
-            client.post, Vault(()), AttemptOptions(DefaultSecret("secret"), Schedule((60.0,), timedelta(hours=72)), utc_now)
+            client.post,
+            Vault(()),
+            AttemptOptions(DefaultSecret("secret"), Schedule((60.0,), timedelta(hours=72)), utc_now),
+            NO_TRACKERS,
         )
         dispatcher = Dispatcher(runner, DispatcherOptions("worker:test:1:00000000", 4, 0.5, utc_now))
         dispatcher.start()

@@ -15,6 +15,7 @@ from storage.db.engine import execute, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, make_approved, make_target
+from tests.support.fakes import NO_TRACKERS
 from tests.support.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -140,7 +141,7 @@ def make_dispatcher(
     **options: Any,
 ) -> Dispatcher:
     """Return a dispatcher that was not started."""
-    runner = AttemptRunner(post, Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, now, lambda: 0.0))
+    runner = AttemptRunner(post, Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, now, lambda: 0.0), NO_TRACKERS)
     # On a busy machine every scan is a long one: without rests, a wake-up is answered when nothing is due at all.
     return Dispatcher(runner, DispatcherOptions(name(), concurrency, sweep_s, now, **{"quick_scan_s": 600.0, **options}))
 

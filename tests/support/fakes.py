@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Self
+from typing import Final, Self, cast
 
 import falcon
 
@@ -19,6 +19,10 @@ from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.limits.rate_limits import RateLimits
+from worker.trackers.runner import TrackerRunner
+
+#: For tests of webhooks, which need none: a task of a tracker breaks.
+NO_TRACKERS: Final = cast("TrackerRunner", None)
 
 
 class FakeWakeUpQueue(WakeUpQueue):

@@ -10,6 +10,7 @@ from storage.exports import claims_sql, receipts
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, claim_due, make_approved, make_target
+from tests.support.fakes import NO_TRACKERS
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.outcomes import Schedule
 
@@ -43,7 +44,7 @@ def attempt_once(status: int, at: datetime) -> None:
 
     options = AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,) * 9, timedelta(days=9)), lambda: at)
     [claim] = claim_due(1, at, 6.0, WORKER)
-    made = AttemptRunner(_Post(status), Vault([KEY]), options).run(claim)
+    made = AttemptRunner(_Post(status), Vault([KEY]), options, NO_TRACKERS).run(claim)
     assert made is not None
     assert claims_sql.record_attempts([made], at, WORKER) == {claim.export_id}
 

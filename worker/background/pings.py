@@ -29,26 +29,13 @@ POLL_S: Final = 1.0
 
 
 class PingTask:
-    """Claims and sends pings; those of trackers need `trackers`."""
+    """Claims and sends pings; those of trackers are validations by `trackers`."""
 
-    def __init__(
-        self,
-        signed_post: SignedPost,
-        worker: str,
-        now: Callable[[], datetime],
-        trackers: TrackerRunner | None = None,
-    ) -> None:
+    def __init__(self, signed_post: SignedPost, worker: str, now: Callable[[], datetime], trackers: TrackerRunner) -> None:
         self._signed_post = signed_post
         self._trackers = trackers
         self._worker = worker
         self._now = now
-
-    def run_once(self) -> bool:
-        """Send the ping that has waited longest; return whether there was one."""
-        order = self.claim()
-        if order is not None:
-            self.send(order)
-        return order is not None
 
     def claim(self, excluded: Collection[AccountId] = ()) -> PingOrder | None:
         """Claim the ping that has waited longest, of any account but those `excluded`."""
@@ -71,7 +58,7 @@ class PingTask:
 
     def _send(self, order: PingOrder) -> tuple[Verdict, PingResult]:
         at = self._now()
-        if order.options.provider_key != GENERIC_WEBHOOK and self._trackers is not None:
+        if order.options.provider_key != GENERIC_WEBHOOK:
             target = TrackerTarget(order.target_id, order.account_id, order.base_url, order.secret_sealed, order.options)
             result = self._trackers.validate(target)
             outcome, verdict = result.outcome, decide_validation(result, self._now())

@@ -88,7 +88,7 @@ class EventFormingTask:
 
 
 class EventTask:
-    """Claims and sends events; those for trackers need `trackers`."""
+    """Claims and sends events; those for trackers go through `trackers`."""
 
     def __init__(self, signed_post: SignedPost, trackers: TrackerRunner, options: EventOptions, clock: ClockGuard) -> None:
         self._signed_post = signed_post
@@ -98,13 +98,6 @@ class EventTask:
         self._clock = clock
         #: A worker that died before a step back left leases that would last until the old time comes again.
         self._has_long_leases = True
-
-    def run_once(self) -> bool:
-        """Send the event that has been due longest; return whether there was one."""
-        event = self.claim()
-        if event is not None:
-            self.send(event)
-        return event is not None
 
     def claim(self, excluded: Collection[AccountId] = ()) -> DueEvent | None:
         """Claim the event that has been due longest, of any account but those `excluded`; called by one thread at a time."""

@@ -46,7 +46,7 @@ class ValidationTask:
     """Claims and validates targets.
 
     `inspect` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
-    Targets of trackers need `trackers`.
+    Those of trackers go on to `trackers`.
     """
 
     def __init__(
@@ -55,20 +55,13 @@ class ValidationTask:
         worker: str,
         now: Callable[[], datetime],
         lease_s: float,
-        trackers: TrackerRunner | None = None,
+        trackers: TrackerRunner,
     ) -> None:
         self._inspect = inspect
         self._trackers = trackers
         self._worker = worker
         self._now = now
         self._lease_s = lease_s
-
-    def run_once(self) -> bool:
-        """Validate the target that has been due longest; return whether there was one."""
-        due = self.claim()
-        if due is not None:
-            self.validate(due)
-        return due is not None
 
     def claim(self, excluded: Collection[AccountId] = ()) -> ValidationJob | None:
         """Claim the target that has been due longest, of any account but those `excluded`."""
@@ -118,7 +111,7 @@ class ValidationTask:
         began_at = time.monotonic()
         found = self._inspect(due)
         is_tracker = due.options.provider_key != GENERIC_WEBHOOK
-        if not is_tracker or self._trackers is None or due.secret_sealed is None or not found.has_passed:
+        if not is_tracker or due.secret_sealed is None or not found.has_passed:
             return found, None
         target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
         result = self._trackers.validate(target, time.monotonic() - began_at)

@@ -60,9 +60,9 @@ class AttemptOptions:
 
 
 class AttemptRunner:
-    """Makes attempts for claims; those for trackers need `trackers`."""
+    """Makes attempts for claims; those for trackers are made by `trackers`."""
 
-    def __init__(self, post: Post, vault: Vault, options: AttemptOptions, trackers: TrackerRunner | None = None) -> None:
+    def __init__(self, post: Post, vault: Vault, options: AttemptOptions, trackers: TrackerRunner) -> None:
         self._signed_post = SignedPost(post, vault, options.default_secret)
         self._options = options
         self._trackers = trackers
@@ -120,8 +120,6 @@ class AttemptRunner:
         schedule = self._options.schedule
         if claim.try_number > len(schedule.delays_s) + 1:
             result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
-        elif self._trackers is None:
-            result = TrackerResult(Outcome(error="internal_error"), is_outcome_unknown=claim.is_outcome_unknown)
         else:
             result = self._trackers.deliver(claim)
         now, jitter = self._options.now(), self._options.jitter()

@@ -15,7 +15,9 @@ from storage.db.engine import connection, database, release, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
+from tests.support.account_tasks import run_once
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, make_target
+from tests.support.fakes import NO_TRACKERS
 from worker.background.pings import PingTask
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify
@@ -43,7 +45,9 @@ class ConnectionCheckingPost:
 
 
 def ping_task(post: ConnectionCheckingPost, secret: str | None = WEBHOOK_SECRET) -> PingTask:
-    return PingTask(SignedPost(post, VAULT, DefaultSecret(secret)), "worker", lambda: NOW + timedelta(seconds=1))
+    return PingTask(
+        SignedPost(post, VAULT, DefaultSecret(secret)), "worker", lambda: NOW + timedelta(seconds=1), NO_TRACKERS
+    )
 
 
 def asked(target: Target) -> str:
@@ -53,7 +57,7 @@ def asked(target: Target) -> str:
 def pinged(target: Target, outcome: Outcome | Exception, secret: str | None = WEBHOOK_SECRET) -> PingResult | None:
     """Ask for a ping that meets `outcome`, and return what came of it."""
     ping_id = asked(target)
-    assert ping_task(ConnectionCheckingPost(outcome), secret).run_once()
+    assert run_once(ping_task(ConnectionCheckingPost(outcome), secret))
     return pings.get(ping_id).result
 
 
@@ -64,14 +68,14 @@ def judgement(post: ConnectionCheckingPost, secret: str) -> SignatureVerdict:
 
 def test_without_a_ping_there_is_nothing_to_do(database: str) -> None:
     post = ConnectionCheckingPost(Outcome(status=202))
-    assert not ping_task(post).run_once()
+    assert not run_once(ping_task(post))
     assert post.sent == []
 
 
 def test_what_a_receiver_gets(customer: Customer) -> None:
     target = make_target(customer, name="Tracker „Ü“")
     ping_id, post = asked(target), ConnectionCheckingPost(Outcome(status=202))
-    assert ping_task(post).run_once()
+    assert run_once(ping_task(post))
     [(url, headers, body)] = post.sent
     assert url == target.base_url
     assert json.loads(body) == {
@@ -96,7 +100,7 @@ def test_a_targets_own_secret_signs_its_ping(customer: Customer) -> None:
     targets.set_secret(target.id, "of its own", VAULT, NOW)
     asked(target)
     post = ConnectionCheckingPost(Outcome(status=202))
-    ping_task(post).run_once()
+    run_once(ping_task(post))
     assert judgement(post, "of its own") is SignatureVerdict.OK
     assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
@@ -156,7 +160,7 @@ def test_a_ping_turns_nothing_on(customer: Customer) -> None:
 def test_the_default_secret_signs_no_ping_of_an_account_that_it_does_not_serve(customer: Customer) -> None:
     post, target = ConnectionCheckingPost(Outcome(status=200)), make_target(customer)
     ping_id, default = asked(target), DefaultSecret(WEBHOOK_SECRET, accounts=frozenset({customer.account_id + 1}))
-    assert PingTask(SignedPost(post, VAULT, default), "worker", lambda: NOW).run_once()
+    assert run_once(PingTask(SignedPost(post, VAULT, default), "worker", lambda: NOW, NO_TRACKERS))
     result = pings.get(ping_id).result
     assert result is not None
     assert (post.sent, result.error_code) == ([], "no_secret")
@@ -178,7 +182,9 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
             pings.give_up(ping_id, NOW)
         return Outcome(status=200)
 
-    PingTask(SignedPost(give_up_meanwhile, VAULT, DefaultSecret(WEBHOOK_SECRET)), "worker", lambda: NOW).run_once()
+    run_once(
+        PingTask(SignedPost(give_up_meanwhile, VAULT, DefaultSecret(WEBHOOK_SECRET)), "worker", lambda: NOW, NO_TRACKERS)
+    )
     assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
     assert targets.get(target.id, None).connected_status == "unknown"
 
@@ -187,7 +193,7 @@ def test_nobody_holds_the_database_while_the_receiver_is_asked(customer: Custome
     asked(make_target(customer))
     release()
     post = ConnectionCheckingPost(Outcome(status=200))
-    assert ping_task(post).run_once()
+    assert run_once(ping_task(post))
     assert post.held == [False]
     assert database.is_closed()
 

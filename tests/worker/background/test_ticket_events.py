@@ -28,6 +28,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets, throttle_state_sql
 from storage.triage import targeting
+from tests.support.account_tasks import run_once
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
     DEFAULT_SECRET,
@@ -41,6 +42,7 @@ from tests.support.factories import (
     make_tracker,
     postback,
 )
+from tests.support.fakes import NO_TRACKERS
 from tests.support.query_plans import read_whole, statements
 from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
 from worker.delivery.clock_guard import ClockGuard
@@ -56,10 +58,6 @@ PAGE: Final = "https://shop.example/cart"
 OTHER: Final = "https://shop.example/home"
 TOOK: Final = Timings(total_ms=12)
 ACCEPTED: Final = Outcome(status=202, timings=TOOK)
-
-
-#: Webhooks need none.
-NO_TRACKERS: Final = cast("TrackerRunner", None)
 
 
 class EventWorker:
@@ -102,7 +100,7 @@ class EventWorker:
         while self.forming.run_once():
             pass
         release()
-        while self.events.run_once():
+        while run_once(self.events):
             pass
         return [(body["type"], _counts(body["change"])) for _, body in self.sent[before:]]
 

@@ -16,6 +16,7 @@ from storage.exports.transitions import REQUEUED_AT_ONCE
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
+from tests.support.account_tasks import run_once
 from tests.support.factories import LOOPBACK_POLICY, Customer, make_failed, make_tracker
 from tests.support.fakes import FakeResolver
 from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
@@ -55,7 +56,7 @@ def validation_task(client: HttpClient) -> ValidationTask:
 def pinged(client: HttpClient, target_id: str) -> PingResult:
     account_id = targets.get(target_id, None).account_id
     ping_id = pings.request(target_id, account_id, utc_now(), "user:1")
-    assert ping_task(client).run_once()
+    assert run_once(ping_task(client))
     result = pings.get(ping_id).result
     assert result is not None
     return result
@@ -63,7 +64,7 @@ def pinged(client: HttpClient, target_id: str) -> PingResult:
 
 def validated(client: HttpClient, target_id: str) -> tuple[str | None, str | None]:
     validations.request(target_id, None, utc_now(), "user:1")
-    assert validation_task(client).run_once()
+    assert run_once(validation_task(client))
     target = targets.get(target_id, None)
     return target.validation_status, target.validation_reason
 
@@ -112,10 +113,10 @@ def test_a_tracker_that_does_not_respond_fails_the_check(customer: Customer, cli
 def test_a_new_tracker_is_asked_as_soon_as_it_has_a_token(customer: Customer, gitea: FakeGitea, client: HttpClient) -> None:
     request = TargetRequest("gitea", gitea.base_url, None, "Tracker", None)
     made = targets.create(request, customer.account_id, "self-hosted", DefaultSecret("secret"), utc_now(), "user:1")
-    assert not validation_task(client).run_once()
+    assert not run_once(validation_task(client))
     targets.set_secret(made.id, TOKEN, VAULT, utc_now())
     assert targets.get(made.id, None).validation_status is None
-    assert validation_task(client).run_once()
+    assert run_once(validation_task(client))
     assert targets.get(made.id, None).validation_status == "passed"
 
 
@@ -135,7 +136,7 @@ def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
     before = targets.get(target_id, None)
     gitea.refusal = Refusal(429)
     validations.request(target_id, None, utc_now(), "user:1")
-    assert validation_task(client).run_once()
+    assert run_once(validation_task(client))
     after = targets.get(target_id, None)
     assert (after.validation_status, after.validated_at) == (before.validation_status, before.validated_at)
     # Neither validations nor deliveries before the tracker may be asked again.

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import pytest
@@ -13,7 +14,9 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, database, execute, release, rows
 from storage.targets import targets, validations
 from storage.targets.validations import ValidationJob
+from tests.support.account_tasks import run_once
 from tests.support.factories import NOW, Customer, make_target
+from tests.support.fakes import NO_TRACKERS
 from tests.support.workers import wait_until
 from worker.background.tasks import BackgroundTask
 from worker.background.validations import ValidationTask
@@ -49,13 +52,13 @@ def make_due(customer: Customer, base_url: str = "https://tracker.example.com/ho
 
 
 def validation_task(inspect: FakeInspect, now: datetime = DUE) -> ValidationTask:
-    return ValidationTask(inspect, "worker", lambda: now, LEASE_S)
+    return ValidationTask(inspect, "worker", lambda: now, LEASE_S, NO_TRACKERS)
 
 
 def test_without_a_due_target_there_is_nothing_to_do(customer: Customer) -> None:
     make_due(customer)
     inspect = FakeInspect()
-    assert not validation_task(inspect, NOW).run_once()
+    assert not run_once(validation_task(inspect, NOW))
     assert inspect.seen == []
 
 
@@ -63,20 +66,20 @@ def test_what_a_look_finds_is_recorded(customer: Customer) -> None:
     target = make_due(customer)
     inspect = FakeInspect(Validation("tls_certificate"))
     working = validation_task(inspect)
-    assert working.run_once()
+    assert run_once(working)
     assert inspect.seen == [target.base_url]
     after = targets.get(target.id, None)
     assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "tls_certificate", DUE)
     [entry] = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
     assert entry == ("worker", "tls_certificate")
-    assert not working.run_once()
+    assert not run_once(working)
 
 
 def test_nobody_holds_the_database_while_the_network_is_asked(customer: Customer) -> None:
     make_due(customer)
     release()
     inspect = FakeInspect()
-    assert validation_task(inspect).run_once()
+    assert run_once(validation_task(inspect))
     assert inspect.held == [False]
     assert database.is_closed()
 
@@ -91,18 +94,18 @@ def test_what_comes_back_after_another_worker_took_over_is_not_written(customer:
             assert look is not None
             validations.finish(look, Validation(), later, "another")
 
-    assert validation_task(FakeInspect(Validation("tls_failed"), another_takes_over)).run_once()
+    assert run_once(validation_task(FakeInspect(Validation("tls_failed"), another_takes_over)))
     assert targets.get(target.id, None).validation_status == "passed"
 
 
 def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(customer: Customer) -> None:
     target = make_due(customer)
     before = targets.get(target.id, None)
-    assert validation_task(FakeInspect(Validation("dns_overloaded"))).run_once()
+    assert run_once(validation_task(FakeInspect(Validation("dns_overloaded"))))
     assert targets.get(target.id, None) == before
     assert rows("SELECT 1 FROM audit_entries WHERE action = 'validate_target'") == []
     lapsed = DUE + timedelta(seconds=LEASE_S)
-    assert validation_task(FakeInspect(), lapsed).run_once()
+    assert run_once(validation_task(FakeInspect(), lapsed))
     assert targets.get(target.id, None).validated_at == lapsed
 
 
@@ -110,9 +113,9 @@ def test_a_look_that_breaks_is_made_again_when_its_claim_lapses(customer: Custom
     target = make_due(customer)
     broken = FakeInspect(RuntimeError("a bug"))
     with pytest.raises(RuntimeError):
-        validation_task(broken).run_once()
-    assert not validation_task(broken).run_once()
-    assert validation_task(FakeInspect(), DUE + timedelta(seconds=LEASE_S)).run_once()
+        run_once(validation_task(broken))
+    assert not run_once(validation_task(broken))
+    assert run_once(validation_task(FakeInspect(), DUE + timedelta(seconds=LEASE_S)))
     assert targets.get(target.id, None).validation_status == "passed"
 
 
@@ -125,8 +128,8 @@ def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -
             gate.wait(30)
         return Validation()
 
-    working = ValidationTask(inspect, "worker", lambda: DUE, LEASE_S)
-    tasks = [BackgroundTask(f"look-{number}", working.run_once, 600) for number in range(2)]
+    working = ValidationTask(inspect, "worker", lambda: DUE, LEASE_S, NO_TRACKERS)
+    tasks = [BackgroundTask(f"look-{number}", partial(run_once, working), 600) for number in range(2)]
     for task in tasks:
         task.start()
     try:

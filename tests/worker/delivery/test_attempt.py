@@ -16,6 +16,7 @@ from storage.secrets.vault import Vault
 from storage.targets import targets
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, claim_due, make_approved, make_target
+from tests.support.fakes import NO_TRACKERS
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.outcomes import Schedule
 from worker.http.signing import SignatureVerdict, verify
@@ -71,6 +72,7 @@ def runner(
         post,
         Vault(keys),
         AttemptOptions(DefaultSecret(secret), schedule, AdvancingClock(), lambda: 0.0, lambda claim, _now: claim),
+        NO_TRACKERS,
     )
 
 
@@ -155,6 +157,7 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
         post,
         vault,
         AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,), timedelta(hours=1)), AdvancingClock(), lambda: 0.0),
+        NO_TRACKERS,
     )
     for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
         make_approved(customer, target.id)
@@ -199,11 +202,10 @@ def test_the_default_secret_signs_for_the_accounts_that_it_serves_alone(account_
     options = AttemptOptions(
         default, Schedule((5,), timedelta(hours=1)), AdvancingClock(), recheck=lambda claim, _now: claim
     )
-    attempt = delivered(AttemptRunner(post, Vault([KEY]), options), CLAIM._replace(account_id=account_id))
+    runner = AttemptRunner(post, Vault([KEY]), options, NO_TRACKERS)
+    attempt = delivered(runner, CLAIM._replace(account_id=account_id))
     assert (len(post.sent), attempt.outcome.error) == (0 if error else 1, error)
-    signed = delivered(
-        AttemptRunner(post, Vault([KEY]), options), CLAIM._replace(account_id=account_id, secret_sealed=sealed(OWN_SECRET))
-    )
+    signed = delivered(runner, CLAIM._replace(account_id=account_id, secret_sealed=sealed(OWN_SECRET)))
     assert signed.outcome.error is None
 
 

@@ -39,6 +39,7 @@ from tests.support.dispatchers import (
     statuses,
 )
 from tests.support.factories import NOW, Customer, make_approved, make_customer
+from tests.support.fakes import NO_TRACKERS
 from tests.support.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import IDLE_SCAN_S, Dispatcher
@@ -76,7 +77,10 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
     answers = iter([Outcome(status=503), Outcome(status=202)])
     schedule = Schedule((0.3,), timedelta(hours=72))
     runner = AttemptRunner(
-        FakePost(lambda _url: next(answers)), Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, utc_now)
+        FakePost(lambda _url: next(answers)),
+        Vault(()),
+        AttemptOptions(DefaultSecret("secret"), schedule, utc_now),
+        NO_TRACKERS,
     )
     dispatcher = Dispatcher(runner, DispatcherOptions(name(), 8, NO_SWEEP_S, utc_now))
     dispatcher.start()
@@ -553,7 +557,7 @@ def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer)
     approved(customer, 5)
     post = FakePost()
     runner = BrokenAttemptRunner(
-        post, Vault(()), AttemptOptions(DefaultSecret("secret"), Schedule((60,), timedelta(hours=1)), utc_now)
+        post, Vault(()), AttemptOptions(DefaultSecret("secret"), Schedule((60,), timedelta(hours=1)), utc_now), NO_TRACKERS
     )
     dispatcher = Dispatcher(runner, DispatcherOptions(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
     dispatcher.start()

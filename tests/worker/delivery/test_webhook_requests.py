@@ -14,8 +14,9 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target, TargetEdit
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, webhook_secrets
+from tests.support.account_tasks import run_once
 from tests.support.factories import DEFAULT_SECRET, Customer, claim_due, make_approved, make_target
-from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
+from tests.support.fakes import NO_TRACKERS, LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import made_client
 from worker.background.pings import PingTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
@@ -67,7 +68,8 @@ def test_every_attempt_has_the_header_the_same_event_and_a_signature_of_its_own(
 ) -> None:
     export_id = make_approved(customer, target.id, utc_now())
     [claim] = claim_due(1, utc_now(), 60, "worker")
-    runner = AttemptRunner(client.post, VAULT, AttemptOptions(DEFAULT_SECRET, Schedule((0,), timedelta(hours=1)), utc_now))
+    options = AttemptOptions(DEFAULT_SECRET, Schedule((0,), timedelta(hours=1)), utc_now)
+    runner = AttemptRunner(client.post, VAULT, options, NO_TRACKERS)
     for _ in range(2):
         assert runner.run(claim) is not None
     assert [received.headers["authorization"] for received in recorder.requests] == ["Bearer of ours"] * 2
@@ -89,13 +91,13 @@ def test_a_header_that_was_replaced_after_the_claim_is_not_sent(
     webhook_secrets.set_header(target.id, "Authorization", "Bearer of today", VAULT, utc_now(), "operator")
     stale = claim._replace(claimed_at=claim.claimed_at - timedelta(seconds=1))
     options = AttemptOptions(DEFAULT_SECRET, Schedule((0,), timedelta(hours=1)), utc_now)
-    assert AttemptRunner(client.post, VAULT, options).run(stale) is not None
+    assert AttemptRunner(client.post, VAULT, options, NO_TRACKERS).run(stale) is not None
     assert [received.headers["authorization"] for received in recorder.requests] == ["Bearer of today"]
 
 
 def test_a_ping_is_sent_as_a_delivery_is(target: Target, recorder: RequestRecorder, client: HttpClient) -> None:
     ping_id = pings.request(target.id, target.account_id, utc_now(), "operator")
-    assert PingTask(SignedPost(client.post, VAULT, DEFAULT_SECRET), "worker", utc_now).run_once()
+    assert run_once(PingTask(SignedPost(client.post, VAULT, DEFAULT_SECRET), "worker", utc_now, NO_TRACKERS))
     [received] = recorder.requests
     assert (received.headers["webhook-id"], received.headers["authorization"]) == (ping_id, "Bearer of ours")
     Webhook(STANDARD).verify(received.body, received.headers)
