@@ -2,13 +2,20 @@
 
 import errno
 import fcntl
+import glob
 import os
 import resource
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Final, TextIO
+
+#: The end of the names of drafts.
+_DRAFT: Final = ".part"
+#: A run that writes a file for a day without a byte reaching the disk is over.
+_LEFT_AFTER_S: Final = 86_400
 
 
 def raise_file_limit(count: int) -> int:
@@ -53,10 +60,12 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises OSError, also for a path that is not that of a regular file.
     """
     require_replaceable(path)
-    draft = path.with_name(f".{path.name}.part")
-    draft.unlink(missing_ok=True)
+    # With a name of its own: another process may write the same file.
+    descriptor, name = tempfile.mkstemp(_DRAFT, f".{path.name}.", path.parent)
+    draft = Path(name)
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            _delete_left_drafts(path, os.fstat(descriptor).st_mtime - _LEFT_AFTER_S)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -64,6 +73,15 @@ def replacing(path: Path) -> Iterator[TextIO]:
         sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _delete_left_drafts(path: Path, before: float) -> None:
+    """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.????????{_DRAFT}"):
+        # Another process deletes it, too, or it is another user's.
+        with suppress(OSError):
+            if draft.lstat().st_mtime < before:
+                draft.unlink()
 
 
 def sync(path: Path) -> None:

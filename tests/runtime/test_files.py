@@ -37,3 +37,36 @@ def test_a_fifo_a_folder_and_a_symbolic_link_stay_as_they_are(tmp_path: Path) ->
     assert {each.name: each.lstat().st_ino for each in tmp_path.iterdir()} == before
     assert stat.S_ISFIFO(fifo.lstat().st_mode)
     assert theirs.read_text() == "theirs"
+
+
+def test_two_runs_that_write_one_file_leave_all_of_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as first:
+        first.write("first, ")
+        with replacing(path) as second:
+            second.write("second")
+        assert path.read_text() == "second"
+        first.write("and complete")
+    assert path.read_text() == "first, and complete"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_draft_that_a_killed_run_left_is_deleted_after_a_day(tmp_path: Path) -> None:
+    left, recent, other = (tmp_path / name for name in (".file.12345678.part", ".file.abcdefgh.part", ".file.b.part"))
+    for draft in (left, recent, other):
+        draft.write_text("half")
+    for draft in (left, other):
+        os.utime(draft, (0, 0))
+    write(tmp_path / "file")
+    assert {*tmp_path.iterdir()} == {recent, other, tmp_path / "file"}
+
+
+def test_a_failed_run_leaves_the_file_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="bad"), replacing(path) as file:
+        file.write("half")
+        raise ValueError("bad")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "old")]
+    write(path)
+    assert path.stat().st_mode & 0o177777 == 0o100600
