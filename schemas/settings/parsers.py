@@ -8,6 +8,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -172,11 +173,18 @@ def refused_as(refusal: str, parse: Parse) -> Parse:
     return parsed
 
 
+#: Labels of letters, digits, `_` and `-`. The last one has a letter: digits alone are part of an IPv4 address.
+_HOST_NAME: Final = re.compile(r"(?!.{254})(?:(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.)*(?!-|\d+$)[A-Za-z0-9_-]{1,63}(?<!-)")
+
+
 def bind(value: str) -> str:
-    """Return HOST:PORT."""
-    host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValidationError("Use HOST:PORT, such as 127.0.0.1:8000.")
+    """Return HOST:PORT, the host as an IPv4 address, an IPv6 address in brackets or a name."""
+    host, _, port = value.rpartition(":")
+    if not (_is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValidationError(
+            "Use HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000; HOST is an IPv4 address, an IPv6 address in brackets or a "
+            "host name."
+        )
     return value
 
 
@@ -196,6 +204,15 @@ def schedule(value: str) -> tuple[int, ...]:
 def encryption_keys(value: str) -> tuple[bytes, ...]:
     """Return the keys, KEY_BYTES bytes each."""
     return tuple(_key(part.strip()) for part in value.split(",") if part.strip())
+
+
+def _is_host(host: str) -> bool:
+    try:
+        if host.startswith("[") and host.endswith("]"):
+            return bool(IPv6Address(host[1:-1]))
+        return bool(_HOST_NAME.fullmatch(host) or IPv4Address(host))
+    except ValueError:
+        return False
 
 
 def _address(value: str) -> SplitResult | None:
