@@ -1,12 +1,11 @@
 """State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
 
 This module, `rules.rule_evaluation` for approval rules, and `claims_sql` are the only writers of an export's status.
-`storage.triage.decisions` has the decisions on one export that make nothing due. Every transition is a compare-and-swap on
+`storage.triage.decisions` has the other decisions that make nothing due. Every transition is a compare-and-swap on
 the row and leaves an audit entry in the same transaction. Transitions that a request makes name the version they read; those
 of a worker name the lease it holds. A stale version or lease updates no row.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -37,7 +36,6 @@ from storage.db.bulk_sql import insert_together, lock_row
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, tuples
-from storage.exports import groups_sql
 from storage.exports.events import deliveries
 from storage.exports.events.redaction import redact_events
 from storage.exports.queries import get, get_all, recoverable
@@ -66,7 +64,7 @@ _ON_ITS_WAY: Final = frozenset(
     {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED, ExportStatus.EXPORTED}
 )
 
-#: The statuses in which an export has what these transitions want; `approve` compares its target, `restore` ends snoozes.
+#: The statuses in which an export has what these transitions want; `approve` compares its target.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
     Transition.RETRY: {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED},
@@ -266,44 +264,6 @@ def dismiss_many(
         results, held = judged(wanted, account_id, Transition.DISMISS)
         transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
         return results
-
-
-def restore_many(
-    wanted: Sequence[ExportReference],
-    account_id: int | None,
-    now: datetime,
-    actor: str,
-    reason: str | None = None,
-    limits: AccountLimits = UNLIMITED,
-) -> list[DecisionResult]:
-    """Make dismissed exports prepared again, and end snoozes; the results are in the order of `wanted`.
-
-    New places join a restored group, unless the project has another open group of its rule. `reason` is for the audit log.
-    Raises ValidationFailed at an account's limit.
-    """
-    with transaction():
-        # Before the exports, in the order of a postback.
-        groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
-        results, held = judged(wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed)
-        dismissed = [each for each in held if not _is_snoozed(each)]
-        # No rule decides again what a person brought back.
-        undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
-        transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
-        open_groups(dismissed)
-        snoozed = [each for each in held if _is_snoozed(each)]
-        transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
-        # A snoozed export has counted as waiting all the time.
-        for account, number in Counter(each.account_id for each in dismissed).items():
-            limits.require_room(account, Limited.WAITING_EXPORTS, number, now)
-        return results
-
-
-def _is_waiting(export: LockedExport) -> bool:
-    return export.status is ExportStatus.PREPARED and export.snoozed_at is None
-
-
-def _is_snoozed(export: LockedExport) -> bool:
-    return export.status is ExportStatus.PREPARED and export.snoozed_at is not None
 
 
 def recover_batch(

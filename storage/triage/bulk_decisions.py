@@ -8,6 +8,7 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import transaction
 from storage.exports import transitions
+from storage.triage import decisions
 
 
 def decide(
@@ -33,4 +34,4 @@ def decide(
             return transitions.dismiss_many(wanted, account_id, now, actor, dismissal, reason)
         if decision.action is BulkAction.RETRY:
             return transitions.retry_many(wanted, account_id, now, actor, reason)
-        return transitions.restore_many(wanted, account_id, now, actor, reason, limits)
+        return decisions.restore_many(wanted, account_id, now, actor, reason, limits)

@@ -1,9 +1,11 @@
-"""Decisions on prepared exports that make nothing due: edit, dismiss, restore, snooze.
+"""Decisions that make nothing due: edit, dismiss, restore, snooze; restore also for many exports.
 
 Each is one transaction, which locks the export first, and leaves an audit entry. Repeating a decision changes nothing and
 returns the export, so that a double click is no error.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -17,12 +19,26 @@ from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.tickets.ticket import digest
 from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.bulk_decisions import DecisionResult, ExportReference
 from schemas.triage.decision_forms import Edit
-from storage.accounts.account_limits import UNLIMITED, AccountLimits
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.db import identifiers
 from storage.db.engine import transaction
+from storage.exports import groups_sql
 from storage.exports.queries import get
-from storage.exports.transitions import change, digest_error, dismiss_many, lock, require_changed, restore_many
+from storage.exports.transitions import (
+    NOT_SNOOZED,
+    change,
+    digest_error,
+    dismiss_many,
+    judged,
+    lock,
+    open_groups,
+    redaction_error,
+    require_changed,
+    transition_many,
+)
+from storage.exports.transitions_sql import LockedExport
 
 #: The parts of a ticket that an edit can replace.
 _EDITABLE: Final = ("title", "description", "severity", "labels")
@@ -89,6 +105,36 @@ def restore(export_id: str, account_id: int | None, now: datetime, actor: str, l
         return get(export_id)
 
 
+def restore_many(
+    wanted: Sequence[ExportReference],
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    reason: str | None = None,
+    limits: AccountLimits = UNLIMITED,
+) -> list[DecisionResult]:
+    """Make dismissed exports prepared again, and end snoozes; the results are in the order of `wanted`.
+
+    New places join a restored group, unless the project has another open group of its rule. `reason` is for the audit log.
+    Raises ValidationFailed at an account's limit.
+    """
+    with transaction():
+        # Before the exports, in the order of a postback.
+        groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
+        results, held = judged(wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed)
+        dismissed = [each for each in held if not _is_snoozed(each)]
+        # No rule decides again what a person brought back.
+        undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
+        transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
+        open_groups(dismissed)
+        snoozed = [each for each in held if _is_snoozed(each)]
+        transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
+        # A snoozed export has counted as waiting all the time.
+        for account, number in Counter(each.account_id for each in dismissed).items():
+            limits.require_room(account, Limited.WAITING_EXPORTS, number, now)
+        return results
+
+
 def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, until: datetime | None) -> Export:
     """Snooze a prepared export until a time, or until one of its findings is seen again; approval ends it.
 
@@ -120,3 +166,11 @@ def _edited(ticket: dict[str, Any], edited: Edit) -> dict[str, Any]:
 def _require_prepared(action: str, export: Export) -> None:
     if export.status is not ExportStatus.PREPARED:
         raise Conflict(f"Export {export.id} is {export.status.value}; {action} needs prepared.")
+
+
+def _is_waiting(export: LockedExport) -> bool:
+    return export.status is ExportStatus.PREPARED and export.snoozed_at is None
+
+
+def _is_snoozed(export: LockedExport) -> bool:
+    return export.status is ExportStatus.PREPARED and export.snoozed_at is not None

@@ -125,7 +125,7 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     assert outcomes(dismissed) == ["dismissed", "still dismissed", "CONFLICT"]
     assert audit("dismiss") == [(first, "user:1", None), (second, "user:2", "blk_1")]
     execute("UPDATE exports SET redacted_at = 1 WHERE id = ?", (first,))
-    restored = transitions.restore_many(refs(first, second, approved), customer.account_id, NOW, "user:2")
+    restored = decisions.restore_many(refs(first, second, approved), customer.account_id, NOW, "user:2")
     assert outcomes(restored) == ["CONFLICT", "prepared", "CONFLICT"]
     assert (queries.get(second).status, queries.get(second).finished_at) == (ExportStatus.PREPARED, None)
 
@@ -139,7 +139,7 @@ def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: 
     execute("UPDATE exports SET approved_by_rule_id = 'rul_1'")
     decisions.restore(one, None, NOW, "user:2")
     wanted = refs(forever, for_a_while, dismissed, waiting)
-    results = transitions.restore_many(wanted, customer.account_id, NOW, "user:2")
+    results = decisions.restore_many(wanted, customer.account_id, NOW, "user:2")
     assert outcomes(results) == ["prepared", "prepared", "prepared", "still prepared"]
     stored = "SELECT id, snoozed_at, snoozed_until, version, approved_by_rule_id FROM exports ORDER BY id"
     assert rows(stored) == [
@@ -156,7 +156,7 @@ def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: 
         (for_a_while, "user:2", "prepared", "prepared", None),
         (dismissed, "user:2", "dismissed", "prepared", None),
     ]
-    assert outcomes(transitions.restore_many(wanted, customer.account_id, NOW, "user:2")) == ["still prepared"] * 4
+    assert outcomes(decisions.restore_many(wanted, customer.account_id, NOW, "user:2")) == ["still prepared"] * 4
 
 
 def test_many_are_retried_where_their_targets_are_active(customer: Customer) -> None:
@@ -203,7 +203,7 @@ def test_two_hundred_snoozes_end_with_no_more_statements_than_two(
     for ids in (few, many):
         with caplog.at_level(logging.DEBUG, logger="peewee"):
             caplog.clear()
-            assert set(outcomes(transitions.restore_many(refs(*ids), customer.account_id, NOW, "user:1"))) == {"prepared"}
+            assert set(outcomes(decisions.restore_many(refs(*ids), customer.account_id, NOW, "user:1"))) == {"prepared"}
             counts.append(len(caplog.records))
     # As above.
     assert counts[1] <= counts[0] + 6

@@ -289,7 +289,7 @@ def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(custo
         [export_id] = post(customer, run, "csp", url=f"https://shop.example/{page}").ticket_exports
         groups.append(ExportReference(export_id))
         transitions.dismiss_many(groups[-1:], customer.account_id, NOW, "user:1", (DismissalReason.OTHER, None))
-    transitions.restore_many(groups[::-1], customer.account_id, NOW, "user:1")
+    decisions.restore_many(groups[::-1], customer.account_id, NOW, "user:1")
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(groups[1].id,)]
 
 
