@@ -86,6 +86,10 @@ def _decide(
     error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
     wait_s = None if value is None else _wait_s(value, now)
     effect = _effect_of_retryable(value, wait_s, result.outcome.status)
+    if effect.hold_reason == RATE_LIMITED and try_number > 1:
+        # GitHub names a minute again and again while a limit of an hour lasts: then the named time is the least wait.
+        verdict = retry(error, None, effect, try_number, began_at, now, jitter, schedule)
+        return verdict._replace(retry_after_s=wait_s)
     return retry(error, wait_s, effect, try_number, began_at, now, jitter, schedule)
 
 

@@ -132,6 +132,13 @@ def test_a_rate_limit_that_names_no_time_to_come_waits_a_minute_and_grows_with_t
     assert {each.retry_after_s for each in verdicts} == {None}
 
 
+def test_a_rate_limit_that_names_the_same_time_again_grows_with_the_schedule() -> None:
+    limited = replace(LIMITED, retry_after_s=60.0)
+    verdicts = [judged(refused(limited, 429), try_number) for try_number in (1, 2, 3)]
+    assert [wait_s(verdict) for verdict in verdicts] == [60, 60, 120]
+    assert {(each.effect.hold_s, each.retry_after_s) for each in verdicts} == {(60, 60)}
+
+
 def test_the_last_attempt_of_the_schedule_ends_the_export() -> None:
     verdict = judged(refused(LIMITED), try_number=4)
     assert (verdict.transition, verdict.outcome, verdict.reason) == (Transition.FAIL, "exhausted", "attempts_exhausted")
