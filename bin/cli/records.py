@@ -1,6 +1,7 @@
 """Prints records: aligned text, or one JSON document with --json."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ class RecordTable(NamedTuple):
     def show(self, records: Sequence[Record], as_json: bool, none: str | None = None) -> None:
         """Print a list: every field in JSON, else the columns as a table, or a text if the list is empty."""
         if as_json:
-            echo(json.dumps(list(records), ensure_ascii=False))
+            _print_json(list(records))
             return
         if not records:
             echo(none or self.none)
@@ -55,11 +56,17 @@ def json_option(command: Command) -> Command:
 def print_record(record: Record, as_json: bool) -> None:
     """Print one record."""
     if as_json:
-        echo(json.dumps(record, ensure_ascii=False))
+        _print_json(record)
         return
     width = max(len(name) for name in record)
     for name, value in record.items():
         echo(f"{name:{width}}  {_shown(value)}")
+
+
+def _print_json(document: Any) -> None:
+    # JSON is UTF-8: in another encoding, only ASCII is read by every reader, and what it lacks would get Python's escapes.
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    echo(json.dumps(document, ensure_ascii=encoding.lower().replace("-", "") != "utf8"))
 
 
 def _shown(value: Any) -> str:

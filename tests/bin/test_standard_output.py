@@ -42,11 +42,19 @@ def run(shell: Shell, redirection: str, *words: str, **variables: str) -> subpro
 
 
 def test_letters_that_the_encoding_lacks_are_escaped(shell: Shell) -> None:
-    for words in (("add", "Ω ä", "--json"), ("list", "--json"), ("list",)):
-        made = run(shell, "", "account", *words, PYTHONIOENCODING="latin-1")
-        assert (made.returncode, made.stderr) == (0, "")
-        assert "\\u03a9 ä" in made.stdout
-        assert words[-1] != "--json" or "Ω ä" in str(json.loads(made.stdout))
+    assert shell.json("account", "add", "Ω ä")
+    shown = run(shell, "", "account", "list", PYTHONIOENCODING="latin-1")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "\\u03a9 ä" in shown.stdout
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "koi8-r", "ascii", "utf-8", "UTF8"])
+def test_json_is_json_in_every_encoding(shell: Shell, encoding: str) -> None:
+    name = "Zoë 😀 Я"
+    for words in (("add", name, "--json"), ("list", "--json")):
+        printed = run(shell, "", "account", *words, PYTHONIOENCODING=encoding).stdout.encode("latin-1")
+        assert printed.isascii() == (not encoding.lower().startswith("utf"))
+        assert name in str(json.loads(printed))
 
 
 @pytest.mark.parametrize("words", OUTPUTS)
