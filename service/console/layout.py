@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import urlencode
 
 import falcon
@@ -61,6 +61,14 @@ class Redirect(NamedTuple):
     done: str
 
 
+class RefusedForm(NamedTuple):
+    """A form that a page shows again: the verb of its path, what was typed in it, and its problems by path."""
+
+    verb: str
+    typed: Mapping[str, str]
+    problems: Mapping[str, FieldProblem]
+
+
 class PageLayout:
     """Renders pages, redirects and errors, and holds what pages and forms share."""
 
@@ -103,7 +111,7 @@ class PageLayout:
                 notice=wording.NOTICES.get(done),
                 is_failure=done in wording.FAILURE_NOTICES,
                 version=VERSION,
-                **content,
+                **{"refused": None, **content},
             )
             .encode()
         )
@@ -232,6 +240,32 @@ class Action(ConsoleRoute):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Process the form."""
         raise NotImplementedError
+
+
+class PageAction(Action):
+    """A form of a page with several; if it is refused, the page shows it again, with what was typed and the reasons."""
+
+    page: ClassVar[type[ConsolePage]]
+    #: The fields that are shown again: all but secrets.
+    fields: ClassVar[tuple[str, ...]]
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        """Process the form, or show its page again with the reasons."""
+        user, form = self._submitted(req, resp, ids)
+        try:
+            to = self.act(user, form, **ids)
+        except ValidationFailed as failed:
+            resp.status = falcon.HTTP_422
+            page = self.page(self._layout)
+            content = {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
+            self._layout.render(req, resp, page.template, content, user)
+            return
+        self._finish(resp, user, to)
+
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str) -> Mapping[str, Any]:
+        """Return what the page's variables are for a form with problems."""
+        typed = {name: form[name] for name in self.fields if name in form}
+        return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, {each.path: each for each in problems})}
 
 
 class FormPage(ConsolePage):

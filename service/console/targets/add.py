@@ -3,9 +3,8 @@
 A token is stored in the vault and in no page; a worker tries it at once, so that the next page shows what is missing.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import falcon
 
@@ -20,11 +19,8 @@ from service.console.layout import FormPage, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import checked_secret, limit_member, require_webhooks, text_members, tried
 from service.console.targets.pages import TARGETS
-from service.console.targets.provider_settings import setting_inputs, settings_in
+from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
 from storage.db import engine
-
-#: The place of a value in a list.
-_ENTRY: Final = re.compile(r"/[0-9]+$")
 
 
 class AddTargetPage(FormPage):
@@ -87,5 +83,5 @@ def _content(key: str | None, typed: Mapping[str, str], problems: Sequence[Field
         "inputs": inputs,
         "shown_paths": {"/name", "/base_url", "/max_per_minute", "/secret", *(each.path for each in inputs)},
         "typed": {**typed, "secret": "", "base_url": masked(typed.get("base_url", ""))},
-        "problems": {_ENTRY.sub("", each.path): each for each in problems},
+        "problems": {each.path: each for each in by_setting(problems)},
     }

@@ -5,11 +5,18 @@ connect or deliver need an account that may use webhook targets.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
+from schemas.base.errors import (
+    FieldProblem,
+    NoEncryptionKey,
+    ServiceUnavailable,
+    ValidationFailed,
+    WebhooksForbidden,
+    WrongEncryptionKey,
+)
 from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
@@ -17,15 +24,16 @@ from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import provider_of
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit
-from service.console.layout import Action, PageLayout, Redirect
+from schemas.url_policy.credentials import masked
+from service.console.layout import Action, PageAction, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.targets.pages import TARGET
-from service.console.targets.provider_settings import settings_in
+from service.console.targets.pages import TARGET, TargetPage
+from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
 from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
-from storage.targets import webhook_secrets
+from storage.targets import targets, webhook_secrets
 
 _log: Final = logging.getLogger(__name__)
 
@@ -104,10 +112,12 @@ class SetTargetSecret(Action):
         return _to_page(target.id, tried(self._operations.targets, target.id, user) if target.is_tracker else "secret_set")
 
 
-class EditTarget(Action):
+class EditTarget(PageAction):
     """Changes a target's name, URL, settings and rate limit."""
 
     path = f"{TARGET}/edit"
+    page = TargetPage
+    fields = ("name", "base_url", "max_per_minute")
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
@@ -130,6 +140,12 @@ class EditTarget(Action):
         if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
             return _to_page(target.id, tried(self._operations.targets, target.id, user))
         return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
+
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+        """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
+        content = super().refused({**form, "base_url": masked(form.get("base_url", ""))}, by_setting(problems), **ids)
+        # Whose target it is has been checked by the page.
+        return {**content, "inputs": setting_inputs(provider_of(targets.get(ids["target_id"], None)), form)}
 
 
 class RemoveTarget(Action):
@@ -168,10 +184,12 @@ class WebhookSecretAction(Action):
         return self._operations.targets.get(ids["target_id"], user.principal).id
 
 
-class SetHeader(WebhookSecretAction):
+class SetHeader(WebhookSecretAction, PageAction):
     """Sets a header of a webhook's deliveries; no page or command shows its value again."""
 
     path = f"{TARGET}/header"
+    page = TargetPage
+    fields = ("name",)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Encrypt and store the value. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""

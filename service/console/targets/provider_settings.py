@@ -1,13 +1,18 @@
 """The settings of a provider as fields of a form: one for each, or for each part of an object."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from schemas.base.errors import FieldProblem
 from schemas.targets.providers import Provider, setting_from
 from service.console.layout import entries_of, sent_back
 
 _PREFIX: Final = "setting."
+#: The place of a value in a list.
+_ENTRY: Final = re.compile(r"/[0-9]+$")
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Shown at once; the others are folded.
 _FIRST: Final = frozenset({"labels"})
@@ -54,6 +59,11 @@ def settings_in(provider: Provider, form: Mapping[str, str], stored: Mapping[str
         if (value := _value(form.get(f"{_PREFIX}{name}", ""), schema, stored.get(name))) is not None:
             found[name] = value
     return found
+
+
+def by_setting(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
+    """Return the problems of a form, with one of an entry of a list at the field of the list."""
+    return [replace(each, path=_ENTRY.sub("", each.path)) for each in problems]
 
 
 def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:

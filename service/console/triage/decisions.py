@@ -17,7 +17,18 @@ from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.console.layout import CONSOLE, Action, FormPage, PageLayout, Redirect, entries_of, safe_next, sent_back
+from service.console.layout import (
+    CONSOLE,
+    Action,
+    FormPage,
+    PageAction,
+    PageLayout,
+    Redirect,
+    entries_of,
+    safe_next,
+    sent_back,
+)
+from service.console.pages.exports import ExportPage
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
@@ -99,16 +110,22 @@ class Retry(ExportAction):
         return export
 
 
-class Dismiss(ExportAction):
+class Dismiss(ExportAction, PageAction):
     """Dismisses a prepared export with a reason and a note."""
 
     path = f"{EXPORT}/dismiss"
     done = "dismissed"
+    page = ExportPage
+    fields = ("reason", "note")
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Dismiss the export."""
         wanted = read_dismissal(form)
         return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
+
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+        """Return the form as it was typed; sent again, it leads to the next ticket of the list that it came from."""
+        return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
 
 
 class Restore(ExportAction):

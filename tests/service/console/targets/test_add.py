@@ -186,7 +186,7 @@ def test_settings_are_edited_and_tried(person: ConsoleBrowser, running: TrackerW
     again = person.post(f"/targets/{target.id}/edit", **{**fields, "name": "Other"})
     assert again.headers["location"].endswith("?done=target_edited")
     refused = person.post(f"/targets/{target.id}/edit", **{**fields, "setting.project": ""})
-    assert (refused.status_code, "/provider_settings/project" in refused.text) == (422, True)
+    assert (refused.status_code, "problem-provider_settings-project" in refused.text) == (422, True)
     assert only_target().provider_settings == {"project": "SITE", "api_version": 2}
 
 

@@ -112,6 +112,41 @@ def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, cu
     assert after.max_per_minute == 7
 
 
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"base_url": "https://10.0.0.1/"}, "base_url"),
+        ({"max_per_minute": "0"}, "max_per_minute"),
+        ({"setting.labels": "x" * 101}, "provider_settings-labels"),
+    ],
+)
+def test_a_refused_edit_keeps_what_was_typed(
+    changed: dict[str, str], field: str, person: ConsoleBrowser, customer: Customer
+) -> None:
+    target_id = make_tracker(customer, "https://git.example.com/shop/web")
+    path = f"/targets/{target_id}/edit"
+    given = {**shown_fields(person.get(f"/targets/{target_id}"), path), "name": "Typed <name>", **changed}
+    page = person.post(path, **given)
+    assert (page.status_code, f'id="problem-{field}"' in page.text) == (422, True)
+    assert '<details class="confirm" open><summary>Edit…' in page.text
+    assert shown_fields(page, path) == given
+    assert targets.get(target_id, None).name == "Tracker"
+
+
+def test_a_refused_edit_repeats_no_credential(person: ConsoleBrowser, target: Target) -> None:
+    page = person.post(f"/targets/{target.id}/edit", name="Other", base_url=f"{URL}?token=s3cr3t")
+    assert (page.status_code, "s3cr3t" in page.text) == (422, False)
+
+
+def test_a_refused_header_keeps_its_name_and_not_its_value(person: ConsoleBrowser, target: Target) -> None:
+    for fields, field in (({"name": "Host", "value": SECRET}, "name"), ({"name": "X-Api-Key", "value": " "}, "value")):
+        page = person.post(f"/targets/{target.id}/header", **fields)
+        assert (page.status_code, f'id="problem-{field}"' in page.text) == (422, True), fields
+        assert '<details class="confirm" open><summary>Headers…' in page.text
+        assert shown_fields(page, f"/targets/{target.id}/header") == {"name": fields["name"], "value": ""}
+        assert SECRET not in page.text
+
+
 def test_a_masked_credential_of_an_earlier_version_is_not_written_over_the_url(
     person: ConsoleBrowser, customer: Customer
 ) -> None:

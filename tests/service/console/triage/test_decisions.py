@@ -95,16 +95,24 @@ def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrow
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("fields", "path"),
-    [({"reason": "boring"}, "/reason"), ({"note": "x" * 2001}, "/note"), ({"note": "4111 1111 1111 1111"}, "/note")],
+    ("fields", "field"),
+    [({"reason": "boring"}, "reason"), ({"note": "x" * 2001}, "note"), ({"note": "4111 1111 1111 1111"}, "note")],
 )
-def test_a_bad_dismissal_is_refused(
-    fields: dict[str, str], path: str, person: ConsoleBrowser, prepare: Callable[..., str]
+def test_a_refused_dismissal_keeps_what_was_typed(
+    fields: dict[str, str], field: str, person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
-    export_id = prepare()
-    page = person.post(f"/exports/{export_id}/dismiss", **fields)
-    assert (page.status_code, f"<code>{path}</code>" in page.text) == (422, True)
-    assert "4111" not in page.text
+    export_id = prepare("The title")
+    given = {"reason": "duplicate", "note": "Seen with <Ada>.", "then": "/inbox?q=x"} | fields
+    page = person.post(f"/exports/{export_id}/dismiss", **given)
+    assert (page.status_code, "The title" in page.text) == (422, True)
+    message = page.text.partition(f'id="problem-{field}">')[2].partition("</span>")[0]
+    assert message
+    assert "4111" not in message
+    assert '<details class="pop" data-key="d" open>' in page.text
+    typed = shown_fields(page, f"/exports/{export_id}/dismiss")
+    assert typed["then"] == "/inbox?q=x"
+    assert typed["note"] == given["note"]
+    assert field == "reason" or typed["reason"] == "duplicate"
     assert queries.get(export_id).status is ExportStatus.PREPARED
 
 
