@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from bin.checks.results import CheckResult, Level, failure, ok, warning
+from bin.cli.installation import empty_variable
 from runtime.redis_client import connect
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
@@ -223,6 +224,8 @@ def keys(settings: Settings) -> CheckResult:
     """Check that the keys decrypt every secret, and whether older keys are still needed."""
     vault, count = Vault(settings.encryption_keys), len(settings.encryption_keys)
     if not count:
+        if problem := empty_variable("ENCRYPTION_KEYS"):
+            return failure("keys", *problem.split("; "))
         return failure("keys", "ENCRYPTION_KEYS is not set.", "bin/riskrelay init, or restore the key of this database")
     canary = key_check.canary()
     if canary is not None and not key_check.opens(canary, vault):

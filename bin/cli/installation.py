@@ -15,7 +15,14 @@ import click
 from bin.cli import extras
 from bin.cli.output import echo
 from runtime import logs
-from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
+from schemas.settings.definitions import (
+    FILE_SUFFIX,
+    InvalidSettings,
+    Settings,
+    find_env_file,
+    load_settings,
+    unknown_names,
+)
 from storage.db import locks, schema_version
 from storage.db.engine import (
     DAMAGE,
@@ -113,6 +120,13 @@ def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
             yield
     except locks.LockBusy:
         raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait until it ends.") from None
+
+
+def empty_variable(name: str) -> str | None:
+    """Return the message about a setting that is set in the environment, but empty; it hides the line in `.env`."""
+    if os.environ.get(name) != "" or os.environ.get(name + FILE_SUFFIX):
+        return None
+    return f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
 
 
 def make_data_dir(settings: Settings) -> None:

@@ -25,6 +25,7 @@ from storage.exports import transitions
 from storage.intake import rejections
 from storage.targets import targets
 from tests.support.factories import (
+    ENCRYPTION_KEY,
     LOOPBACK_POLICY,
     NOW,
     Customer,
@@ -772,6 +773,20 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
     assert not any(value in completed.output for name, value in lines.items() if name.endswith(("SECRET", "KEYS")))
 
 
+@pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
+def test_init_writes_no_line_that_an_empty_variable_would_hide(tmp_path: Path, name: str) -> None:
+    shell = shell_in(tmp_path)
+    env_file = tmp_path / ".env"
+    shell.environment[name] = ""
+    problem = f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
+    assert problem in shell.refused("init")
+    assert not env_file.exists()
+    env_file.write_text(f"{name}={ENCRYPTION_KEY}\n")
+    env_file.chmod(0o600)
+    assert problem in shell.refused("init")
+    assert env_file.read_text() == f"{name}={ENCRYPTION_KEY}\n"
+
+
 def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
     device = tmp_path / "pipe"
@@ -799,7 +814,9 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
 def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
     shell.environment["ENCRYPTION_KEYS"] = ""
     for verb in ("serve", "work", "run"):
-        assert "ENCRYPTION_KEYS" in shell.refused(verb)
+        assert "ENCRYPTION_KEYS is set but empty in the environment" in shell.refused(verb)
+    shell.environment["ENCRYPTION_KEYS"] = None
+    assert "ENCRYPTION_KEYS is set neither in the environment nor in" in shell.refused("serve")
 
 
 def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:

@@ -15,7 +15,15 @@ from pathlib import Path
 import click
 
 from bin.cli.env_file import set_line
-from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, make_data_dir
+from bin.cli.installation import (
+    Refused,
+    WrongSettings,
+    alone,
+    checked_settings,
+    database_at,
+    empty_variable,
+    make_data_dir,
+)
 from bin.cli.output import echo
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
@@ -60,6 +68,9 @@ def init() -> None:
     If .env exists and the database has no account, it keeps .env and adds what is missing.
     """
     env_file = find_env_file()
+    for name in _generated():
+        if problem := empty_variable(name):
+            raise Refused(problem)
     if env_file.exists() and not env_file.is_file():
         # A device such as /dev/null would be replaced by a file.
         raise Refused(f"{env_file} is not a file; set {ENV_FILE_VARIABLE} to another path.")

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_unknown_names
+from bin.cli.installation import Refused, alone, daemon_settings, empty_variable, require_migrated, warn_of_unknown_names
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.principal import OPERATOR
@@ -62,7 +62,8 @@ def require_keys(settings: Settings) -> None:
     """Raise Refused without encryption keys."""
     if not settings.encryption_keys:
         where = f"in the environment nor in {find_env_file()}"
-        raise Refused(f"ENCRYPTION_KEYS is set neither {where}; run: bin/riskrelay init, or set {ENV_FILE_VARIABLE}")
+        missing = f"ENCRYPTION_KEYS is set neither {where}; run: bin/riskrelay init, or set {ENV_FILE_VARIABLE}"
+        raise Refused(empty_variable("ENCRYPTION_KEYS") or missing)
 
 
 def warn_of_redis_away(settings: Settings) -> None:

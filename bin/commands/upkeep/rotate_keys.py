@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from bin.cli.env_file import by_hand, put_in_front
-from bin.cli.installation import Refused, alone, opened
+from bin.cli.installation import Refused, alone, checked_settings, empty_variable, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record
@@ -44,6 +44,8 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
     """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."""
+    if (problem := empty_variable(_SETTING)) and not checked_settings().encryption_keys:
+        raise Refused(problem)
     if generate:
         if dry_run:
             raise click.UsageError("--generate has no --dry-run: it changes one line of .env and nothing else.")

@@ -232,3 +232,9 @@ def test_no_secret_is_set_with_a_wrong_key(shell: KeyShell) -> None:
     with shell.database():
         assert rows("SELECT COUNT(*) FROM integration_secrets") == [(0,)]
         assert key_rotation.survey(Vault([OLD])).outdated == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--generate",), ("--dry-run",)])
+def test_an_empty_variable_that_hides_the_keys_is_named(shell: KeyShell, words: tuple[str, ...]) -> None:
+    shell.environment["ENCRYPTION_KEYS"] = ""
+    assert "ENCRYPTION_KEYS is set but empty in the environment" in shell.refused(*words)
