@@ -1,5 +1,6 @@
 """Decisions on many tickets: a summary before anything happens, the results after it, and the progress of a job."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
@@ -8,28 +9,37 @@ from urllib.parse import parse_qsl, urlsplit
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Forbidden, RiskRelayError, ValidationFailed
-from schemas.base.fields import problem
+from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.fields import MESSAGES, problem
+from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest
+from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus
-from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, safe_next
+from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm, safe_next
+from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
 from service.console.triage.inbox import INBOX, INBOX_VIEWS
+from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS, chosen_target
 from service.console.wording import count
 from storage.db import identifiers
+from storage.exports import queries
 from storage.exports.search import export_list
 from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
 #: Stands for the exports of a job in a form that reads the decision alone.
 _ALL: Final = {"id": "all"}
+#: Between the id of a ticket that was left out and the code of its error.
+_CODE: Final = "."
+#: Some servers and proxies take no longer request line than 4 KB; a result without its list's filters is shorter.
+_MAX_ADDRESS: Final = 3500
+_COUNT: Final = re.compile("[0-9]{1,3}")
 #: Titles that a summary of all that match shows.
 FEW_TITLES: Final = 10
 
@@ -46,6 +56,14 @@ _DONE: Final[Mapping[str, str]] = {
     "restore": "restored",
     "retry": "queued for retry",
 }
+
+
+class LeftOut(NamedTuple):
+    """A ticket that a decision left out, and why."""
+
+    id: str
+    title: str
+    reason: str
 
 
 class PickedTicket(NamedTuple):
@@ -85,14 +103,8 @@ class _BulkForm(ConsoleRoute):
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
-
-class ReviewSelection(_BulkForm):
-    """Shows what a decision on a selection would do, before it happens."""
-
-    verb = "review"
-
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
-        """Show the summary."""
+    def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
+        """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
@@ -109,7 +121,7 @@ class ReviewSelection(_BulkForm):
             titles = _known(picked, listed)
             number, by_severity = len(picked), Counter(each.severity for each in titles)
         offered = summaries.list_approvable(user.account_id, MOST_TARGETS) if action == "approve" else []
-        content = {
+        return {
             "action": action,
             "is_all": is_all,
             "number": number,
@@ -121,48 +133,69 @@ class ReviewSelection(_BulkForm):
             "list_path": self._list_path,
             "then": self.then(form),
             "offered": offered,
-            "chosen_target_id": chosen_target(offered, last_target_id(req)),
+            "chosen_target_id": chosen_target(offered, form.get("target_id") or last_target_id(req)),
             "reasons": REASONS,
         }
-        self._layout.render(req, resp, "review.html", content, user)
 
 
-class DecideSelection(_BulkForm):
-    """Decides on a selection: at once for checked tickets, as a job for all that match."""
+class ReviewSelection(_BulkForm):
+    """Shows what a decision on a selection would do, before it happens."""
 
-    verb = "decide"
+    verb = "review"
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
-        """Show the result of each ticket, or the job."""
-        action = _action(form)
-        if form.get("all") == "yes":
-            request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": [_ALL]})
-            with self._operations.exports.blocking_refused_target(user.principal):
-                job = self._operations.bulk.begin_job(
-                    request.decision, self.listed(form, user).query, _expected(form), user.principal
-                )
-            self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
-        else:
-            picked = _picked(form)
-            ids = [{"id": each.id, "ticket_digest": each.digest} for each in picked]
-            request = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
-            titles = {each.id: each.ticket.get("title") for each in _known(picked, self.listed(form, user))}
-            with self._operations.exports.blocking_refused_target(user.principal):
-                results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
-            content = {
-                "changed": sum(each.is_changed for each in results),
-                "skipped": sum(each.is_skipped for each in results),
-                "done": _DONE[action],
-                "left_out": [
-                    (titles.get(each.id) or each.id, each.id, _reason(each.error)) for each in results if each.error
-                ],
-                "then": self.then(form),
-            }
-            self._layout.render(req, resp, "bulk_results.html", content, user)
+        """Show the summary."""
+        self._layout.render(req, resp, "review.html", self.summary(req, user, form), user)
+
+
+class DecideSelection(_BulkForm, ConsolePage):
+    """Decides on a selection, and shows the result: at once for checked tickets, as a job for all that match."""
+
+    verb = "decide"
+    template = "bulk_results.html"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return the result that the address has; a reload shows it again and decides on nothing."""
+        listed = read_list(req.params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
+        return {
+            "done": _DONE[_action(req.params)],
+            "changed": _number(req.params, "changed"),
+            "skipped": _number(req.params, "skipped"),
+            "left_out": _left_out(str(req.params.get("left_out", "")), user),
+            "then": listed.address.href(),
+        }
+
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+        """Decide, or show the summary again with the reasons."""
+        try:
+            decision = self._decide(resp, user, form)
+        except ValidationFailed as failed:
+            content = self.summary(req, user, form)
+            again = RefusedForm(self.verb, form, {each.path: each for each in failed.problems})
+            resp.status = falcon.HTTP_422
+            self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
+            return
         self._operations.bulk.wake_workers()
         self._layout.navigation.forget(user.account_id)
-        if request.decision.target_id is not None:
-            remember_target(req, resp, self._layout.gate, request.decision.target_id)
+        if decision.target_id is not None:
+            remember_target(req, resp, self._layout.gate, decision.target_id)
+
+    def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> BulkDecision:
+        """Decide, and redirect to the result of each ticket, or to the job. Raises ValidationFailed, CountDiffers."""
+        action = _action(form)
+        listed = self.listed(form, user)
+        is_all = form.get("all") == "yes"
+        ids = [_ALL] if is_all else [{"id": each.id, "ticket_digest": each.digest} for each in _picked(form)]
+        request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
+        if is_all:
+            with self._operations.exports.blocking_refused_target(user.principal):
+                job = self._operations.bulk.begin_job(request.decision, listed.query, _expected(form), user.principal)
+            self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
+        else:
+            with self._operations.exports.blocking_refused_target(user.principal):
+                results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
+            self._layout.redirect(resp, _result_address(f"{self._list_path}/{self.verb}", listed, action, results))
+        return request.decision
 
 
 class BulkJobPage(ConsolePage):
@@ -200,12 +233,53 @@ def _expected(form: Mapping[str, str]) -> int:
     return int(text[:9])
 
 
-def _reason(error: RiskRelayError) -> str:
-    return error.problems[0].message if error.problems else error.message
+def _result_address(path: str, listed: TicketList, action: str, results: Sequence[DecisionResult]) -> str:
+    """Return the address of a result: that of the list, with the counts, and with the code of each ticket left out."""
+    result = {
+        "action": action,
+        "changed": str(sum(each.is_changed for each in results)),
+        "skipped": str(sum(each.is_skipped for each in results)),
+        "left_out": ",".join(f"{each.id}{_CODE}{each.error_code}" for each in results if each.error),
+    }
+    address = ListAddress(path, {**listed.address.params, **result}).href()
+    return address if len(address) <= _MAX_ADDRESS else ListAddress(path, result).href()
 
 
-def _action(form: Mapping[str, str]) -> str:
-    action = form.get("action", "")
+def _left_out(text: str, user: ConsoleUser) -> list[LeftOut]:
+    """Return the tickets of a result's address that were left out, with the titles that the user may see."""
+    codes = dict(each.split(_CODE, 1) for each in text.split(",") if _CODE in each)
+    ids = [each for each in codes if identifiers.is_id(identifiers.EXPORT, each)][:MAX_REFERENCES]
+    found = {
+        each.id: each
+        for each in queries.list_named(ids, user.account_id)
+        if is_allowed_in(each.project_id, Ability.READ_EXPORTS, user.principal)
+    }
+    return [LeftOut(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
+
+
+def _title(export: Export | None, export_id: str) -> str:
+    return (export and export.ticket.get("title")) or export_id
+
+
+def _reason(code: str, export: Export | None) -> str:
+    """Return why a ticket was left out, in words of ours: anybody can write an address."""
+    if code in MESSAGES:
+        return MESSAGES[code]
+    if code == Forbidden.code:
+        return "Your role in its project does not allow this."
+    if export is None:
+        return "There is no such ticket."
+    # Another status or another text than that which was selected.
+    return f"It changed meanwhile, and is {export.status.value.replace('_', ' ')} now. Open it before you decide."
+
+
+def _number(params: Mapping[str, Any], name: str) -> int:
+    text = str(params.get(name, ""))
+    return int(text) if _COUNT.fullmatch(text) else 0
+
+
+def _action(form: Mapping[str, Any]) -> str:
+    action = str(form.get("action", ""))
     if action not in _MEANINGS:
         raise ValidationFailed(problem("/action", "not_allowed", ", ".join(_MEANINGS)))
     return action

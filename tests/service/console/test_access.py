@@ -10,6 +10,7 @@ from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 import pytest
 from falcon.inspect import inspect_routes
@@ -150,10 +151,11 @@ ROWS: Final = [
     AccessRow("POST", "/recoveries/{recovery_id}/cancel"),
     AccessRow("POST", "/sessions/{session_id}/revoke"),
     *(
-        AccessRow("POST", f"{path}/{verb}", fields={"action": "dismiss", "{export_id}": "sha256:0"})
+        AccessRow("POST", f"{path}/{verb}", fields={"action": "dismiss", "{export_id}": "sha256:0"}, status=status)
         for path in ("/inbox", "/deliveries")
-        for verb in ("review", "decide")
+        for verb, status in (("review", 200), ("decide", 303))
     ),
+    *(AccessRow("GET", f"{path}/decide", fields={"action": "dismiss"}) for path in ("/inbox", "/deliveries")),
     AccessRow("POST", "/exports/{export_id}/split"),
     AccessRow("GET", "/rules"),
     AccessRow("GET", "/rules/new"),
@@ -183,7 +185,7 @@ class AccessScene:
     def ask(self, person: ConsoleBrowser, row: AccessRow) -> Result:
         path = row.path.format(**self.ids, report_format="csv")
         if row.method == "GET":
-            return person.get(path)
+            return person.get(path, urlencode(row.fields))
         return person.post(path, **{name.format(**self.ids): value.format(**self.ids) for name, value in row.fields.items()})
 
 

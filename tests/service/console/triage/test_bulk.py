@@ -6,13 +6,16 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
+from falcon.testing import Result
 
 from runtime.clock import utc_now
+from schemas.base.fields import MESSAGES
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import execute, rows
 from storage.exports import queries
+from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
@@ -22,6 +25,13 @@ from tests.support.fakes import FakeWakeUpQueue
 def picked(*ids: str) -> dict[str, str]:
     """Return the check boxes of tickets as the list's form sends them."""
     return {export_id: queries.get(export_id).ticket_digest for export_id in ids}
+
+
+def decided(person: ConsoleBrowser, path: str, **fields: str) -> Result:
+    """Send a decision, and return the page with its result."""
+    went = person.post(path, **fields)
+    assert went.status_code == 303, went.text
+    return person.get(*went.headers["location"].removeprefix("/console").split("?", 1))
 
 
 def test_a_summary_is_shown_before_anything_happens(
@@ -46,17 +56,21 @@ def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the
     first, changed, strange = prepare("First"), prepare("Changed"), prepare("Strange", of=make_customer())
     fields = picked(first, strange)
     fields[changed] = "sha256:" + "0" * 64
-    page = person.post("/inbox/decide", action="approve", target_id=target.id, then="/inbox?q=x", **fields)
-    assert page.status_code == 200
+    went = person.post("/inbox/decide", action="approve", target_id=target.id, then="/inbox?q=x", **fields)
+    where = went.headers["location"].removeprefix("/console").split("?", 1)
+    page = person.get(*where)
     assert "1 ticket approved." in page.text
-    assert f'href="/console/exports/{changed}"' in page.text
-    assert "is not the one with this digest" in page.text
+    assert (
+        f'href="/console/exports/{changed}"><bdi>Changed</bdi></a>: It changed meanwhile, and is prepared now.' in page.text
+    )
+    assert f"<bdi>{strange}</bdi></a>: There is no such ticket." in page.text
     assert '<a class="button primary" href="/console/inbox?q=x">Back to the list</a>' in page.text
     assert queries.get(first).status is ExportStatus.APPROVED
     assert {queries.get(each).status for each in (changed, strange)} == {ExportStatus.PREPARED}
     assert wake_ups.notifications == 1
-    # A form that is sent again changes nothing more.
-    again = person.post("/inbox/decide", action="approve", target_id=target.id, **picked(first))
+    # A reload shows the same; a form that is sent again changes nothing more.
+    assert person.get(*where).text == page.text
+    again = decided(person, "/inbox/decide", action="approve", target_id=target.id, **picked(first))
     assert "0 tickets approved. 1 left as it was." in again.text
     assert queries.get(first).version == 2
 
@@ -64,12 +78,12 @@ def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the
 @on_sqlite
 def test_a_selection_is_dismissed_with_a_reason_and_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     ids = [prepare("One"), prepare("Two")]
-    page = person.post("/inbox/decide", action="dismiss", reason="wont_fix", note="Old site.", **picked(*ids))
+    page = decided(person, "/inbox/decide", action="dismiss", reason="wont_fix", note="Old site.", **picked(*ids))
     assert "2 tickets dismissed." in page.text
     dismissal = queries.get(ids[0]).dismissal
     assert dismissal is not None
     assert (dismissal.reason, dismissal.note) == (DismissalReason.WONT_FIX, "Old site.")
-    page = person.post("/inbox/decide", action="restore", then="/inbox?view=dismissed", **picked(*ids))
+    page = decided(person, "/inbox/decide", action="restore", then="/inbox?view=dismissed", **picked(*ids))
     assert "2 tickets restored." in page.text
     assert {queries.get(each).status for each in ids} == {ExportStatus.PREPARED}
 
@@ -81,7 +95,7 @@ def test_failed_deliveries_are_retried_together(
     ids = make_failed(customer, make_target(customer).id, 3)
     page = person.get("/deliveries", "view=failed")
     assert re.findall(r'name="action" value="(\w+)"', page.text) == ["retry"]
-    page = person.post("/deliveries/decide", action="retry", then="/deliveries?view=failed", **picked(*ids))
+    page = decided(person, "/deliveries/decide", action="retry", then="/deliveries?view=failed", **picked(*ids))
     assert "3 tickets queued for retry." in page.text
     assert {queries.get(each).status for each in ids} == {ExportStatus.APPROVED}
     assert wake_ups.notifications == 1
@@ -159,9 +173,6 @@ def test_all_that_match_of_an_unknown_list_are_nothing(
     [
         ({"action": "explode"}, "/action"),
         ({"action": ""}, "/action"),
-        ({"action": "approve"}, "/target_id"),
-        ({"action": "dismiss", "reason": "boring"}, "/reason"),
-        ({"action": "dismiss", "all": "yes", "expected_count": "many"}, "/expected_count"),
         ({"action": "dismiss", "then": "/inbox?severity=grave"}, "/severity"),
     ],
 )
@@ -175,6 +186,54 @@ def test_a_bad_selection_is_refused(
 
 
 @on_sqlite
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"action": "approve"}, 'id="problem-target_id"'),
+        ({"reason": "boring"}, 'id="problem-reason"'),
+        ({"note": "x" * 2001}, 'id="problem-note"'),
+        ({"all": "yes", "expected_count": "many"}, MESSAGES["invalid_type"]),
+    ],
+)
+def test_a_refused_decision_keeps_the_selection_and_what_was_typed(
+    fields: dict[str, str], message: str, person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    make_target(customer)
+    export_id = prepare()
+    given = {
+        **picked(export_id),
+        "action": "dismiss",
+        "reason": "duplicate",
+        "note": "Typed.",
+        "then": "/inbox?view=waiting",
+    }
+    page = person.post("/inbox/decide", **{**given, **fields})
+    assert (page.status_code, message in page.text, "Nothing was decided." in page.text) == (422, True, True)
+    again = shown_fields(page, "/inbox/decide")
+    assert again.items() >= {"then": "/inbox?view=waiting", **({} if "all" in fields else picked(export_id))}.items()
+    if fields.get("action") != "approve":
+        assert (again["note"], again["reason"]) == (fields.get("note", "Typed."), again["reason"])
+        assert again["reason"] == ("false_positive" if "reason" in fields else "duplicate")
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+@on_sqlite
+def test_a_result_in_an_address_is_shown_in_words_of_ours(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    """Anybody can write an address."""
+    own, theirs = prepare("Mine"), prepare("Theirs", of=make_customer())
+    query = {"action": "dismiss", "changed": "9" * 5000, "skipped": "<b>", "left_out": f"{own}.<b>,{theirs}.CONFLICT,x.y,z"}
+    page = person.get("/inbox/decide", urlencode(query))
+    assert "0 tickets dismissed." in page.text
+    assert "<b>" not in page.text
+    assert "Mine</bdi></a>: It changed meanwhile" in page.text
+    assert "Theirs" not in page.text
+    assert person.get("/inbox/decide", "action=explode").status_code == 422
+    assert {queries.get(each).status for each in (own, theirs)} == {ExportStatus.PREPARED}
+
+
+@on_sqlite
 def test_nothing_selected_says_so(person: ConsoleBrowser) -> None:
     page = person.post("/inbox/review", action="approve")
     assert (page.status_code, "No ticket is selected." in page.text) == (200, True)
@@ -184,6 +243,6 @@ def test_nothing_selected_says_so(person: ConsoleBrowser) -> None:
 @on_sqlite
 def test_a_page_of_tickets_fits_one_form(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     ids = [prepare(f"Ticket {number}") for number in range(50)]
-    page = person.post("/inbox/decide", action="dismiss", reason="other", **picked(*ids))
+    page = decided(person, "/inbox/decide", action="dismiss", reason="other", **picked(*ids))
     assert "50 tickets dismissed." in page.text
     assert all(each.dismissal and each.dismissal.at and each.dismissal.at <= utc_now() for each in map(queries.get, ids))
