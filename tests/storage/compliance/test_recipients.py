@@ -145,6 +145,12 @@ def test_recipients_are_found_by_indexes(customer: Customer) -> None:
         "INSERT INTO redactions (request_id, table_name, row_id, redacted_at) SELECT 'cpl_' || id, 'exports', id, 0 "
         "FROM exports"
     )
+    execute(
+        "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, attempts, attempt_records, "
+        "is_outcome_unknown, created_at) SELECT 'evt_' || id, account_id, id, target_id, 1, 'ticket.fixed', 'delivered', 1, "
+        "'[]', ?, 0 FROM exports",
+        (False,),
+    )
     export_id = delivered(customer, *ALL_EVENTS)
     leave(customer, export_id)
     redact(export_id)
