@@ -705,6 +705,16 @@ def test_init_tells_where_it_cannot_write(tmp_path: Path) -> None:
     assert "/.env cannot be written" in shell.refused("init")
 
 
+def test_init_creates_nothing_if_the_first_token_cannot_be_written(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
+    (tmp_path / "first-token").mkdir()
+    assert "first-token cannot be written" in shell.refused("init")
+    assert not (tmp_path / ".env").exists()
+    (tmp_path / "first-token").rmdir()
+    assert shell.type("init").exit_code == 0
+    assert len(shell.json("token", "list")) == 1
+
+
 def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env.new").write_text("half a line")
