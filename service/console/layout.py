@@ -245,7 +245,7 @@ class Action(ConsoleRoute):
 class PageAction(Action):
     """A form of a page with several; if it is refused, the page shows it again, with what was typed and the reasons."""
 
-    page: ClassVar[type[ConsolePage]]
+    page: type[ConsolePage]
     #: The fields that are shown again: all but secrets.
     fields: ClassVar[tuple[str, ...]]
 

@@ -96,7 +96,7 @@ class Console:
             ExportReceipt(layout),
             Approve(layout),
             Retry(layout),
-            Dismiss(layout),
+            Dismiss(ExportPage, layout),
             Restore(layout),
             SnoozeTicket(layout),
             Split(layout),

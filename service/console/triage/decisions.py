@@ -20,6 +20,7 @@ from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit,
 from service.console.layout import (
     CONSOLE,
     Action,
+    ConsolePage,
     FormPage,
     PageAction,
     PageLayout,
@@ -28,7 +29,6 @@ from service.console.layout import (
     safe_next,
     sent_back,
 )
-from service.console.pages.exports import ExportPage
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES, snoozed_until
@@ -115,8 +115,11 @@ class Dismiss(ExportAction, PageAction):
 
     path = f"{EXPORT}/dismiss"
     done = "dismissed"
-    page = ExportPage
     fields = ("reason", "note")
+
+    def __init__(self, page: type[ConsolePage], layout: PageLayout) -> None:
+        super().__init__(layout)
+        self.page = page
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Dismiss the export."""
