@@ -784,17 +784,22 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
-def test_init_writes_no_line_that_an_empty_variable_would_hide(tmp_path: Path, name: str) -> None:
+def test_init_replaces_no_line_that_an_empty_variable_hides(tmp_path: Path, name: str) -> None:
     shell = shell_in(tmp_path)
     env_file = tmp_path / ".env"
     shell.environment[name] = ""
-    problem = f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
-    assert problem in shell.refused("init")
-    assert not env_file.exists()
     env_file.write_text(f"{name}={ENCRYPTION_KEY}\n")
     env_file.chmod(0o600)
+    problem = f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
     assert problem in shell.refused("init")
     assert env_file.read_text() == f"{name}={ENCRYPTION_KEY}\n"
+
+
+def test_init_writes_no_keys_that_an_empty_variable_would_hide(tmp_path: Path) -> None:
+    shell = shell_in(tmp_path)
+    shell.environment["ENCRYPTION_KEYS"] = ""
+    assert "ENCRYPTION_KEYS is set but empty in the environment" in shell.refused("init")
+    assert not (tmp_path / ".env").exists()
 
 
 def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:

@@ -68,12 +68,13 @@ def init() -> None:
     If .env exists and the database has no account, it keeps .env and adds what is missing.
     """
     env_file = find_env_file()
-    for name in _generated():
-        if problem := empty_variable(name):
-            raise Refused(problem)
     if env_file.exists() and not env_file.is_file():
         # A device such as /dev/null would be replaced by a file.
         raise Refused(f"{env_file} is not a file; set {ENV_FILE_VARIABLE} to another path.")
+    # Nothing works without keys; of a file that exists, no line may be replaced that is only hidden.
+    for name in _generated() if env_file.exists() else ["ENCRYPTION_KEYS"]:
+        if problem := empty_variable(name):
+            raise Refused(problem)
     if env_file.exists():
         if not _complete(checked_settings()):
             raise Refused(f"{env_file} already exists, and the database has accounts; nothing was changed.")

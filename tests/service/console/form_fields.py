@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from falcon.testing import Result
 
 
-class _Form(HTMLParser):
+class _FieldReader(HTMLParser):
     """Reads the form with an action; `fields` are what it sends."""
 
     def __init__(self, action: str) -> None:
@@ -49,6 +49,6 @@ class _Form(HTMLParser):
 
 def shown_fields(page: Result, action: str) -> dict[str, str]:
     """Return the fields of the form that is sent to a path below the console, without its token."""
-    form = _Form(f"/console{action}")
+    form = _FieldReader(f"/console{action}")
     form.feed(page.text)
     return {name: value for name, value in form.fields.items() if name != "csrf"}
