@@ -100,7 +100,11 @@ BELONGS: Final = {
         *("attempts.answer", "exports.provider_ticket_id", "exports.provider_ticket_url"),
         *("answer list 200", "command attempts", "command export", "page export 200", COPIES),
     },
-    ADDRESS: {"answer target 201", "command targets", "page target 200", "page targets 200", "targets.base_url", COPIES},
+    # The page of a target shows a refused form of it again.
+    ADDRESS: {
+        *("answer target 201", "command targets", "page target 200", "page targets 200", "page no header 422"),
+        *("targets.base_url", COPIES),
+    },
 }
 
 

@@ -158,7 +158,8 @@ class DecideSelection(_BulkForm, ConsolePage):
         """Return the result that the address has; a reload shows it again and decides on nothing."""
         listed = read_list(req.params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
         return {
-            "done": _DONE[_action(req.params)],
+            # Without a query, of an address that somebody shortened, nothing was decided.
+            "done": _DONE[_action(req.params)] if req.params else "decided",
             "changed": _number(req.params, "changed"),
             "skipped": _number(req.params, "skipped"),
             "left_out": _left_out(str(req.params.get("left_out", "")), user),
