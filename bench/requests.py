@@ -34,6 +34,7 @@ from bench.handwritten.comparison import difference, left_behind, sent_once, ste
 from bench.load import CONNECTIONS, TOOLS, Loaded, Numbers, Question, load, tool_here
 from bench.questions import APPROVABLE, APPROVABLE_DIGITS, SeededDatabase, prepare_many, seed
 from bench.serving import Served, serving
+from storage.accounts.account_limits import Limited
 from tests.support.factories import LOOPBACK, environment
 from tests.support.servers import RedisServer
 
@@ -41,8 +42,10 @@ from tests.support.servers import RedisServer
 PROCESSES: Final = 2
 #: A warm-up fills pools and caches of statements.
 _WARM_UP_S: Final = 1
-#: The limit counts, and is never reached.
+#: A limit counts, and is never reached.
 _UNLIMITED: Final = "1000000"
+#: The same for what an account stores, beside the rows of the other measurements.
+_STORED_WITHOUT_LIMIT: Final = "100000000"
 #: More than either side can do: the commit alone takes a quarter of a millisecond, and an approval is ten times that.
 _MOST_APPROVALS_PER_S: Final = 3000
 #: What is sent by hand to each side before anything is measured; no round has it.
@@ -176,6 +179,7 @@ def service_environment(folder: Path, **settings: str) -> dict[str, str]:
         WEB_PROCESSES=str(PROCESSES),
         DEFAULT_PROJECT_ID="1",
         RATE_LIMIT_PER_MINUTE=_UNLIMITED,
+        **dict.fromkeys(Limited, _STORED_WITHOUT_LIMIT),
         LOG_FORMAT="json",
         # One for all, since it stands in answers, and so in the tables.
         PUBLIC_BASE_URL="https://bench.example",

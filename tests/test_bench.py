@@ -16,6 +16,8 @@ import pytest
 from bench import __main__ as bench
 from bench import postbacks, trackers
 from bench.figures import Extent, Figure, flat, ratio, tell
+from bench.requests import service_environment
+from storage.accounts.account_limits import Limited
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -104,6 +106,12 @@ def test_every_promised_name_is_declared_once_by_a_section() -> None:
     declared = [name for parts in bench.SECTIONS.values() for part in parts for name in part.promised]
     assert set(declared) >= PROMISED
     assert len(declared) == len(set(declared))
+
+
+def test_what_is_stored_meets_no_limit_of_the_account(tmp_path: Path) -> None:
+    # By default an account may have fewer targets than requests of two seconds create.
+    made = service_environment(tmp_path)
+    assert {each.value: made.get(each.value) for each in Limited} == {each.value: "100000000" for each in Limited}
 
 
 def test_postbacks_are_measured_in_both_groupings() -> None:
