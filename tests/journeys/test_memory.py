@@ -45,9 +45,7 @@ def test_only_processes_on_postgresql_load_its_driver(
 @pytest.mark.parametrize(
     ("endpoint", "loaded"), [({}, "False"), ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, "True")]
 )
-def test_only_tracing_loads_opentelemetry(
-    tmp_path: Path, endpoint: dict[str, str], loaded: str
-) -> None:
+def test_only_tracing_loads_opentelemetry(tmp_path: Path, endpoint: dict[str, str], loaded: str) -> None:
     settings = environment(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path / 'riskrelay.db'}", **endpoint)
     code = (
         "import sys; from runtime import tracing; from schemas.settings.definitions import load_settings; "

@@ -395,7 +395,7 @@ def test_what_speaks_no_http_at_the_address_of_the_service_forbids_no_restore(on
     file = on_sqlite.backed_up()
     with LoopbackServer(lambda peer: peer.send(b"SSH-2.0-OpenSSH_9.2\r\n")) as server:
         restored = on_sqlite.type("restore", file, "--replace", BIND=f"127.0.0.1:{server.port}")
-        assert (restored.exit_code, server.connections) == (0, 1), restored.output
+        assert (restored.exit_code, server.connections) == (0, 1), restored.stderr
 
 
 def test_a_database_that_is_away_or_anothers_is_reported(operator: CommandRunner, postgres_server: PostgresServer) -> None:
