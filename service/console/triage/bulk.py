@@ -263,7 +263,7 @@ def _title(export: Export | None, export_id: str) -> str:
 
 
 def _reason(code: str, export: Export | None) -> str:
-    """Return why a ticket was left out, in words of ours: anybody can write an address."""
+    """Return why a ticket was left out; no text is taken from the address, because anybody can write one."""
     if code in MESSAGES:
         return MESSAGES[code]
     if code == Forbidden.code:

@@ -858,7 +858,7 @@ def test_a_late_ticket_takes_no_form_from_under_somebody_who_types(
     assert inbox.shown() == first
     assert page.get_by_label("Note").input_value() == "Seen before."
     expect(page.locator("[data-said]")).to_contain_text("stays open")
-    # Whoever asks for a ticket after that leaves the form.
+    # A ticket that the user opens after typing replaces the form.
     inbox.ask(1)
     inbox.answer(1, 1)
     assert inbox.shown() == inbox.ids()[1]
@@ -906,7 +906,7 @@ def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
     inbox.answer(0, 1)
     expect(page.locator("#ticket-title")).to_be_focused()
     assert page.locator("#ticket details[open]").count() == 0
-    # Whoever reads the list stays there.
+    # A focus in the list stays there.
     page.locator(".row-title").nth(1).focus()
     page.keyboard.press("k")
     inbox.wait(2)
