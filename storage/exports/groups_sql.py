@@ -38,12 +38,15 @@ _OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
 _OPEN_TYPES: Final = ("TEXT", "TEXT")
 
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
-#: Their last open findings may have been fixed by the same postback: what joins is open.
-_EXTEND: Final = f"""
-WITH r ({", ".join(_EXTENSION)}, added) AS ({{rows}})
+_REWRITE: Final = f"""
+WITH r ({", ".join(_EXTENSION)}, added) AS ({{{{rows}}}})
 UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
-    findings_total = exports.findings_total + r.added, open_group = exports.rule, version = version + 1
+    findings_total = exports.findings_total + r.added, open_group = {{open_group}}, version = version + 1
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
+#: Their last open findings may have been fixed by the same postback: what joins is open.
+_EXTEND: Final = _REWRITE.format(open_group="exports.rule")
+#: In one statement: while another group of the rule is open, this one must not be, not even for a moment.
+_REDUCE: Final = _REWRITE.format(open_group="NULL")
 _EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
 _JOIN: Final = """
 WITH r (id, added, open_group) AS ({rows})
@@ -55,7 +58,7 @@ UPDATE exports SET snoozed_at = NULL, version = version + 1
 WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id IN (
     SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
 ) RETURNING id"""
-_CLOSE: Final = "UPDATE exports SET open_group = NULL, source_id = ? WHERE id = ?"
+_NAME_SOURCE: Final = "UPDATE exports SET source_id = ? WHERE id = ?"
 _SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
 #: A group is open until all its findings are fixed.
 _COUNT_FIXED: Final = """
@@ -110,9 +113,10 @@ def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
     execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
 
 
-def close_group(export_id: str, source_id: str) -> None:
-    """Let no finding join a group any more, and name the finding that it is left with."""
-    execute(_CLOSE, (source_id, export_id))
+def reduce(reduced: tuple[Any, ...], source_id: str) -> None:
+    """Write the ticket of a group that is left with one finding, `source_id`, as `extend` does; no other may join it."""
+    execute_over(_REDUCE, _EXTEND_TYPES, [reduced])
+    execute(_NAME_SOURCE, (source_id, reduced[0]))
 
 
 def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:

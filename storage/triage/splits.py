@@ -78,9 +78,9 @@ def split(
         # A person took the group apart to decide on each: no rule does.
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
-        groups_sql.extend([(export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)])
+        reduced = (export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)
+        groups_sql.reduce(reduced, source_id=first.id)
         export_search.replace({export.id: (kept.words, kept.hosts)})
-        groups_sql.close_group(export.id, first.id)
         # What waited for the target of a rule is left to the person, too.
         set_waiting([export.id], None)
         update([export.id], findings_fixed=int(first.fixed_at is not None))

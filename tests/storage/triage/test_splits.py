@@ -100,6 +100,15 @@ def test_later_findings_of_the_rule_begin_a_new_group(customer: Customer) -> Non
     assert post(customer, "a") == ()
 
 
+def test_a_group_is_split_while_a_later_one_of_its_rule_is_open(customer: Customer) -> None:
+    first = grouped(customer)
+    decisions.dismiss(first, customer.account_id, NOW, "user:1", DismissalReason.OTHER)
+    [later] = post(customer, "d")
+    decisions.restore(first, customer.account_id, NOW, "user:1")
+    assert [each.findings for each in split(first, customer)] == [(1, 0)] * 3
+    assert post(customer, "e") == (later,)
+
+
 @pytest.mark.parametrize("fixed", ["a", "b"])
 def test_each_part_knows_whether_its_finding_is_fixed(customer: Customer, fixed: str) -> None:
     export_id = grouped(customer)
