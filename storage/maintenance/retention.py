@@ -1,8 +1,9 @@
 """Retention: removes records that have been finished for long enough, in batches of one short transaction each.
 
 An export goes with its attempts, its events, its handoff and the upload or email that it was prepared from, or all of it
-stays. Batches are found without a lock, by the order of ids or by an index, and a row is removed only if it has not changed
-since: an export that is retried, approved or recovered meanwhile stays, and a locked row stays until the next run.
+stays; the copies of a ticket for several targets go together. Batches are found without a lock, by the order of ids or by an
+index, and a row is removed only if it has not changed since: an export that is retried, approved or recovered meanwhile
+stays, and a locked row stays until the next run.
 
 Never removed, at any age: what waits, is being sent or is being recovered; findings, which keep a known problem from being
 reported again, and scan runs, by which a late result finds its project; the audit log, compliance requests and the erasure
@@ -10,7 +11,7 @@ log.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from schemas.alerts.alert import AlertState
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import FINISHED, ExportStatus
 from schemas.exports.tickets.ticket_events import TicketEventStatus
+from schemas.findings.life_cycle import RunOutcome
 from schemas.settings.alert_channels import AlertKind
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db import identifiers
@@ -30,6 +32,7 @@ from storage.db.models import (
     AlertMessageRow,
     AlertRow,
     AttemptRow,
+    AuditEntryRow,
     BulkJobItemRow,
     BulkJobRow,
     ComplianceRequestRow,
@@ -246,7 +249,7 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     )
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
-        PurgeRule(FindingSightingRow, sighted.in_(old_runs), sighted, address, "finding_sightings"),
+        PurgeRule(FindingSightingRow, sighted.in_(old_runs) & ~_is_counted(until), sighted, address, "finding_sightings"),
         # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
         _rule(PingRow, _is_before(PingRow, identifiers.PING, until.answered), PingRow.id),
         *(_rule(job, _is_before(job, kind, until.over) & (job.finished_at < until.over), job.id) for job, kind in jobs),
@@ -284,6 +287,21 @@ def _id_token_rule(now: datetime) -> PurgeRule:
     return PurgeRule(s, condition, s.id, s.id, ID_TOKENS, empties=s.id_token_sealed)
 
 
+def _is_counted(until: Cutoffs) -> Any:
+    """Return the condition that a fix or a reopening is one of a finding that was reopened lately.
+
+    Trends count each reopening and each fix before it: one without the other would count the finding twice, or not at all.
+    """
+    outcomes = [RunOutcome.FIXED.value, RunOutcome.REOPENED.value]
+    later = FindingSightingRow.alias()
+    reopened = later.select(SQL("1")).where(
+        later.finding == FindingSightingRow.finding,
+        later.outcome == RunOutcome.REOPENED.value,
+        later.scan_run.in_(ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.updated_at >= until.over)),
+    )
+    return FindingSightingRow.outcome.in_(outcomes) & fn.EXISTS(reopened)
+
+
 def _is_old_alert(until: Cutoffs) -> Any:
     a = AlertRow
     is_needed = (a.kind == AlertKind.WEEKLY.value) & (a.last_at >= until.now - _SUMMARIES_KEPT_FOR)
@@ -306,7 +324,8 @@ def _name(model: Any) -> str:
 def _is_over(until: Cutoffs) -> Any:
     """Return the condition that an export finished before the cutoff, and that no recovery, job or finding will reach it.
 
-    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. An
+    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
+    somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
     export stays until its events are delivered or given up: one may ask the receiver to erase the ticket.
     """
     export = ExportRow
@@ -317,7 +336,10 @@ def _is_over(until: Cutoffs) -> Any:
         export.status.in_([ExportStatus.FAILED, ExportStatus.BLOCKED]),
         RecoveryRow.since <= export.finished_at,
     )
-    is_old = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
+    decided = AuditEntryRow.select(SQL("1")).where(AuditEntryRow.subject_id == export.id, AuditEntryRow.at >= until.over)
+    is_prepared = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
+    is_awake = export.snoozed_until.is_null() | (export.snoozed_until < until.over)
+    is_old = is_prepared & is_awake & ~fn.EXISTS(decided)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
     joined = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id, FindingRow.first_seen_at >= until.over)
     event = TicketEventRow.select(SQL("1")).where(
@@ -334,10 +356,9 @@ def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
         model.select(fn.COUNT(SQL("*"))).where(model.export == export.id).alias(f"{_name(model)}_count")
         for model in _OF_EXPORT
     ]
+    of_export = (export.id, export.version, export.source_type, export.source_id, *counts)
     query = (
-        export.select(
-            export.id, export.version, export.source_type, export.source_id, *counts, _is_over(until).alias("is_over")
-        )
+        export.select(*of_export, export.siblings, _is_over(until).alias("is_over"))
         # Nothing ends before it begins, and ids sort by that: an export of a later id is not over yet.
         .where(export.id < identifiers.first_id(identifiers.EXPORT, until.over))
         .order_by(export.id)
@@ -345,7 +366,21 @@ def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
     )
     while slice_ := tuples(query.where(export.id > after)):
         after = slice_[-1][0]
-        yield [_expired_export(*row) for *row, is_over in slice_ if is_over]
+        over = {row[0]: row[-2] or [] for row in slice_ if row[-1]}
+        needed = _still_needed({each for siblings in over.values() for each in siblings}, until)
+        yield [_expired_export(*row[:-2]) for row in slice_ if row[0] in over and needed.isdisjoint(over[row[0]])]
+
+
+def _still_needed(export_ids: Collection[str], until: Cutoffs) -> set[str]:
+    """Return those of the exports that are not over.
+
+    The copies of a ticket for several targets go together: findings name the first of them alone, and by it an erasure finds
+    the others.
+    """
+    if not export_ids:
+        return set()
+    export = ExportRow
+    return {row[0] for row in tuples(export.select(export.id).where(export.id.in_(list(export_ids)), ~_is_over(until)))}
 
 
 def _expired_export(export_id: str, version: int, source_type: str, source_id: str, *of_export: int) -> _ExpiredExport:

@@ -12,14 +12,15 @@ from schemas.base.principal import ABILITIES, OPERATOR, Ability, Role, TokenKind
 from service.app import create_app
 from service.operations.accounts import accounts as account_operations
 from service.operations.accounts import tokens as token_operations
-from storage.accounts import accounts, grants, tokens
-from storage.db.engine import rows
+from storage.accounts import accounts, grants, tokens, users
+from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     NOW,
     Customer,
     make_colleague,
     make_customer,
+    make_failed,
     make_project,
     make_report,
     make_settings,
@@ -114,6 +115,16 @@ def test_a_removed_users_address_is_in_no_stored_response(owner: Send, other: Cu
     owner("POST", USERS, {"email": "grace@client.example", "role": "manager"}, "another")
     assert owner("DELETE", f"{USERS}/{user['id']}").status_code == 204
     assert rows("SELECT key FROM idempotency_keys WHERE response_body IS NOT NULL") == [("another",)]
+
+
+def test_the_address_of_a_removed_approver_is_in_no_response_to_others(client: TestClient, customer: Customer) -> None:
+    [export_id] = make_failed(customer, make_target(customer).id, 1)
+    execute("UPDATE exports SET approved_by_user_id = ? WHERE id = ?", (customer.user_id, export_id))
+    colleague = sender(client, make_colleague(customer).token)
+    retried = colleague("POST", f"/api/ticket-exports/{export_id}/retry", {}, "key")
+    assert retried.json["approved_by"]["name"] == customer.email
+    users.remove(customer.email, NOW, "operator")
+    assert rows("SELECT key FROM idempotency_keys WHERE response_body LIKE ?", (f"%{customer.email}%",)) == []
 
 
 def test_an_administrator_lists_every_account_or_one(admin: Send, customer: Customer, other: Customer) -> None:

@@ -15,7 +15,8 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
-from schemas.exports.record import Approval
+from schemas.exports.decisions import DismissalReason
+from schemas.exports.record import Approval, ApprovalForAll
 from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
@@ -25,6 +26,7 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
 from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
+from schemas.triage.decision_forms import Edit
 from schemas.triage.export_filter import ExportQuery, ListPosition
 from storage.accounts import projects, sessions, sign_in_links, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
@@ -38,9 +40,10 @@ from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
 from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE, Cutoffs
+from storage.reporting import finding_trends
 from storage.secrets.vault import Vault
 from storage.targets import pings
-from storage.triage import bulk_jobs, decisions
+from storage.triage import bulk_jobs, decisions, targeting
 from tests.support.databases import on_postgresql
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -280,6 +283,58 @@ def test_a_group_stays_while_findings_join_it(customer: Customer) -> None:
     assert prune() == {}
     execute("UPDATE findings SET first_seen_at = ?", (to_ms(NOW),))
     assert prune() == {"exports": 1}
+
+
+@pytest.mark.parametrize("decided", ["snoozed until a time", "snoozed lately", "restored lately", "edited lately"])
+def test_a_prepared_export_waits_from_the_last_decision_on(customer: Customer, decided: str) -> None:
+    [export_id] = make_exports(customer, 1)
+    of, by = (export_id, customer.account_id), "user:1"
+    lately = LATER - days(1)
+    match decided:
+        case "snoozed until a time":
+            decisions.snooze(*of, NOW, by, LATER + days(30))
+        case "snoozed lately":
+            decisions.snooze(*of, lately, by, None)
+        case "restored lately":
+            decisions.dismiss(*of, NOW, by, DismissalReason.OTHER)
+            decisions.restore(*of, lately, by)
+        case "edited lately":
+            decisions.edit(*of, lately, by, Edit(title="Better"))
+    assert planned() == prune() == {}
+    much_later = retention.cutoffs(LATER + days(30) + RETENTION + MINUTE, RETENTION, TTL)
+    assert planned(much_later)["exports"] == prune(much_later)["exports"] == 1
+
+
+def test_the_copies_of_a_ticket_for_several_targets_go_together(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
+    copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
+    first, second = [each.id for each in copies]
+    over = "UPDATE exports SET status = 'exported', due_at = NULL, finished_at = ? WHERE id = ?"
+    execute(over, (to_ms(NOW), first))
+    assert planned() == prune() == {}
+    execute(over, (to_ms(LATER), second))
+    assert planned() == prune() == {}
+    execute(over, (to_ms(NOW), second))
+    assert planned() == prune() == {"exports": 2}
+
+
+def test_a_finding_that_came_back_counts_once_however_old_its_fix_is(customer: Customer) -> None:
+    def run(number: int, issues: list[dict[str, Any]], at: datetime) -> None:
+        page = {"url": "https://shop.example/b"}
+        record_postback(PostbackForm().read(postback(number, issues, page=page)), customer.project_id, at)
+
+    def unfixed(at: datetime) -> int:
+        return sum(finding_trends.read_trend(customer.account_id, None, at, 1).days[0].unfixed.values())
+
+    for number, found, day in ((1, True, 0), (2, False, 1), (3, False, 2), (4, True, 20), (5, False, 30), (6, False, 31)):
+        run(number, [issue()] if found else [], NOW + days(day))
+    run(7, [issue()], NOW + days(60))
+    assert (unfixed(NOW + days(59)), unfixed(NOW + days(60))) == (0, 1)
+    for pruned_at in (50, 61):
+        prune(retention.cutoffs(NOW + days(pruned_at) + RETENTION, RETENTION, TTL))
+        assert unfixed(NOW + days(pruned_at) + RETENTION) == 1
+    assert count("finding_sightings") == 0
 
 
 def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:
