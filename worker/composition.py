@@ -122,7 +122,7 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     def retention_cutoffs(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
-    deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now)
+    deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now, ClockGuard(now, clock.compare))
     alert = compose_alert_task(settings, now)
     return [
         *([] if alert is None else [BackgroundTask("alerts", alert.run_once, alerts.POLL_S)]),

@@ -16,12 +16,14 @@ from storage.db.engine import connection
 from storage.db.locks import Lock
 from storage.maintenance import retention
 from storage.maintenance.retention import Cutoffs
+from worker.delivery.clock_guard import ClockGuard
 
 #: An hour or a day too late does no harm; a run that finds nothing costs one index step per table.
 RUN_EVERY: Final = timedelta(hours=1)
 #: How soon it notices that an hour is over.
 POLL_S: Final = 60.0
-#: A machine that was just started needs time to set its clock: one that is years ahead would empty the database.
+#: A machine that was just started, or whose clock was just set, needs time to correct it: a clock that is years ahead would
+#: empty the database.
 FIRST_RUN_AFTER: Final = timedelta(minutes=10)
 #: Some 10 ms of work and then this: nine tenths of SQLite's one writer are left for deliveries.
 _PAUSE_S: Final = 0.1
@@ -32,18 +34,29 @@ _log: Final = logging.getLogger(__name__)
 class RetentionTask:
     """Deletes a batch per call until nothing is left, and begins again an hour later."""
 
-    def __init__(self, cutoffs: Callable[[datetime], Cutoffs], worker: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        cutoffs: Callable[[datetime], Cutoffs],
+        worker: str,
+        now: Callable[[], datetime],
+        guard: ClockGuard,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cutoffs = cutoffs
         self._worker = worker
         self._now = now
-        self._paused_at = now()
-        self._pause = FIRST_RUN_AFTER
+        self._guard = guard
+        self._monotonic = monotonic
         self._batches: Iterator[Counter[str]] | None = None
         self._removed = 0
+        self._begin_pause(FIRST_RUN_AFTER)
 
     def run_once(self) -> bool:
         """Delete the next batch if a run is due; return whether there may be more."""
-        if self._batches is None and not self._is_due():
+        if self._clock_was_set():
+            self._batches = None
+            self._begin_pause(FIRST_RUN_AFTER)
+        if self._batches is None and self._monotonic() < self._due_at:
             return False
         # If this batch fails, the next call begins a new run.
         batches, self._batches = self._batches or retention.purge(self._cutoffs(self._now())), None
@@ -56,9 +69,9 @@ class RetentionTask:
         time.sleep(_PAUSE_S)
         return True
 
-    def _is_due(self) -> bool:
-        """Return whether the pause is over; a clock that was set back does not make it longer."""
-        return not timedelta(0) <= self._now() - self._paused_at < self._pause
+    def _clock_was_set(self) -> bool:
+        with connection():
+            return bool(self._guard.check(compare=False))
 
     def _next(self, batches: Iterator[Counter[str]]) -> Counter[str] | None:
         """Return the counts of the next batch; None if nothing is left or another process deletes."""
@@ -71,4 +84,8 @@ class RetentionTask:
     def _pause_for_an_hour(self) -> None:
         if self._removed:
             _log.info("expired records deleted", extra={"worker": self._worker, "count": self._removed})
-        self._paused_at, self._pause, self._removed = self._now(), RUN_EVERY, 0
+        self._removed = 0
+        self._begin_pause(RUN_EVERY)
+
+    def _begin_pause(self, pause: timedelta) -> None:
+        self._due_at = self._monotonic() + pause.total_seconds()

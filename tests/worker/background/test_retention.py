@@ -19,6 +19,7 @@ from tests.support.factories import NOW, Customer, make_exports
 from tests.support.workers import wait_until
 from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
 from worker.background.tasks import BackgroundTask
+from worker.delivery.clock_guard import ClockGuard
 
 OLD: Final = NOW - timedelta(days=91)
 #: Long enough for a busy machine.
@@ -29,15 +30,34 @@ def until(now: datetime) -> Cutoffs:
     return retention.cutoffs(now, timedelta(days=90), timedelta(hours=72))
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+class SettableClock(FakeClock):
+    """One that can be set, while no time passes."""
+
+    set_by_s = 0.0
+
+    def monotonic(self) -> float:
+        return (self.at - NOW).total_seconds() - self.set_by_s
+
+    def set_by(self, seconds: float) -> None:
+        self.set_by_s += seconds
+        self.advance(seconds)
 
 
 @pytest.fixture
-def task(customer: Customer, clock: FakeClock) -> RetentionTask:
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+def started(clock: SettableClock) -> RetentionTask:
+    guard = ClockGuard(clock, lambda: None, clock.monotonic)
+    return RetentionTask(until, "worker:test", clock, guard, clock.monotonic)
+
+
+@pytest.fixture
+def task(customer: Customer, clock: SettableClock) -> RetentionTask:
     """One that was started long enough ago."""
-    made = RetentionTask(until, "worker:test", clock)
+    made = started(clock)
+    made.run_once()
     clock.advance(FIRST_RUN_AFTER.total_seconds())
     return made
 
@@ -82,9 +102,9 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTas
     assert vars(line)["count"] == EXPORTS_AT_ONCE + 1
 
 
-def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: FakeClock) -> None:
+def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: SettableClock) -> None:
     make_exports(customer, 1, OLD)
-    task = RetentionTask(until, "worker:test", clock)
+    task = started(clock)
     clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)
     assert work(task) == 0
     assert left() == 1
@@ -93,7 +113,9 @@ def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Custo
     assert left() == 0
 
 
-def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
+def test_it_looks_once_an_hour_however_often_it_is_woken(
+    customer: Customer, clock: SettableClock, task: RetentionTask
+) -> None:
     assert work(task) == 0
     make_exports(customer, 1, OLD)
     clock.advance(RUN_EVERY.total_seconds() - 1)
@@ -102,14 +124,24 @@ def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clo
     assert work(task) == 1
 
 
-def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
+@pytest.mark.parametrize("seconds", [-60.0, 3600.0, 86_400 * 3650.0])
+def test_a_machine_has_time_to_correct_a_clock_that_was_set(
+    customer: Customer, clock: SettableClock, task: RetentionTask, seconds: float
+) -> None:
+    make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
+    assert task.run_once()
+    clock.set_by(seconds)
     assert work(task) == 0
-    make_exports(customer, 1, OLD)
-    clock.advance(-60)
+    assert left() == 1
+    clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)
+    assert work(task) == 0
+    clock.advance(1)
     assert work(task) == 1
 
 
-def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
+def test_what_another_one_is_at_is_left_to_it_for_an_hour(
+    customer: Customer, clock: SettableClock, task: RetentionTask
+) -> None:
     make_exports(customer, 1, OLD)
     with held_elsewhere():
         assert work(task) == 0
@@ -131,7 +163,7 @@ def test_a_look_that_broke_off_begins_anew(customer: Customer, task: RetentionTa
     assert left() == 0
 
 
-def test_it_stops_after_the_part_in_hand(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
+def test_it_stops_after_the_part_in_hand(customer: Customer, clock: SettableClock, task: RetentionTask) -> None:
     many = EXPORTS_AT_ONCE * 25
     make_exports(customer, many, OLD)
     thread = BackgroundTask("retention", task.run_once, 600)
