@@ -66,8 +66,9 @@ class IssueEvents(ABC):
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Look for the export's id in the issue's text."""
-        text = yield from asked(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, str, self._description)
-        return text if isinstance(text, TrackerFailure) else event.export_id in text
+        issue = yield from asked(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, dict)
+        # An issue without a text has null there.
+        return issue if isinstance(issue, TrackerFailure) else event.export_id in (text_at(issue, self._description) or "")
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Read the issue's state."""

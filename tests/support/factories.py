@@ -258,6 +258,20 @@ def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Cl
     return claims_sql.claim_due(quotas, now, lease_s, worker)
 
 
+def make_due_events(customer: Customer, target_id: str, count: int, due_at_ms: int) -> None:
+    """Store an event that is due for each of `count` delivered tickets of a target."""
+    for _ in range(count):
+        make_approved(customer, target_id)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE target_id = ?", (target_id,))
+    execute(
+        "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, body, attempts, "
+        "attempt_records, is_outcome_unknown, due_at, created_at) SELECT 'evt_' || SUBSTR(id, 5), account_id, id, "
+        "target_id, 1, 'ticket.updated', 'pending', body, 0, '[]', is_outcome_unknown, CAST(? AS BIGINT), created_at "
+        "FROM exports WHERE target_id = ?",
+        (due_at_ms, target_id),
+    )
+
+
 def make_failed(
     customer: Customer, target_id: str, count: int = 1, finished_at: datetime = NOW, status: str = "failed"
 ) -> list[str]:

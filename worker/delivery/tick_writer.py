@@ -13,6 +13,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.targets.throttle_state import TargetKey, ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import claims_sql, transitions
+from storage.exports.events import deliveries
 from storage.targets import throttle_state_sql
 from worker import outages
 from worker.delivery import throttle
@@ -131,7 +132,10 @@ class TickWriter:
         # locked is left to it: two workers that write each other's targets would deadlock.
         limited = throttle_state_sql.read(plan.rate_limited, locked=True, waits=False)
         allowance = dict.fromkeys(plan.rate_limited, 0)
-        allowance |= {target_id: throttle.rate_allowance(state, now) for target_id, state in limited.items()}
+        # An event that has been due for longer than every export comes first; a worker looks for it once a second.
+        spared = deliveries.targets_to_spare(limited, now) if limited else ()
+        for target_id, state in limited.items():
+            allowance[target_id] = max(0, throttle.rate_allowance(state, now) - (target_id in spared))
         quotas = {target_id: min(quota, allowance.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
         allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
         claims = claims_sql.claim_due(allowed, now, self._options.lease_s, self._options.worker)

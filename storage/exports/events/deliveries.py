@@ -104,11 +104,34 @@ def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent |
     return None
 
 
+def targets_to_spare(target_ids: Collection[str], now: datetime) -> set[str]:
+    """Return those of the targets at which an event that may be sent has been due for longer than every export."""
+    earlier = ExportRow.alias("earlier")
+    is_behind = fn.EXISTS(
+        earlier.select(SQL("1")).where(earlier.target == TicketEventRow.target, earlier.due_at <= TicketEventRow.due_at)
+    )
+    waiting = _due(now, TicketEventRow.target).where(TicketEventRow.target.in_(list(target_ids)))
+    return {row[0] for row in tuples(waiting.where(_may_be_sent(now), _is_first(), ~is_behind))}
+
+
 def claim(event: DueEvent, now: datetime, lease_s: float) -> DueEvent | None:
-    """Claim an event for one attempt and return it with its lease; None if another worker was first."""
-    with transaction():
-        lease = _JOBS.claim(event.id, event.due_at, now, lease_s, attempts=TicketEventRow.attempts + 1)
-    return event._replace(lease=lease, attempts=event.attempts + 1) if lease else None
+    """Claim an event for one attempt; None if another worker was first.
+
+    It is returned with its lease, and with its target as that is now: somebody may have edited it since it was read. The caller
+    holds the transaction and a lock on the target.
+    """
+    lease = _JOBS.claim(event.id, event.due_at, now, lease_s, attempts=TicketEventRow.attempts + 1)
+    if lease is None:
+        return None
+    target = TargetRow.select(TargetRow.base_url, TargetRow.secret_sealed, *OPTION_FIELDS)
+    [(base_url, sealed, *options)] = tuples(target.where(TargetRow.id == event.target_id))
+    return event._replace(
+        lease=lease,
+        attempts=event.attempts + 1,
+        base_url=base_url,
+        secret_sealed=None if sealed is None else bytes(sealed),
+        options=options_from(options),
+    )
 
 
 def count_open(target_id: str, now: datetime) -> int:

@@ -37,7 +37,7 @@ from tests.support.factories import (
     WEBHOOK_SECRET,
     Customer,
     issue,
-    make_approved,
+    make_due_events,
     make_target,
     make_tracker,
     postback,
@@ -400,27 +400,13 @@ def test_a_lost_database_loses_no_result(grouped: Customer, monkeypatch: pytest.
     assert stored() == [("ticket.updated", "delivered", None)]
 
 
-def due_events(customer: Customer, target_id: str, count: int, due_at_ms: int) -> None:
-    """Store an event that is due for each of `count` delivered tickets of a target."""
-    for _ in range(count):
-        make_approved(customer, target_id)
-    execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE target_id = ?", (target_id,))
-    execute(
-        "INSERT INTO ticket_events (id, account_id, export_id, target_id, number, type, status, body, attempts, "
-        "attempt_records, is_outcome_unknown, due_at, created_at) SELECT 'evt_' || SUBSTR(id, 5), account_id, id, "
-        "target_id, 1, 'ticket.updated', 'pending', body, 0, '[]', is_outcome_unknown, CAST(? AS BIGINT), created_at "
-        "FROM exports WHERE target_id = ?",
-        (due_at_ms, target_id),
-    )
-
-
 def test_events_of_a_target_that_must_wait_hold_up_no_other(customer: Customer) -> None:
     worker = EventWorker()
     limited, free = (make_target(customer, "http://127.0.0.1:9/hook").id for _ in range(2))
     used_up_until = 1000 * (to_ms(worker.now) + 60_000)
     execute("UPDATE targets SET max_per_minute = 60, paced_until = ? WHERE id = ?", (used_up_until, limited))
-    due_events(customer, limited, 30, to_ms(worker.now) - 2)
-    due_events(customer, free, 1, to_ms(worker.now) - 1)
+    make_due_events(customer, limited, 30, to_ms(worker.now) - 2)
+    make_due_events(customer, free, 1, to_ms(worker.now) - 1)
     claimed = worker.events.claim()
     assert claimed is not None
     assert claimed.target_id == free
@@ -440,7 +426,7 @@ def test_events_keep_to_the_concurrency_of_their_target(customer: Customer, thro
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
     execute(f"UPDATE targets SET {throttle} WHERE id = ?", (target_id,))  # noqa: S608 - those above
-    due_events(customer, target_id, 10, to_ms(worker.now) - 1)
+    make_due_events(customer, target_id, 10, to_ms(worker.now) - 1)
     claimed = [worker.events.claim() for _ in range(10)]
     assert sum(each is not None for each in claimed) == at_once
 
@@ -620,7 +606,7 @@ def test_a_clock_that_is_set_ahead_makes_nobody_send_what_is_being_sent(grouped:
 
 def test_a_clock_that_is_set_ahead_delays_events_by_one_lease(customer: Customer) -> None:
     worker = EventWorker()
-    due_events(customer, make_target(customer, "http://127.0.0.1:9/hook").id, 2, to_ms(worker.now) - 1)
+    make_due_events(customer, make_target(customer, "http://127.0.0.1:9/hook").id, 2, to_ms(worker.now) - 1)
     assert worker.events.claim() is not None
     worker.set_clock(timedelta(hours=1))
     assert worker.events.claim() is None
@@ -631,7 +617,7 @@ def test_a_clock_that_is_set_ahead_delays_events_by_one_lease(customer: Customer
 def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
-    due_events(customer, target_id, 2, to_ms(worker.now) - 1)
+    make_due_events(customer, target_id, 2, to_ms(worker.now) - 1)
     lost = worker.events.claim()
     assert lost is not None
     targets.change_status(target_id, "pause", worker.now, "user:1")
@@ -648,7 +634,7 @@ def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer)
 def test_a_dead_worker_s_event_that_is_put_off_is_no_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
-    due_events(customer, target_id, 1, to_ms(worker.now) - 1)
+    make_due_events(customer, target_id, 1, to_ms(worker.now) - 1)
     assert worker.events.claim() is not None
     worker.now += timedelta(hours=1)
     lost = deliveries.next_due(worker.now)
@@ -679,6 +665,27 @@ def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_
     event = worker.events.claim()
     assert event is not None
     assert deliveries.has_moved(event) is has_moved
+
+
+def test_an_event_goes_where_its_target_is_when_it_is_claimed(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    next_due, moved = deliveries.next_due, TargetEdit(base_url="http://127.0.0.1:9/moved")
+
+    def then_edited(*arguments: Any) -> deliveries.DueEvent | None:
+        due = next_due(*arguments)
+        changes.edit(target_id, moved, DEFAULT_SECRET, worker.now, "user:1")
+        return due
+
+    worker = EventWorker()
+    worker.now += timedelta(hours=1)
+    while worker.forming.run_once():
+        pass
+    monkeypatch.setattr(deliveries, "next_due", then_edited)
+    claimed = worker.events.claim()
+    assert claimed is not None
+    assert claimed.base_url == moved.base_url
 
 
 def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> None:

@@ -16,7 +16,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state_sql
 from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
-from tests.support.factories import NOW, Customer, limit_target, make_approved, make_target
+from tests.support.factories import NOW, Customer, limit_target, make_approved, make_due_events, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
 from worker.delivery import throttle
@@ -204,6 +204,22 @@ def test_two_dispatchers_keep_a_rate_limit_together(
         assert most_in_a_minute(sent) <= 600
         assert len(sent) >= 0.95 * 600 / 60 * 75
     assert "database unavailable" not in caplog.text
+
+
+def test_an_event_that_was_due_first_is_left_the_next_request_of_a_rate_limit(customer: Customer, clock: FakeClock) -> None:
+    target_id = make_target(customer, BUSY_URL).id
+    limit_target(target_id, 60)
+    make_due_events(customer, target_id, 1, to_ms(NOW) - 1)
+    post = FakePost(now=clock)
+    with running_dispatchers(post, clock, count=1):
+        for _ in range(3):
+            make_approved(customer, target_id, NOW)
+        for _ in range(3):
+            clock.advance(1.1)
+            clock.wait_for_scans()
+        assert post.to(BUSY_URL) == []
+        execute("UPDATE ticket_events SET due_at = ?", (to_ms(NOW) + 1,))
+        wait_until(lambda: len(post.to(BUSY_URL)) == 1)
 
 
 def most_in_a_minute(moments: Sequence[datetime]) -> int:
