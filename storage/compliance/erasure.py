@@ -34,6 +34,7 @@ from storage.db.drivers.shared import LOCK_WAIT_S
 from storage.db.engine import is_sqlite, rows
 from storage.db.models import (
     AttemptRow,
+    BulkJobRow,
     DiagnosticRow,
     EvidenceCaptureRow,
     ExportRow,
@@ -68,6 +69,9 @@ _LOG_WAIT_MS: Final = 250
 #: Every response that repeats submitted data names the export that was prepared; an email's names the email.
 _OURS: Final = re.compile(r"(?:exp|eml)_[0-9A-HJKMNP-TV-Z]{26}")
 
+#: The option of a bulk job that people write freely.
+_NOTE: Final = "note"
+
 #: As a JSON column stores it.
 _EMPTY_LIST: Final = Value("[]", converter=False)
 
@@ -78,10 +82,13 @@ def _projects(shop_domain: str) -> Any:
     return ProjectRow.select(ProjectRow.id).where(ProjectRow.shop_domain == shop_domain)
 
 
+def _accounts(shop_domain: str) -> Any:
+    return ProjectRow.select(ProjectRow.account).where(ProjectRow.shop_domain == shop_domain)
+
+
 def _unassigned(shop_domain: str) -> Any:
     """Return the condition that an export has no project and its account has a project of the shop."""
-    accounts = ProjectRow.select(ProjectRow.account).where(ProjectRow.shop_domain == shop_domain)
-    return ExportRow.project.is_null() & ExportRow.account.in_(accounts)
+    return ExportRow.project.is_null() & ExportRow.account.in_(_accounts(shop_domain))
 
 
 def _unassigned_of_one_shop(shop_domain: str) -> Any:
@@ -210,6 +217,36 @@ def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counte
     return _erase_reports(ids, now, actor) if ids else Counter()
 
 
+def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    """Remove the notes of bulk jobs, which go on without them."""
+    erasure_log.add(actor, "bulk_jobs", ids, now)
+    row = BulkJobRow
+    jobs = tuples(for_update(row.select(row.id, row.options).where(row.id.in_(ids)).order_by(row.id)))
+    for job_id, options in jobs:
+        row.update(options={name: value for name, value in options.items() if name != _NOTE}).where(
+            row.id == job_id
+        ).execute()
+    return Counter({"bulk_jobs": len(jobs)})
+
+
+def _erase_project_names(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    erasure_log.add(actor, "projects", ids, now)
+    return Counter({"projects": _NUMBERED_PROJECTS.where(ProjectRow.id.in_(ids)).execute()})
+
+
+def _erase_report_titles(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    erasure_log.add(actor, "reports", ids, now)
+    return Counter({"reports": _NUMBERED_REPORTS.where(ReportRow.id.in_(ids)).execute()})
+
+
+def _numbered(text: str, key: Any) -> Any:
+    return Value(text).cast("TEXT").concat(key.cast("TEXT"))
+
+
+_NUMBERED_PROJECTS: Final = ProjectRow.update(name=_numbered("Redacted project ", ProjectRow.id))
+_NUMBERED_REPORTS: Final = ReportRow.update(title=_numbered("Redacted report ", ReportRow.id))
+
+
 def _erase_excerpts(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     erasure_log.add(actor, "attempts", ids, now)
     return Counter({"attempts": AttemptRow.update(answer=None).where(AttemptRow.id.in_(ids)).execute()})
@@ -225,6 +262,17 @@ def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
 
 
 ERASABLE_TABLES: Final = (
+    # First: a job copies its note to exports, which are searched later.
+    ErasableTable(
+        BulkJobRow,
+        owner=lambda shop: BulkJobRow.account.in_(
+            ProjectRow.select(ProjectRow.account).where(ProjectRow.shop_domain == shop)
+        ),
+        moment=BulkJobRow.created_at,
+        columns=(BulkJobRow.options,),
+        erase=_erase_notes,
+        has_text=BulkJobRow.options.cast("TEXT").contains(f'"{_NOTE}"'),
+    ),
     ErasableTable(
         EvidenceCaptureRow,
         owner=lambda shop: EvidenceCaptureRow.project.in_(_projects(shop)),
@@ -328,6 +376,24 @@ ERASABLE_TABLES: Final = (
         ),
         erase=_erase_exports,
         has_text=ExportRow.redacted_at.is_null(),
+    ),
+)
+
+#: What people call a shop's projects and reports; a redaction of the shop replaces all of it, with the domain.
+NAMES: Final = (
+    ErasableTable(
+        ProjectRow,
+        owner=lambda shop: ProjectRow.shop_domain == shop,
+        moment=ProjectRow.created_at,
+        columns=(ProjectRow.name,),
+        erase=_erase_project_names,
+    ),
+    ErasableTable(
+        ReportRow,
+        owner=lambda shop: ReportRow.project.in_(_projects(shop)),
+        moment=ReportRow.created_at,
+        columns=(ReportRow.title,),
+        erase=_erase_report_titles,
     ),
 )
 
@@ -442,14 +508,10 @@ def forget_shop(shop_domain: str) -> Counter[str]:
 
     Nothing is found by the domain afterwards: this is the last step. The caller holds the transaction.
     """
-    reports = ReportRow.update(title=_numbered("Redacted report ", ReportRow.id))
-    projects = ProjectRow.update(name=_numbered("Redacted project ", ProjectRow.id), shop_domain=None)
-    return Counter(
-        {
-            "reports": reports.where(ReportRow.project.in_(_projects(shop_domain))).execute(),
-            "projects": projects.where(ProjectRow.shop_domain == shop_domain).execute(),
-        }
-    )
+    reports = _NUMBERED_REPORTS.where(ReportRow.project.in_(_projects(shop_domain))).execute()
+    projects = _NUMBERED_PROJECTS.where(ProjectRow.shop_domain == shop_domain).execute()
+    ProjectRow.update(shop_domain=None).where(ProjectRow.shop_domain == shop_domain).execute()
+    return Counter({"reports": reports, "projects": projects})
 
 
 def overwrite_erased() -> None:
@@ -482,7 +544,7 @@ def _erase_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
 
 #: How the tables of the erasure log are erased again, each with the column of its rows' age.
 _AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
-    **{table.name: (table.moment, table.erase) for table in ERASABLE_TABLES},
+    **{table.name: (table.moment, table.erase) for table in (*ERASABLE_TABLES, *NAMES)},
     "idempotency_keys": (IdempotencyKeyRow.created_at, _empty_responses),
     CLIENT_KEYS: (IdempotencyKeyRow.created_at, _erase_keys),
 }
@@ -497,10 +559,6 @@ def _rows_with_text(table: ErasableTable, shop_domain: str, after: Any) -> Any:
 
 def _joined(text: Any, more: Any) -> Any:
     return text.concat(" ").concat(more)
-
-
-def _numbered(text: str, key: Any) -> Any:
-    return Value(text).cast("TEXT").concat(key.cast("TEXT"))
 
 
 def _may_mention(said: Any, mentions: Mentions) -> Any:

@@ -17,7 +17,7 @@ from schemas.compliance.requests import ComplianceResult, Subject, Topic, report
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
-from storage.compliance.erasure import ERASABLE_TABLES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, SubjectMatch
+from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, SubjectMatch
 from storage.compliance.requests import ComplianceLease, LeaseLost
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.secrets.vault import Vault
@@ -90,7 +90,7 @@ class _ComplianceRun:
     def _report(self) -> None:
         subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions, records = Mentions(subject), list[dict[str, Any]]()
-        for table in (*ERASABLE_TABLES, UNASSIGNED):
+        for table in (*ERASABLE_TABLES, UNASSIGNED, *NAMES):
             for found in erasure.search(table, self._lease.shop_domain, mentions):
                 records += [each.record() for each in found]
                 self._step(partial(Counter, {table.name: len(found)}))
@@ -102,7 +102,7 @@ class _ComplianceRun:
         subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions = Mentions(subject)
         self._erase_waiting_reports()
-        for table in (*ERASABLE_TABLES, UNASSIGNED):
+        for table in (*ERASABLE_TABLES, UNASSIGNED, *NAMES):
             self._erase_mentioning(table, mentions)
         self._redact_responses(mentions)
         for request_id, pseudonym in compliance_requests.reported(self._lease.shop_domain):

@@ -117,8 +117,8 @@ def targets_to_spare(target_ids: Collection[str], now: datetime) -> set[str]:
 def claim(event: DueEvent, now: datetime, lease_s: float) -> DueEvent | None:
     """Claim an event for one attempt; None if another worker was first.
 
-    It is returned with its lease, and with its target as that is now: somebody may have edited it since it was read. The caller
-    holds the transaction and a lock on the target.
+    It is returned with its lease, and with its target as that is now: somebody may have edited it since it was read. The
+    caller holds the transaction and a lock on the target.
     """
     lease = _JOBS.claim(event.id, event.due_at, now, lease_s, attempts=TicketEventRow.attempts + 1)
     if lease is None:

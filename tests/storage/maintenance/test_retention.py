@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -320,7 +320,7 @@ def test_the_copies_of_a_ticket_for_several_targets_go_together(customer: Custom
 
 
 def test_a_finding_that_came_back_counts_once_however_old_its_fix_is(customer: Customer) -> None:
-    def run(number: int, issues: list[dict[str, Any]], at: datetime) -> None:
+    def run(number: int, issues: list[Mapping[str, Any]], at: datetime) -> None:
         page = {"url": "https://shop.example/b"}
         record_postback(PostbackForm().read(postback(number, issues, page=page)), customer.project_id, at)
 

@@ -21,8 +21,11 @@ from schemas.exports.record import ApprovalForAll
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import Edit
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import projects, tokens
+from storage.accounts.account_limits import UNLIMITED
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.drivers.sqlite import PRAGMAS
@@ -33,7 +36,8 @@ from storage.intake import handoffs, report_uploads
 from storage.maintenance import retention
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
-from storage.triage import decisions, targeting
+from storage.triage import bulk_jobs, decisions, targeting
+from storage.triage.bulk_jobs import NewBulkJob
 from tests.service.conftest import LogLines
 from tests.support.databases import on_sqlite
 from tests.support.factories import (
@@ -217,6 +221,36 @@ def test_a_person_who_is_named_only_by_a_note_or_by_the_original_of_an_edit_is_e
     kept = rows("SELECT id FROM exports WHERE redacted_at IS NULL")
     assert kept == [(other,)]
     assert rows("SELECT COUNT(*) FROM exports WHERE dismissal_note IS NOT NULL OR original_ticket IS NOT NULL") == [(0,)]
+
+
+def test_the_note_of_a_running_bulk_decision_is_erased_and_the_decision_goes_on(
+    shop: Customer, task: ComplianceTask
+) -> None:
+    ids = make_exports(shop, 3)
+    decision = BulkDecision(BulkAction.DISMISS, None, DismissalReason.OTHER, f"asked by {ADA.email}")
+    new = NewBulkJob(decision, ExportQuery(shop.account_id), 3, shop.account_id, shop.user_id, "user:1")
+    job = bulk_jobs.request(new, utc_now(), LOOPBACK_POLICY)
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    assert traces_of(ADA, stored()) == []
+    lease = bulk_jobs.claim_next(utc_now())
+    assert lease is not None
+    bulk_jobs.advance(lease, utc_now(), LOOPBACK_POLICY, UNLIMITED)
+    assert rows("SELECT dismissal_reason, dismissal_note FROM exports") == [("other", None)] * len(ids)
+    assert bulk_jobs.get(job.id).changed == len(ids)
+
+
+def test_names_that_mention_the_person_are_replaced(shop: Customer, task: ComplianceTask) -> None:
+    report_id, other_id = make_report(shop.project_id), make_report(shop.project_id)
+    execute("UPDATE reports SET title = ? WHERE id = ?", (f"Complaint of {ADA.email}", report_id))
+    execute("UPDATE projects SET name = ?", (f"Shop for {ADA.email}",))
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    assert traces_of(ADA, stored()) == []
+    assert rows("SELECT name, shop_domain IS NULL FROM projects") == [(f"Redacted project {shop.project_id}", False)]
+    titles = dict(rows("SELECT id, title FROM reports"))
+    assert titles[report_id] == f"Redacted report {report_id}"
+    assert "Redacted" not in titles[other_id]
 
 
 @pytest.mark.parametrize(("status", "left"), [("prepared", 0), ("dismissed", 1)])
