@@ -1,1 +1,1 @@
-"""The caretaker's keys: one module per verb, joined into one command by bin.__main__."""
+"""The command line `bin/riskrelay`, and the generators of the reference pages."""

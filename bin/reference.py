@@ -1,4 +1,4 @@
-"""Generates from the code: docs/commands.md, docs/settings.md, error codes, test vectors, parts of clients/python.
+"""Generates files from the code: docs/commands.md, docs/settings.md, error codes, test vectors, parts of clients/python.
 
 `make docs` writes the files; a test fails if they differ from the code.
 """

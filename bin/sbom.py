@@ -1,4 +1,4 @@
-"""Write the software bill of materials of what runs: `make sbom` (CycloneDX 1.6, build/sbom.cdx.json).
+"""Writes the software bill of materials of the product: `make sbom` (CycloneDX 1.6, build/sbom.cdx.json).
 
 It reads the lock files and nothing else: no network, no clock, no machine. The same lock files give the same bytes.
 """

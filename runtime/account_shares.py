@@ -1,15 +1,16 @@
 """Shares a bounded number of slots between accounts: sender threads, name lookups, pings.
 
-A slot is held for as long as a receiver or a name server makes its holder wait, and cannot be taken back. So the rule keeps
+A slot is held for as long as a receiver or a name server keeps its holder waiting, and cannot be revoked. Two rules keep
 slots free for accounts that hold few:
 
-1. An account takes a slot while fewer than `shared` are held; of those that want one, the account that holds the fewest.
-2. Beyond that, an account takes one while it holds fewer than `reserved` and fewer than `limit` are held.
+1. While fewer than `shared` slots are held, any account may take one. If several want one, the account that holds the
+   fewest goes first.
+2. After that, an account may take a slot only if it holds fewer than `reserved`, and only while fewer than `limit` are held.
 
-An account alone uses every shared slot. While at most `accounts` accounts hold slots, one that holds fewer than `reserved`
-gets the next at once, whatever the others do: what each holds beyond `reserved` it took by the first rule, so together they
-hold at most `shared` beyond it; with at most `reserved` for each, and one account below that, fewer than `limit` =
-`shared` + `accounts` * `reserved` are held. With more accounts, the one that holds the fewest gets the next free slot.
+`limit` is `shared` + `accounts` * `reserved`. A single active account can use every shared slot. While at most `accounts`
+accounts hold slots, an account below `reserved` never waits. Proof: slots that an account holds above `reserved` were taken
+under rule 1, so all accounts together hold at most `shared` of these; each also holds at most `reserved`, and one holds
+fewer; so fewer than `limit` are held. With more accounts, the account that holds the fewest gets the next free slot.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +28,8 @@ _RESERVED_PART: Final = 4
 class AccountShares:
     """Counts the slots that each account holds; the caller synchronizes its threads.
 
-    `held` is what accounts hold already; it may be negative for what is to be held in advance.
+    `held` maps accounts to the slots that they hold at the start. A negative number gives an account that many slots in
+    advance.
     """
 
     def __init__(self, shared: int, accounts: int = ACCOUNTS, held: Mapping[AccountId, int] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Work of concurrent callers done together: what arrives while one batch is at work is the next batch.
+"""Batches the work of concurrent callers: calls that arrive while a batch runs form the next batch.
 
-A batch waits for nothing, so a caller without others beside it is never slower; the more callers wait, the less each costs.
+A batch never waits for more callers, so a single caller loses no time; the more callers wait, the less each call costs.
 """
 
 import threading
@@ -18,13 +18,13 @@ _MOST: Final = 32
 class Batches(Generic[Item, Result]):
     """Calls `together` with the items of one group that wait at the same moment, in the order of their arrival.
 
-    It returns a result for each item, or None for one that its caller must handle alone. If it raises, all of them are.
+    `together` returns one result per item; None makes the caller of that item run it alone. If it raises, every caller does.
     """
 
     def __init__(self, together: Callable[[Sequence[Item]], Sequence[Result | None]]) -> None:
         self._together = together
         self._lock = threading.Lock()
-        #: Who waits, by group; a group is known while one of its callers is at work.
+        #: The waiting callers, by group. A group has an entry while one of its callers runs a batch.
         self._waiting: dict[Hashable, deque[_Caller[Item, Result]]] = {}
 
     def run(self, group: Hashable, item: Item, alone: Callable[[], Result | None]) -> Result | None:
@@ -67,7 +67,7 @@ class Batches(Generic[Item, Result]):
                 caller.is_ready.set()
 
     def _leave(self, group: Hashable, me: "_Caller[Item, Result]") -> None:
-        """Let the next caller lead; one that was interrupted while it waited is nobody's any more."""
+        """Make the next waiting caller the leader; a caller that was interrupted while it waited leaves the queue."""
         with self._lock:
             waiting = self._waiting.get(group)
             if waiting is None or not me.is_leader:
@@ -83,7 +83,7 @@ class Batches(Generic[Item, Result]):
 
 
 class _Caller(Generic[Item, Result]):
-    """One who waits for a result, or to lead the next batch."""
+    """A caller that waits for its result, or to lead the next batch."""
 
     __slots__ = ("is_leader", "is_ready", "item", "result")
 

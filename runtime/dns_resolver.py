@@ -93,7 +93,7 @@ class DnsResolver:
         return queue
 
 
-#: The account that a name is looked up for, the name and the port. Accounts share no lookup: it may wait for its account.
+#: Account, host name and port. Accounts do not share a lookup, because it may have to wait for a thread of its account.
 _Key: TypeAlias = tuple[AccountId, str, int]
 
 

@@ -14,7 +14,7 @@ from typing import IO, Final, TextIO
 
 #: The end of the names of drafts.
 _DRAFT: Final = ".part"
-#: A run that writes a file for a day without a byte reaching the disk is over.
+#: A draft that has not changed for a day belongs to a process that was killed.
 _LEFT_AFTER_S: Final = 86_400
 
 
@@ -60,7 +60,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises OSError, also for a path that is not that of a regular file.
     """
     require_replaceable(path)
-    # With a name of its own: another process may write the same file.
+    # The draft has a unique name, because another process may be replacing the same file.
     descriptor, name = tempfile.mkstemp(_DRAFT, f".{path.name}.", path.parent)
     draft = Path(name)
     try:

@@ -150,7 +150,7 @@ def _folder_lock(folder: Path, kind: int) -> Iterator[None]:
 
 
 def _make_folders(data_dir: Path, folder: Path) -> None:
-    # Each with its mode: parents that mkdir makes by the way are everybody's to read.
+    # One by one, each with its mode: mkdir(parents=True) would create readable parents.
     for each in (data_dir, folder.parent, folder):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -30,7 +30,7 @@ class Outage:
         self._logged_at = 0.0
 
     def note(self, error: BaseException | None = None) -> None:
-        """Record a failure just now; the line names the type of the error."""
+        """Record a failure; logs the type of `error` at the start of the outage, then once a minute."""
         now = self._clock()
         with self._lock:
             is_news = self._failed_at is None or now - self._logged_at >= REMIND_S

@@ -35,10 +35,10 @@ _MARK: Final = "riskrelay:rung"
 _NOTIFIED: Final = "riskrelay:notified"
 #: If the job is lost with the mark still set, `notify` works again after this long.
 _MARK_S: Final = 5
-#: RQ keeps a finished job for as long as somebody might inspect it.
+#: Seconds for which RQ keeps a finished job, for inspection.
 _RESULT_S: Final = 60
 
-#: Sets the mark; if it was not set, also replaces the list by one entry. Returns whether it was not and no job waits.
+#: Sets the mark. If it was not set, also replaces the list by one entry. Returns 1 if the caller must queue a job, else 0.
 _SET_MARK: Final = """
 if not redis.call('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]) then return 0 end
 redis.call('DEL', KEYS[2])
@@ -74,7 +74,7 @@ class Queued:
 class WakeUpQueue:
     """Notifies the workers; an unreachable Redis makes a delivery late and is not an error."""
 
-    #: How long after the list the job follows, in seconds.
+    #: Seconds between the entry in the list and the job in the queue.
     job_delay_s: ClassVar[float] = 0.0
 
     def __init__(self, client: Redis) -> None:

@@ -1,1 +1,1 @@
-"""Words: the shapes that cross a boundary, and the rules about them that need no clock, I/O or randomness."""
+"""Values, validation, state machines and policies: pure code without clock, randomness and I/O."""

@@ -1,1 +1,1 @@
-"""The inbound door: Falcon resources, one noun each. It never imports the worker."""
+"""Inbound HTTP: the API, the console and the OpenAPI description, built with Falcon. It never imports the worker."""

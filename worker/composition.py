@@ -48,7 +48,7 @@ from worker.http.signed_request import SignedPost, open_certificate
 from worker.metrics import Attempts
 from worker.trackers.runner import TrackerRunner
 
-#: Waiting for a database lock as long as requests do, and then renewing, could take longer than a lease lasts.
+#: Shorter than the wait of requests (5 s): a worker that waits so long for a lock and then renews could miss its lease.
 LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
 
 Now = Callable[[], datetime]

@@ -38,7 +38,8 @@ from worker.wake_up_listener import REDIS_RETRY_S, early_wake_ups, listen
 #: How long a wake-up delivers before it wakes the background tasks: their queries compete for the interpreter with the first
 #: delivery, which took 8 ms instead of 4 from the approval to the receiver.
 HEAD_START_S: Final = 0.05
-#: A wake-up reaches one worker. Redis gives the next one to the worker that waited longest, so one more reaches another.
+#: A wake-up reaches one worker only. If it cannot send all that is due, it sends one more wake-up, at most this often; Redis
+#: gives it to the worker that has waited longest.
 PASS_ON_EVERY_S: Final = 0.2
 #: A supervisor and the terminal may both pass on one and the same Ctrl-C; only a later signal is a second one.
 ECHO_S: Final = 1.0
@@ -126,7 +127,7 @@ class _Daemon:
             task.wake()
         if not is_idle:
             self._dispatcher.deliver_due()
-        # Not too often: workers that cannot send it either would wake each other endlessly.
+        # At most every PASS_ON_EVERY_S: workers that cannot send these exports either would wake each other endlessly.
         if self._dispatcher.leaves_to_others and time.monotonic() >= self._may_notify_at:
             self._may_notify_at = time.monotonic() + PASS_ON_EVERY_S
             self._wake_ups.notify()

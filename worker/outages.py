@@ -1,4 +1,4 @@
-"""Outages that affect all threads of this process, each logged once; and database work that is retried until one ends."""
+"""Logs outages that affect all threads of this process once each, and retries database work until the outage ends."""
 
 import logging
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Delivers within one job of a plain RQ worker: opens settings and database, delivers, and closes everything again.
 
-It works in a forked child and in the worker's own process. The worker of the job sweeps for nothing and runs no background
+It works in a forked child and in the worker's own process. Such a worker neither sweeps for due exports nor runs background
 tasks: `bin/riskrelay sweep` from cron queues the job for retries, and one `bin/riskrelay work` runs the tasks.
 """
 

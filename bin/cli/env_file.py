@@ -26,7 +26,7 @@ _LINE: Final = re.compile(
 
 
 def by_hand(where: str) -> str:
-    """Return the steps for keys that are stored where we do not write."""
+    """Return the steps to add a key where this command cannot write it."""
     return (
         f"ENCRYPTION_KEYS {where}. Add a new key and a comma in front of it there (`openssl rand -base64 32` prints one), "
         "restart service and workers, then run: bin/riskrelay rotate-keys"

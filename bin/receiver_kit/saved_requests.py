@@ -48,7 +48,7 @@ def save(folder: Path, received: Received) -> Path:
 
 
 def read(path: Path) -> SavedRequest:
-    """Read a request; raises NotSaved."""
+    """Read a saved request. Raises InvalidSavedRequest."""
     try:
         content = path.read_bytes()
     except OSError as failed:

@@ -103,8 +103,8 @@ def _create_token(
     named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
     made = api.post(_TOKENS, {"user_id": user_id(api, email), "kind": kind, "name": name, **named})
     if made["token"] is None:
-        # The response to a request that had been carried out already.
-        raise Refused(f"Token {made['id']} was created, but its text was lost on the way; revoke it and create another.")
+        # A replayed response: the first attempt created the token, and the stored response does not contain its text.
+        raise Refused(f"Token {made['id']} was created, but the response with its text was lost; revoke it, create another.")
     if as_json:
         print_record({**_token(made), "token": made["token"]}, as_json)
         return

@@ -40,7 +40,7 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024**2
 _PIECE_BYTES: Final = 1024**2
 #: The longest page of a list.
 _PAGE: Final = 200
-#: A million records; a list that has no end is not ours.
+#: A million records; a longer list is not a response of RiskRelay.
 _MAX_PAGES: Final = 5_000
 
 Result = TypeVar("Result")

@@ -40,7 +40,7 @@ _RECOVERIES: Final = "/api/ticket-export-recoveries"
 _RECOVERY: Final = f"{_RECOVERIES}/{{recovery_id}}"
 #: Far more than a ticket may have; the server has the limit that counts.
 _MAX_FILE_BYTES: Final = 16 * 1024**2
-#: Between two looks at a job.
+#: Seconds between two polls of a job.
 _PAUSE_S: Final = 1.0
 #: A worker that runs begins a job within seconds, and processes each batch of it in less.
 _NO_PROGRESS_S: Final = 60.0

@@ -23,7 +23,7 @@ from joserfc.jwk import JWKRegistry, Key, KeySet
 from runtime.openid.bounded_requests import fetch_json
 from runtime.openid.errors import IssuerUnavailable, TokenRefused
 
-#: Of public keys alone: with HS256, a public key or the client secret would sign.
+#: Public-key algorithms only. With HS256, anybody who knows the public key or the client secret could sign a token.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 #: OpenID Connect Core 1.0, section 2: at most 255 ASCII characters.
 MAX_SUBJECT_LENGTH: Final = 255
@@ -175,7 +175,7 @@ class Issuer:
         keys: list[Key] = []
         for each in found if isinstance(found, list) else []:
             if isinstance(each, dict) and each.get("kty") != "oct" and each.get("use", "sig") == "sig":
-                # A key of a kind that we do not know is none of ours.
+                # Skip keys of unknown types: no algorithm in ALGORITHMS uses them.
                 with suppress(JoseError, ValueError, TypeError, KeyError):
                     keys.append(JWKRegistry.import_key(each))
         if not keys:

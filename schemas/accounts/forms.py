@@ -19,7 +19,7 @@ MAX_NAME: Final = 200
 
 
 def _described(description: str, **more: Any) -> dict[str, Any]:
-    """Return the options of a field that may be absent, and then is no member of the result."""
+    """Return the options of an optional field; if it is absent, the result has no such member."""
     return {"metadata": {"description": description}, **more}
 
 

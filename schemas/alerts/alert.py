@@ -1,8 +1,8 @@
 """Alerts: what is wrong, since when, and in words with what to do.
 
 A cause is a thing that can go wrong: one target, one rule, the workers. An alert is its record: it opens, recovers and may
-open again. Names of targets and rules are strangers' text: they stay apart from our words, so that each channel can contain
-them. No text of a ticket is part of an alert.
+open again. Names of targets and rules are untrusted text: they are kept apart from our own text, so that each channel can
+escape them. No text of a ticket is part of an alert.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.error_help import help_for
 
-#: A cause is in one message at most within it.
+#: Within this time, at most one message reports the same cause.
 QUIET_FOR: Final = timedelta(hours=1)
 
 
@@ -67,7 +67,7 @@ class Alert:
 
 
 class AlertText(NamedTuple):
-    """An alert in words: ours in `headline` and `advice`, strangers' in `subject`; `path` is below the console."""
+    """An alert as text: `headline` and `advice` are ours, `subject` is untrusted; `path` is relative to the console."""
 
     headline: str
     subject: str

@@ -1,6 +1,6 @@
 """Messages about alerts: one record, which a webhook gets as it is, and its form for email and for each chat.
 
-Strangers' text can neither ping a channel, load an image or link anything, nor add a header: it is plain text or code, a
+Untrusted text can neither ping a channel, load an image or link anything, nor add a header: it is plain text or code, a
 zero-width space follows each `@`, `#` and `!` in chats, and control characters are removed.
 """
 
@@ -16,12 +16,12 @@ from schemas.trackers.text.neutral import cut, harmless_title, one_line
 
 AlertBody: TypeAlias = dict[str, Any]
 
-#: More are counted.
+#: Alerts that a message lists; the others are only counted.
 MOST_LISTED: Final = 10
 #: Discord takes 4,096 characters, Mattermost at least 4,000.
 _MAX_MARKDOWN: Final = 3_500
 _MAX_SUBJECT: Final = 150
-#: Of a name.
+#: Characters of a target's or rule's name in a message.
 _MAX_NAME: Final = 120
 
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from schemas.base.timestamps import http_date
 
-#: Receivers and proxies send fractions, too, although RFC 9110 has whole seconds alone.
+#: Receivers and proxies send fractions, too, although RFC 9110 allows only whole seconds.
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 #: A response has 100 headers at most, and each of them may be a date with a comma; the rest would only cost time.
 _MOST_COMMAS: Final = 200

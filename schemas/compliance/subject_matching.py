@@ -119,7 +119,7 @@ class _Phone:
 
     @classmethod
     def read(cls, text: str | None) -> "_Phone | None":
-        """Read a number as people write it; None where it has too few digits to be patterns from others."""
+        """Read a number as people write it; None if it has too few digits to be distinguished from other numbers."""
         digits = "".join(re.findall(r"[0-9]", (text or "").replace("(0)", "")))
         is_international = (text or "").strip().startswith("+") or digits.startswith("00")
         digits = digits.removeprefix("00") if is_international else digits

@@ -38,7 +38,7 @@ _STATUSES: Final[Mapping[ExportStatus, HandoffStatus]] = {
     ExportStatus.RETRY_SCHEDULED: HandoffStatus.APPROVED,
     ExportStatus.EXPORTED: HandoffStatus.DELIVERED,
     ExportStatus.FAILED: HandoffStatus.FAILED,
-    # As after a failure, only a person brings it on its way again.
+    # Blocked, too: as after a failure, only a person can retry it.
     ExportStatus.BLOCKED: HandoffStatus.FAILED,
     ExportStatus.DISMISSED: HandoffStatus.DISMISSED,
 }

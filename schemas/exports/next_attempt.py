@@ -1,4 +1,4 @@
-"""When an export is attempted next, as clients see it: on its own schedule, or later while its target holds it back."""
+"""The time of an export's next attempt as clients see it: by its own schedule, or later while its target is on hold."""
 
 import math
 from typing import Final, NamedTuple

@@ -1,8 +1,8 @@
 """The delivery receipt of an export: who approved what, what was sent, what came back, and where the audit log has it.
 
 A receipt needs no database to be verified. Its audit entries are lines of the audit log's chain; the entry of the approval
-has the digest of the ticket, and the entry of each attempt's result the digest of the attempt. What is in a receipt twice
-must agree.
+has the digest of the ticket, and the entry of each attempt's result the digest of the attempt. Values that a receipt
+contains twice must agree.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _RESULTS: Final = frozenset({Transition.DELIVER, Transition.RESCHEDULE, Transiti
 #: Actors that receipts name; the name of a worker contains its host.
 _NAMED_ACTORS: Final = frozenset({"user", "rule", "operator"})
 
-#: Returns the bodies that a target may have been sent, by the form that it asked for.
+#: Returns the bodies that may have been sent to a target, by the format that the target asked for.
 Forms = Callable[[bytes], Iterable[bytes]]
 #: Returns whether the signature of an attempt is that of a body; None if it has none of the kind that can be checked.
 SignatureCheck = Callable[[Mapping[str, Any], bytes], bool | None]

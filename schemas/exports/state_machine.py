@@ -11,7 +11,7 @@
 sent again, and the result of a running attempt is not written. `block` leads from the same three states to `blocked`, if the
 policy refused the address, or a tracker the access, in this attempt or in another one of the same target. Resuming a target
 makes the `retry` of what its tracker's refusal blocked. Nothing leaves `exported`.
-`storage.exports.transitions` is the only module that writes the column.
+Only `claims_sql`, `transitions` and `transitions_sql` of `storage.exports` write the column.
 """
 
 from collections.abc import Mapping

@@ -52,7 +52,8 @@ class CheckedRules:
 
     def __init__(self, rules: Iterable[str] | None) -> None:
         self._all = rules is None
-        # Built once for a page: 20,000 rules read again for each of its findings would hold up every writer.
+        # Built once per page: parsing up to 20,000 rules for each finding would keep the transaction open, and other writers
+        # waiting.
         self._codes = frozenset(map(str.strip, rules or ()))
         self._beginnings = frozenset(rule.removesuffix(ANY_END) for rule in self._codes if rule.endswith(ANY_END))
 
@@ -66,9 +67,9 @@ class CheckedRules:
 
 
 def looks_at_page(status: str, status_code: int | None) -> bool:
-    """Return whether a finding that a postback does not report is missing: of a completed run, with a page that answered.
+    """Return whether findings that a postback does not report count as missed: the run is completed and the page responded.
 
-    A page without a status counts as one that answered.
+    A page without a status code counts as one that responded.
     """
     return status == COMPLETED and (status_code is None or 200 <= status_code < 300)
 

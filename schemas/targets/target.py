@@ -24,10 +24,10 @@ class TargetStatus(StrEnum):
 
 #: A target that is not turned off: its exports are sent, or wait until it is resumed.
 ENABLED: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
-#: A paused target is tried before it is resumed, and so is a blocked one, which the address policy guards; one that is
-#: turned off is left alone, and nothing signs for an inactive one.
+#: Operators ping a paused or blocked target before they resume it; the address policy applies to the ping. A disabled target
+#: gets no requests, and no secret signs for an inactive one.
 PINGABLE: Final = ENABLED | {TargetStatus.BLOCKED}
-#: What a resumption leads back from.
+#: The statuses that `resume` may start from.
 RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
 
@@ -40,13 +40,13 @@ BREAKER_OPEN: Final = "breaker_open"
 
 #: `connected_status` of a target that the last attempt or validation did not reach, or that got no delivery lately.
 FAILING: Final = "failing"
-#: So many attempts in a row, with no delivery among them, show a target as failing, even if its receiver responds.
+#: Consecutive attempts without a delivery after which a target is shown as failing, even if its receiver responds.
 FAILING_AFTER: Final = 5
 
-#: Why a target is paused that a backup brought back: what its receiver got meanwhile would be sent again.
+#: `status_reason` of a target that a restore paused: its receiver may already have tickets that the backup would send again.
 RESTORED: Final = "restored"
 
-#: A thousand a second: more than this is no limit any more.
+#: A thousand a second; a higher limit would have no effect.
 MAX_PER_MINUTE: Final = 60_000
 
 
@@ -69,7 +69,7 @@ class TargetRequest:
 class TargetEdit:
     """What a client changes in a target: None leaves a member as it is; the limit changes where `sets_limit`.
 
-    `provider_settings` replace all settings; `schemas.targets.provider_settings` checks them.
+    `provider_settings` replace all settings; `service.operations.provider_checks` validates them.
     """
 
     name: str | None = None
@@ -167,7 +167,7 @@ def host_of(base_url: str) -> str:
 
 
 def place_of(base_url: str) -> str:
-    """Return the host and the path that a target's URL leads to, which tell targets apart; no query, which may be long."""
+    """Return the host and path of a target's URL, which identify it in lists; without the query, which may be long."""
     return host_of(base_url) + urlsplit(base_url).path.rstrip("/")
 
 

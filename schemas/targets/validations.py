@@ -1,4 +1,4 @@
-"""A validation: a look at a target's address as it is now, from its URL to its certificate, without sending anything."""
+"""A validation: a check of a target's URL, addresses, connection and certificate, without sending a request."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +9,7 @@ from schemas.url_policy.policy import RefusalReason
 PASSED: Final = "passed"
 FAILED: Final = "failed"
 
-#: The reason of a target that passed whose certificate expires within this many days.
+#: `reason` of a passed validation if the certificate expires within this many days.
 EXPIRES_SOON: Final = "certificate_expires_soon"
 EXPIRES_SOON_DAYS: Final = 14
 

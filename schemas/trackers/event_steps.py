@@ -15,7 +15,7 @@ from schemas.trackers.failures import FORBIDDEN, ISSUE_MOVED, ISSUE_NOT_FOUND, I
 
 #: Ids of issues as people name them; they are parts of paths.
 _ISSUE_ID: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]{0,99}-)?[0-9]{1,19}")
-#: What a refusal means where the target itself is well. GitHub answers 410 for an issue that was deleted.
+#: What a refusal of a single issue means if the target itself works. GitHub answers 410 for an issue that was deleted.
 _OF_THE_ISSUE: Final[Mapping[str, str]] = {
     NOT_FOUND: ISSUE_NOT_FOUND,
     ISSUES_DISABLED: ISSUE_NOT_FOUND,
@@ -88,7 +88,7 @@ def _close(
 def _reopen(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction | TrackerFailure]:
     """Reopen the issue that we closed, unless a person has.
 
-    Where an earlier attempt may have reopened it, it counts as reopened by a person: better never closed again than wrongly.
+    If an earlier attempt may have reopened it, it counts as reopened by a person: then it is never closed again by mistake.
     """
     if event.is_left_alone:
         return TrackerEventAction.LEFT_ALONE

@@ -30,7 +30,7 @@ class TrackerEventResult:
 
 @dataclass(frozen=True, slots=True)
 class TrackerEventPlace:
-    """A place that changed; both texts are strangers'."""
+    """A place that changed; both texts are untrusted."""
 
     url: str
     location: str
@@ -42,9 +42,9 @@ class TrackerEvent:
     """An event of a ticket that became the issue `issue_id` (`7`, `SHOP-7`); "" if the tracker named none.
 
     The comment of an event has `event_id` in its text, the marker by which it is found again. `has_closed` says that we
-    closed the issue earlier and have not reopened it since, `is_left_alone` that a person reopened what we had closed,
-    `is_outcome_unknown` that an earlier attempt may have been applied, `has_moved` that the target got another address since
-    it has the ticket: the issue with this number may be a stranger's.
+    closed the issue earlier and have not reopened it since, `is_left_alone` that a person reopened an issue that we closed,
+    `is_outcome_unknown` that an earlier attempt may have been applied, `has_moved` that the target's URL changed after the
+    ticket was sent: then the issue with this number may belong to somebody else.
     """
 
     event_id: str

@@ -112,7 +112,7 @@ class TrackerPlace:
 
 @dataclass(frozen=True, slots=True)
 class TrackerTicket:
-    """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be strangers' text.
+    """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be untrusted text.
 
     `export_id` is the marker by which the issue is found again: the text contains it unchanged.
     """

@@ -20,7 +20,7 @@ RATE_LIMITED: Final = "tracker_rate_limited"
 UNAVAILABLE: Final = "tracker_unavailable"
 #: The response neither names the issue nor refuses it.
 UNKNOWN_OUTCOME: Final = "tracker_outcome_unknown"
-#: Of an event: its issue was deleted, was moved elsewhere, or takes no comments; the target is well.
+#: Events only: the issue was deleted, moved elsewhere or takes no comments. The target itself is not affected.
 ISSUE_NOT_FOUND: Final = "issue_not_found"
 ISSUE_MOVED: Final = "issue_moved"
 ISSUE_LOCKED: Final = "issue_locked"

@@ -50,7 +50,7 @@ DEFAULT_ISSUE_TYPE: Final = "Task"
 #: Entries of a page, the most that Cloud gives, and pages: 1,000 issue types, or fields of one.
 _PAGE: Final = 200
 _MOST_PAGES: Final = 5
-#: One export makes one issue; more only if a lookup came before Jira's index knew it.
+#: An export has one issue; more only if a lookup ran before Jira had indexed the first.
 _MOST_FOUND: Final = 10
 #: Comments that are newer than a lost one.
 _MOST_COMMENTS: Final = 100
@@ -74,7 +74,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 #: Jira fills these in, even where it says that they are required.
 _SET_BY_JIRA: Final = frozenset({"project", "issuetype", "reporter", "assignee", "priority"})
 _FIELD_ID: Final = re.compile(r"[A-Za-z0-9_]{1,60}")
-#: Jira answers a wrong token as it answers a stranger, even with 200; this header has then one of these values.
+#: Jira treats a request with a wrong token as anonymous, sometimes with status 200; this header then is one of these.
 _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
 _RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
@@ -299,7 +299,7 @@ def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
 
 
 def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure | None:
-    """Return what every ticket would fail of: a field of ours that cannot be set, or one that must be and is not ours."""
+    """Return why every ticket would fail: a field of ours that cannot be set, or a required field that we do not send."""
     by_id = {field_id: each for each in listed if (field_id := text_at(each, "fieldId")) is not None}
     ours = ["summary", "description", "labels"]
     ours += [
@@ -355,7 +355,7 @@ def _changed(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _read_refusal_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what a response refuses, also one that shows a stranger's view with 200."""
+    """Return what a response refuses, including a 200 that Jira sent to an anonymous user."""
     return _login_failure(response) or _refusal_of(response)
 
 

@@ -174,7 +174,7 @@ class LinearTracker:
         failure = _refusal_of(response)
         if failure is None or failure.kind is not FailureKind.PAYLOAD:
             return failure
-        # Our id may be what is refused, because an earlier attempt created the issue.
+        # Linear may have refused our id, because an earlier attempt created the issue.
         return (yield from self.find(access, ticket)) or failure
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
@@ -201,7 +201,7 @@ class LinearTracker:
         response = yield _request(access, _COMMENT, {"input": made}, creates=True)
         failure = _refusal_of(response)
         if failure is not None and failure.kind is FailureKind.PAYLOAD:
-            # Our id may be what is refused, because an earlier attempt made the comment.
+            # Linear may have refused our id, because an earlier attempt made the comment.
             found = yield from self.has_comment(access, event)
             return None if found is True else failure
         is_there = text_at(response.json(), "data", "commentCreate", "comment", "id") is not None

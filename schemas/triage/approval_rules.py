@@ -160,7 +160,7 @@ class RuleChange:
 
     @property
     def decides_anew(self) -> bool:
-        """Whether it changes what the rule does, or turns it on: its maker answers for the rule from then on."""
+        """Whether the change affects what the rule does, or enables it: its user then becomes the author of the rule."""
         return self.match is not None or self.action is not None or self.enabled is True
 
 

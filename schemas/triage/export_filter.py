@@ -224,7 +224,7 @@ def decode_cursor(query: Any, sort: ExportSort, cursor: str) -> ListPosition | N
 
 
 def _fingerprint(query: Any, sort: ExportSort) -> str:
-    # The present moment differs from page to page; a cursor opens nothing of another account.
+    # Without `now`, which differs from page to page, and without the account: a cursor gives no access to another account.
     unbound = {name: None for name in ("account_id", "now") if hasattr(query, name)}
     asked = repr((*astuple(replace(query, **unbound)), sort.value))
     return hashlib.sha256(asked.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

@@ -115,7 +115,7 @@ class Navigation:
         return counts
 
     def forget(self, account_id: int) -> None:
-        """Have an account's counts read again, because its user has just changed something."""
+        """Drop the cached counts of an account, because its user has just changed something."""
         self._counts.pop(account_id, None)
 
     def health(self, *, may_ask: bool = True) -> HealthLine | None:
@@ -148,5 +148,5 @@ class LiveCounts:
 
 
 def _shown(number: int | None) -> str:
-    """Return a count of the menu; nothing waits where it is zero, and empty says so best."""
+    """Return a count of the menu as text; empty for zero, so that only entries with work have a number."""
     return bounded(number, MOST_IN_MENU) if number else ""

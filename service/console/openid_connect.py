@@ -1,7 +1,7 @@
 """Signs users in at the operator's OpenID Connect issuer: authorization code with PKCE, state and nonce.
 
-What the callback must find again is in a cookie of ten minutes that only this installation can read, so that nobody else's
-browser can finish a sign-in. The issuer is asked without a database connection and outside any transaction.
+State, nonce and code verifier are kept in an encrypted cookie for ten minutes, so that only the browser that began a sign-in
+can finish it. Requests to the issuer hold no database connection and no transaction.
 """
 
 import base64
@@ -187,4 +187,4 @@ def _failed(reason: str, message: str | None = None) -> SignInFailed:
 
 def _unavailable(failed: IssuerUnavailable) -> ServiceUnavailable:
     _log.warning("the issuer is unavailable", extra={"reason": failed.reason})
-    return ServiceUnavailable("The sign-in server does not answer as it must. Try again in a minute.")
+    return ServiceUnavailable("The sign-in server is unavailable or sent an invalid response. Try again in a minute.")

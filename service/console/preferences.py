@@ -1,4 +1,4 @@
-"""What a browser remembers of its user between visits: the last target of an approval, and whether shortcuts are off.
+"""Preferences that a browser keeps in a cookie: the last target of an approval, and whether shortcuts are off.
 
 Both are in one cookie, for the console alone. It is no secret, and a wrong value has no effect: every choice is checked.
 """

@@ -141,7 +141,7 @@ class SessionGate:
         """Return the fields of a form from a console page; a signed-in user's form must carry their session's CSRF token.
 
         Updates `req.context.user`, because permissions may change while the form is sent.
-        Raises SignInRequired, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, TooSlow.
+        Raises SignInRequired, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, RequestTimeout.
         """
         self._require_own_origin(req)
         # A slow client may take minutes to send a form; the few database connections must not wait for it.

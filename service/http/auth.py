@@ -1,6 +1,6 @@
 """Authentication: bearer tokens, shared secrets and the storefront's signature; none replaces another.
 
-Users whose roles are in single projects reach records of those projects; all else is as if it did not exist.
+Users with roles only in single projects can access records of these projects; all other records are a 404 for them.
 
 WSGI joins a repeated header with a comma, so a repeated secret is wrong like any other; every failure gets the same
 response. Secrets are compared as digests, in constant time. The storefront's signature is checked over the raw bytes, before
@@ -207,9 +207,9 @@ def require_project_role(
 
 
 def is_of_another_site(req: falcon.Request) -> bool:
-    """Return whether a page of another site had a browser send a request, which then has no credential and guesses nothing.
+    """Return whether a page of another site made a browser send the request; it then carries no credential of the user.
 
-    If such requests counted, a page could block everybody at the address of a person who opens it.
+    Such requests do not count as failed authentications: otherwise a page could block the address of everybody who opens it.
     """
     is_missing = req.context.fault.code == CredentialFault.MISSING
     return is_missing and req.get_header("Sec-Fetch-Site") in {"cross-site", "same-site"}

@@ -50,7 +50,7 @@ _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
     422: errors.ValidationFailed,
 }
 
-#: Headers of the success response, which may be set already when the request fails.
+#: Headers of a success response; a request may fail after they were set, so an error removes them.
 _OF_WHAT_WAS_DONE: Final = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
 _log: Final = logging.getLogger(__name__)

@@ -56,11 +56,12 @@ class IdempotentBatches:
             send(resp, done.stored.status, done.stored.headers, done.stored.body)
 
     def _run(self, wanted: Sequence[_KeyedWork]) -> list[_Done | None]:
-        """Do what can be done together: the first request of each subject and key, unless it is a repeated one."""
+        """Process in one transaction the first request of each subject and key, unless its key is known; None for others."""
         first: list[int] = []
         seen: set[tuple[str, str]] = set()
         for number, each in enumerate(wanted):
-            # A key by its text: with another payload it is a conflict, which the later request meets alone.
+            # Keys are compared without their payload: a request that reuses a key runs alone, and fails there if the payload
+            # differs.
             marks = {("subject", each.subject)} | ({("key", each.key.key)} if each.key else set())
             if seen.isdisjoint(marks):
                 first.append(number)

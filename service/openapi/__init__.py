@@ -1,1 +1,1 @@
-"""The API as it describes itself: what each route takes and answers, in our words, made into one OpenAPI document."""
+"""Builds the OpenAPI document from the resources and from a description of each operation."""

@@ -63,14 +63,14 @@ async function description() {
   const answer = await fetch(new URL("openapi.json", here));
   if (!answer.ok) throw new Error(`openapi.json was answered with ${answer.status}`);
   const told = await answer.json();
-  // What is tried out goes to where the page came from, whatever else the service is reached by; the policy of this page
-  // allows nothing else.
+  // Send requests to the origin of this page, even if the service has another base URL: the content security policy allows
+  // no other origin.
   told.servers = [{ url: here.href.replace(/\\/$/, "") }];
   return told;
 }
 
-// Browsers offer again what was typed into a form, and send some of it elsewhere to be spelled. The page would show the last
-// of the fields alone, were each to take the focus.
+// Fields can hold tokens: turn off autocompletion, and spell checkers that send the text to a server. Turn off autofocus,
+// too: with it in every field, the page would scroll to the last one.
 function forgetful(Input, { React }) {
   return (its) => React.createElement(Input, { ...its, autoComplete: "off", spellCheck: false, autoFocus: false });
 }
@@ -118,7 +118,7 @@ class DocsPageResource:
         self._page = tagged(_PAGE.encode())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the page, or 304 if the client has it. Raises NoPage if the files are missing."""
+        """Return the page, or 304 if the client has it. Raises DocsPageMissing if the files are missing."""
         self.files.require()
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         conditional_requests.answer(req, resp, self._page, falcon.MEDIA_HTML)
@@ -141,12 +141,12 @@ class DocsFilesResource:
         self._kept: dict[str, TaggedBody] = {name: tagged(body) for name, (body, _) in _OWN.items()}
 
     def require(self) -> None:
-        """Raise NoPage if a file was missing when the service started."""
+        """Raise DocsPageMissing if a file was missing when the service started."""
         if self._lacks:
             raise DocsPageMissing
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, file: str) -> None:
-        """Return a file, or 304 if the client has it. Raises NotFound, NoPage."""
+        """Return a file, or 304 if the client has it. Raises NotFound, DocsPageMissing."""
         if file not in FILES:
             raise NotFound
         self.require()

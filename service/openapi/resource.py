@@ -27,15 +27,15 @@ class OpenApiResource:
         self._written: TaggedBody | None = None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return it, or 304 where the client has this one."""
-        # Two that ask at once write the same twice.
+        """Return the description, or 304 if the client has this version."""
+        # Two concurrent first requests both build it; the results are equal.
         written = self._written = self._written or self._write()
         conditional_requests.answer(req, resp, written, falcon.MEDIA_JSON)
 
     on_head = on_get
 
     def _write(self) -> TaggedBody:
-        # Here, because it brings apispec and a sentence about everything, which would cost every start a tenth of a second.
+        # Imported here: apispec and the texts of all operations would delay every start by a tenth of a second.
         from service.openapi.document import document  # noqa: PLC0415 - see above
 
         return tagged(json.dumps(document(self.resources, self._public_base_url), ensure_ascii=False).encode())

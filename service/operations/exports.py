@@ -96,7 +96,7 @@ class ExportOperations:
             raise
 
     def check_blocked_target(self, export_id: str, actor: Actor, target_id: str | None = None) -> Validation | None:
-        """Check the address of an export's target before a retry; None if the target is not blocked, or not `target_id`.
+        """Check the address of an export's target before a retry; None unless it is blocked and is `target_id`, if given.
 
         Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
         webhook targets; ValidationFailed for a caller with roles in projects alone: the target is the whole account's.

@@ -39,7 +39,7 @@ _WORST_FIRST: Final = SEVERITIES[::-1]
 _CLOSED: Final = frozenset({FindingState.FIXED, FindingState.DISMISSED})
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA: Final = re.compile(r"[\t\r\n ]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-#: A URL that no browser reads as another: without user, and without characters that need a look.
+#: A URL that every browser parses alike: without userinfo, and with printable ASCII characters only.
 _PLAIN_URL: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?([/?#][!-~]*)?")
 
 
@@ -89,7 +89,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
         left_out=max(0, total - MOST_IN_HTML),
         findings=islice(_walk(project, now, _WORST_FIRST), MOST_IN_HTML),
     )
-    # Else each cell is a part of its own.
+    # Without a buffer, every table cell would be yielded separately.
     stream.enable_buffering(_BATCH)
     return iter(stream)
 

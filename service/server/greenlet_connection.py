@@ -1,7 +1,7 @@
-"""PostgreSQL for greenlets: a statement waits for its answer without keeping the others from theirs.
+"""A psycopg connection for greenlets: while one greenlet waits for a statement, the others run.
 
-psycopg does that too where gevent has patched `select`, by a poll object, an event and a timer for each statement. One
-watcher on the socket says the same: of the processor's time for a short statement, 107 µs, it saves 37.
+With gevent's patched `select`, psycopg would create a poll object, an event and a timer for each statement. One watcher on
+the socket has the same effect, and saves 37 of 107 µs of CPU time for a short statement.
 """
 
 from typing import Any, TypeVar
@@ -18,9 +18,9 @@ class GreenletConnection(psycopg.Connection[Any]):
     """A connection that waits in gevent's loop; a server that goes away, or a link that is lost, ends the wait."""
 
     def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
-        """Run what psycopg does with the connection to its end, and wait wherever it has to."""
+        """Run psycopg's generator `gen` to its end and return its result; wait for the socket in gevent's loop."""
         if timeout is not None:
-            # Of what is rare, such as cancelling.
+            # Rare operations with a timeout, such as cancelling, use psycopg's own wait.
             return super().wait(gen, interval, timeout)
         hub, socket = get_hub(), self.pgconn.socket
         try:
@@ -31,7 +31,7 @@ class GreenletConnection(psycopg.Connection[Any]):
                     hub.wait(watcher)
                 finally:
                     watcher.close()
-                # A wait for either watches for both, and finds out which one occurred.
+                # If psycopg waits for reading or writing, report both as ready; it finds out itself which one is.
                 awaited = gen.send(Ready(int(awaited)))
         except StopIteration as ended:
             answer: Answer = ended.value

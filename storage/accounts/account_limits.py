@@ -1,8 +1,8 @@
 """Limits what an account may store: findings, waiting exports, targets, uploads of a day.
 
 Counting a million rows takes a tenth of a second, and every delivery would have to write a stored count. So each process
-counts an account's rows again after RECOUNT_AFTER and adds what it stores itself in between. Processes do not know of each
-other's additions meanwhile: together they may exceed a limit by what the others store in that time.
+counts an account's rows every RECOUNT_AFTER and adds only its own rows in between. A process does not see what other
+processes add meanwhile, so a limit may be exceeded by what they store in that time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, Rep
 from storage.db.queries import tuples
 
 RECOUNT_AFTER: Final = timedelta(seconds=10)
-#: At a limit, requests are refused by a count of up to this age: a client that repeats them causes one count a second.
+#: At a limit, a count of up to this age refuses requests, so that a client that repeats them causes one count a second.
 REFUSE_FOR: Final = timedelta(seconds=1)
-#: Accounts times limits; more are forgotten and counted again.
+#: Cached counts, one for each account and limit. Beyond it, counts are evicted and taken again.
 _MOST_COUNTS: Final = 10_000
 _DAY: Final = timedelta(days=1)
 
@@ -44,7 +44,7 @@ STORED: Final[Mapping[Limited, str]] = {
     Limited.TARGETS: "targets",
     Limited.UPLOADS: "uploads_24h",
 }
-#: What is counted, and what an account can do itself.
+#: What is counted, for the error message; `_OTHER_FIXES` says what the account can do itself.
 _NAMES: Final[Mapping[Limited, str]] = {
     Limited.FINDINGS: "findings",
     Limited.WAITING_EXPORTS: "exports that wait: prepared, approved or to be retried",

@@ -52,7 +52,7 @@ _ACCOUNTS: Final = {
 
 
 def _append_text(kind: str, is_by_user: bool) -> str:
-    """Return the statement for subjects of one kind; an entry about none of an account's records is of the actor's."""
+    """Return the statement for subjects of one kind; an entry whose record has no account gets the account of its actor."""
     number = f"CAST(substr(r.subject_id, {len(kind) + 2}) AS BIGINT)"
     accounts = [f"({_ACCOUNTS[kind].format(number=number)})"] if kind in _ACCOUNTS else []
     accounts += ["(SELECT account_id FROM users WHERE id = ?)"] if is_by_user else []
@@ -68,7 +68,7 @@ _OWN: Final = column_types(AuditEntryRow, ("subject_id", "digest"))
 
 #: A ChainEntry.
 _COLUMNS: Final = select_list(ChainEntry, {"e": AuditEntryRow})
-# By the position, too, although it is NULL: by the id alone PostgreSQL may go through all entries in search of one.
+# Ordered by the position, too, although it is NULL: ordered by id alone, PostgreSQL may scan all entries.
 _UNCHAINED: Final = f"""
 SELECT {_COLUMNS} FROM audit_entries e WHERE e.position IS NULL ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
 _HEAD: Final = "SELECT position, hash FROM audit_entries WHERE position IS NOT NULL ORDER BY position DESC LIMIT 1"
@@ -153,7 +153,7 @@ def list_entries(filters: AuditFilter, limit: int, before: int | None) -> list[R
 
 
 def _conditions(filters: AuditFilter) -> tuple[list[str], list[Any]]:
-    # Of a record there are few entries, of an account many: the sign keeps SQLite from the index of accounts.
+    # A record has few entries, an account has many: the unary plus keeps SQLite from using the index of accounts.
     account = "e.account_id = ?" if filters.subject_id is None else "+e.account_id = ?"
     given = {
         account: filters.account_id,

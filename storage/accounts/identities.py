@@ -1,4 +1,4 @@
-"""Persons of other systems who are users: each is known by its issuer and its subject there.
+"""Identities at OpenID Connect issuers, each linked to a user: an issuer and the subject that it assigns.
 
 The first sign-in of a person links them to the user of the account with the same verified address, or creates that user. A
 role that the issuer's groups give is set at every sign-in.
@@ -36,7 +36,7 @@ class Identity:
 
 
 def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
-    """Return the user whom a person is, linked or created if this is the first sign-in, with the role of the identity.
+    """Return the user of an identity; the first sign-in links or creates one. Sets the role that the identity gives.
 
     Raises Forbidden for a person who is no user, Conflict if two first sign-ins run at once.
     """
@@ -47,11 +47,11 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
                 raise Forbidden("This user is disabled.")
             return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
     except IntegrityError:
-        raise Conflict("Another sign-in of the same person runs. Sign in again.") from None
+        raise Conflict("Another sign-in of yours is still running. Sign in again.") from None
 
 
 def link_email(user: User, now: datetime) -> None:
-    """Note that a user signed in by a link to their own address, in the caller's transaction."""
+    """Store that a user signed in with a link sent to their address, in the caller's transaction."""
     known = UserIdentityRow.select(UserIdentityRow.user).where(UserIdentityRow.user == user.id)
     if not tuples(known.limit(1)):
         _store(user, "email", str(user.id), now)

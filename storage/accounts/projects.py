@@ -152,7 +152,7 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
         _require_project(project_id)
         chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
         if chosen > MAX_ID:
-            raise Conflict("No greater number is free; name the scan run's id.")
+            raise Conflict("The next scan run id would exceed the largest one; set the id of the scan run yourself.")
         try:
             row = ScanRunRow.create(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
         except IntegrityError:

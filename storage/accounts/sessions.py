@@ -1,6 +1,6 @@
-"""Console sessions: each stands for one API token or one user; the browser holds a random secret, the table its digest.
+"""Console sessions, each of one API token or one user. The browser holds a random secret, the table only its digest.
 
-A session is over after 12 idle hours, after 7 days, when it was ended, when its user was disabled or lost the role, when its
+A session ends after 12 idle hours, after 7 days, when it was ended, when its user was disabled or lost the role, when its
 token was revoked, has expired or lost the ability, or when another browser brings its cookie.
 """
 
@@ -66,7 +66,7 @@ def begin_for_user(
     now: datetime,
     seal_id_token: Callable[[str], bytes] | None = None,
 ) -> str:
-    """Create a session for a user without a token; `once` is what was used to sign in, and begins no second session.
+    """Create a session for a user without a token; `once` is the credential used to sign in, valid for one session only.
 
     `seal_id_token` encrypts the ID token for the session with the id that it is given. Raises Conflict for a second use, and
     for a user who was disabled meanwhile.
@@ -304,7 +304,7 @@ def _holder(row: ConsoleSessionRow) -> UserRow:
 
 
 def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | None:
-    """Return why a session is over: an explicit end comes first, and the browser counts for a live session only."""
+    """Return why a session has ended, or None; an explicit end comes first, and only a live session checks the browser."""
     token = row.token
     if row.ended_reason is not None:
         return Ended(row.ended_reason)

@@ -23,7 +23,7 @@ from storage.db.models import TokenRow, UserRow
 from storage.db.queries import newest_first, tuples, where_given
 
 PREFIX: Final = "rrt_"
-#: 27 base62 digits hold 160 bits: no guessing, no birthday.
+#: 27 base62 digits hold 160 bits: neither guessing nor a collision is feasible.
 _RANDOM_BITS: Final = 160
 _RANDOM_DIGITS: Final = 27
 #: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can recognize ours.

@@ -207,7 +207,7 @@ def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
 
 
 def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
-    """Erase the reports of a shop that wait for their import, or are being imported: findings would come after a search.
+    """Erase a shop's uploaded reports that are not fully imported: their findings would be stored after the search.
 
     Their users may upload them again. The caller holds the transaction.
     """
@@ -360,7 +360,7 @@ ERASABLE_TABLES: Final = (
         erase=_erase_excerpts,
         has_text=AttemptRow.answer.is_null(False),
     ),
-    # Last: what is left are tickets that hold more than their source, and those written by hand.
+    # Last: by now only tickets with more text than their source are left, and tickets written by hand.
     ErasableTable(
         ExportRow,
         owner=lambda shop: ExportRow.project.in_(_projects(shop)),
@@ -451,9 +451,9 @@ def responses_with_erased_data(shop_domain: str | None = None) -> Iterator[list[
 
 
 def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:
-    """Empty stored responses, and erase the client's key of those where it mentions; without `mentions`, of them all.
+    """Empty stored responses, and erase the idempotency keys that mention the subject; without `mentions`, erase all keys.
 
-    Without its key a repeated request is a new one, but the key is the client's own text and may hold anything.
+    A client chooses its keys, so they may contain personal data. Without its key, a repeated request counts as a new one.
     """
     if not responses:
         return Counter()
@@ -568,7 +568,7 @@ def _may_mention(said: Any, mentions: Mentions) -> Any:
 
 
 def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> list[SubjectMatch]:
-    """Read the rows that may mention, and return those that do."""
+    """Read rows that may mention the subject, and return those that do."""
     if not ids:
         return []
     key = table.model.id
@@ -583,9 +583,9 @@ def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> li
 
 
 def _erased_or_deleted(ids: Sequence[str]) -> set[str]:
-    """Return those of some exports and emails that were erased with their export, or that retention deleted.
+    """Return those of `ids`, exports and emails, that were erased with their export or deleted by retention.
 
-    A response can be younger than the export's end: that to a dismissal of an export that was dismissed long ago.
+    A stored response may be newer than its export's end, for example if a client dismisses a dismissed export again.
     """
     if not ids:
         return set()

@@ -1,15 +1,16 @@
-"""Erasure replay: what a restored backup must not bring back, read from the replaced database or from a file.
+"""Erasure replay: repeats in a restored database the erasures that were made after its backup.
 
-Erasures and compliance requests travel as JSON Lines: read from the replaced database, or from the copy that
-`compliance export` made. Encrypted values stay encrypted. Nothing depends on when a backup was taken, nor on any clock: what
-the other erasure log and the other requests have and this database has not is done. A file that was cut off, or is something
-else, is refused before anything is done.
+The erasures and compliance requests come from the replaced database, or from a file that `compliance export` wrote, as JSON
+Lines. Encrypted values stay encrypted. Neither the time of the backup nor any clock matters: every erasure and request that
+the source has and this database lacks is applied. An incomplete file, or one of another kind, is refused before any change.
 
-The erasure log is repeated row by row. Then the requests are brought up to date:
+First every row of the source's erasure log is erased again. Then the requests are updated:
 
-- an erasure that is open here stays open, though it is done there: its subject is here still, and it is carried out wholly;
-- a shop's erasure that is done there and unknown here is open here: its shop is named again, and it is carried out wholly;
-- any other request is taken over as it is there; one that waits may be claimed at once.
+- An erasure that is open here stays open, even if the source has finished it: this database still has its subject, and a
+  worker runs the whole erasure.
+- A shop's erasure that the source has finished and this database does not know is open here: the restored projects name the
+  shop again, and a worker runs the whole erasure.
+- Any other request is copied as the source has it. If it waits there, a worker may claim it at once.
 """
 
 import base64
@@ -186,10 +187,10 @@ def _is_taken_over(there: RequestRecord, here: tuple[str, datetime] | None, repl
         return True
     status_here, due_at_here = here
     if status_here == _DONE and there["topic"] == Topic.SHOP_REDACT.value:
-        # A repeated order is due later: the shop came back after the backup, and left again.
+        # A later due date means that the erasure was repeated: the shop was installed and removed again after the backup.
         return bool(there["due_at"] > due_at_here)
     if status_here == _DONE:
-        # Of the two reports the right one was changed later; an erased report is erased here by now.
+        # Of two different reports, the source has the later version. A report that the source erased is already erased here.
         return there["status"] == _DONE and there["id"] in replaced and there["report_sealed"] is not None
     return there["status"] == _DONE and there["topic"] not in _ERASURES
 

@@ -40,10 +40,11 @@ from storage.secrets.encrypted_columns import REPORT, SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
-#: What the law gives a shop, and what platforms tell their apps.
+#: The legal time limit for shops, which platforms pass on to their apps.
 DUE_WITHIN: Final = timedelta(days=30)
-#: A platform repeats an unanswered webhook for two days at most. The same bytes about a person later are a new request: the
-#: person came back. About a shop they never are: a copy of an old webhook must not erase a shop that came back.
+#: A platform repeats an unanswered webhook for two days at most. After that, the same bytes about a person are a new
+#: request: the person was a customer again. About a shop they never are: an old webhook that is sent again must not erase
+#: a shop that was installed again.
 REPEATED_WITHIN: Final = timedelta(days=2)
 #: A worker renews with every batch, which takes a fraction of a second; one that died is replaced this soon.
 LEASE_S: Final = 15.0
@@ -108,7 +109,9 @@ def receive(order: ComplianceOrder, body: bytes, signature: bytes, vault: Vault,
 
 
 def repeat(request_id: str, now: datetime, actor: str) -> None:
-    """Erase a shop again that came back: the platform's second webhook has the bytes of the first.
+    """Make a finished shop erasure due again, for a shop that was installed again after it.
+
+    The platform's second webhook has the same bytes as the first, so `receive` does not store it.
 
     Raises NotFound, and Conflict for a request that is not done or is about a person, whose data it no longer has.
     """
@@ -329,7 +332,7 @@ def _replace_plain_digest(plain: str, digest: str) -> None:
 
 
 def _retire(topic: Topic, digest: str, now: datetime) -> None:
-    """Make room for the same bytes about a person if they were carried out so long ago that this is no repetition."""
+    """Free the digest of an old, finished request about a person, so that the same bytes can be stored as a new request."""
     row = ComplianceRequestRow
     retired = row.update(body_sha256=row.body_sha256.concat("|").concat(row.id))
     retired.where(

@@ -44,7 +44,7 @@ _MOST_MOMENTS: Final = 64
 
 def new_id(prefix: str, now: datetime) -> str:
     """Return a fresh identifier such as `exp_01J…`, sortable by `now`; those of one millisecond in the order of creation."""
-    # Whole milliseconds, as the tables have them: of a fraction of a second one may be lost.
+    # Whole milliseconds, as the tables store them: converting a fraction of a second may lose one.
     made_at = to_ms(now)
     # A postback of 500 issues makes 1,000: with the library's text of the same bytes, each takes three times as long.
     chance = base64.b32encode(ULID.provider.randomness(made_at)).translate(_LETTERS).decode()

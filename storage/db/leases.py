@@ -31,7 +31,7 @@ class JobLease:
 
 
 class BatchProgress(Enum):
-    """What came of one batch of a job."""
+    """The result of one batch of a job."""
 
     #: There may be more.
     MOVED = auto()

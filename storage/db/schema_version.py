@@ -235,7 +235,7 @@ def _has_run_all(*, is_last: bool) -> bool:
         if isinstance(refused, OUTAGES):
             raise
         why = str(refused).strip().partition("\n")[0]
-        raise UnfitDatabase(f"The database refused a migration ({why}); see what its user may do there.") from refused
+        raise UnfitDatabase(f"The database refused a migration ({why}); check the privileges of its user.") from refused
     return True
 
 

@@ -48,6 +48,8 @@ class SharedClock:
 
     def _log_difference(self, ahead: timedelta) -> None:
         if abs(ahead) > FAR:
-            _log.warning("this host's clock is off by %d s, going by the database's; see to its NTP", -ahead.total_seconds())
+            _log.warning(
+                "this host's clock is off by %d s, using the database's time; check this host's NTP", -ahead.total_seconds()
+            )
         else:
-            _log.info("this host's clock is that of the database, by %d ms", ahead / timedelta(milliseconds=1))
+            _log.info("this host's clock agrees with the database's, %d ms apart", ahead / timedelta(milliseconds=1))

@@ -181,7 +181,7 @@ def _create(
         # A removal may have won since the first read, or waits now and ends this recovery.
         _target_status(target_id, account_id, stays=True)
         while not once.as_rowcount().execute():
-            # One that ends between the two statements blocks no longer.
+            # The running recovery may end between the two statements; then the loop tries again.
             running = tuples(RecoveryRow.select(RecoveryRow.id).where(RecoveryRow.target == target_id, _IS_RUNNING))
             if running:
                 raise AlreadyRecovering(target_id, running[0][0])

@@ -1,9 +1,8 @@
 """State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
 
-This module, `rules.rule_evaluation` for approval rules, and `claims_sql` are the only writers of an export's status.
-`storage.triage.decisions` has the other decisions that make nothing due. Every transition is a compare-and-swap on
-the row and leaves an audit entry in the same transaction. Transitions that a request makes name the version they read; those
-of a worker name the lease it holds. A stale version or lease updates no row.
+Only this module, `transitions_sql` and `claims_sql` write an export's status; approval rules (`rules.rule_evaluation`) and
+the other decisions (`storage.triage`) call them. A transition here locks its exports, checks their status, and appends an
+audit entry in the same transaction. Results of workers name their lease (`claims_sql`); a stale lease updates no row.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,7 +48,7 @@ from storage.targets import targets, validations
 
 #: Failed exports that one batch of a recovery reads from their index: 2 ms, in a transaction.
 RECOVERY_EXAMINED: Final = 10_000
-#: What becomes of the exports that wait for a target that was turned off.
+#: The transition of the exports that wait for a target that was turned off, by the status of the target.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
 #: Exports that a resumption makes due in one transaction: a quarter of a second, in a request.
@@ -59,7 +58,7 @@ RESUMED: Final = "target_resumed"
 
 NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
-#: The statuses of an approved export that reaches its target without a person, or has.
+#: The statuses of an approved export that was delivered, or will be without a decision of a person.
 _ON_ITS_WAY: Final = frozenset(
     {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED, ExportStatus.EXPORTED}
 )

@@ -66,7 +66,7 @@ class GroupedPostback:
     def renewed(
         self, issues: Mapping[str, Issue], marks: Iterable[str], export_ids: Mapping[str, str], now: datetime
     ) -> tuple[Self, dict[str, str]]:
-        """Return the postback with `issues`, of which `marks` need a ticket that can still grow, and the exports of all.
+        """Return the postback with `issues`, and the export id of each; those of `marks` need a ticket that can still grow.
 
         A group of their rules that was approved is closed: those findings begin a new one, which later ones join.
         """

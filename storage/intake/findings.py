@@ -211,9 +211,9 @@ def _mark_seen(
 def _renewed(
     issues: Mapping[str, Issue], renewed: Mapping[str, ReportedFinding], new: Mapping[str, str]
 ) -> tuple[dict[str, Issue], dict[str, str]]:
-    """Return the issues, those that are open again naming their earlier export, and the findings that need a ticket.
+    """Return the issues by fingerprint, and the ids of the findings that need a ticket, by fingerprint.
 
-    The latter are ids by fingerprint, those that are open again first: they begin a group with their text.
+    Reopened issues name their earlier export. Reopened findings come first, so that a group begins with their text.
     """
     naming = {
         mark: replace(

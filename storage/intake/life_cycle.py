@@ -25,7 +25,7 @@ from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
 from storage.intake.life_cycle_sql import ReportedFinding, UnreportedFinding
 
-#: In these the ticket is written and will not change, or a person has decided: nothing joins a closed group again.
+#: In these statuses the ticket is final or a person has decided, so a closed group is not opened again.
 _ENDED: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 _json: Final = JsonField()
 

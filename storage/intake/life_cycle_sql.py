@@ -11,7 +11,7 @@ from storage.db.columns import column_types
 from storage.db.engine import is_sqlite, rows
 from storage.db.models import FindingRow, FindingSightingRow
 
-#: Open findings of a page that the run has not reported, and has not counted as missing.
+#: Open findings of a page that the run has neither reported nor counted as missed.
 _UNREPORTED: Final = """
 SELECT id, code, export_id, missed_runs, times_reopened FROM findings
 WHERE project_id = ? AND page_digest = ? AND fixed_at IS NULL AND last_scan_run_id <> ? AND NOT EXISTS (

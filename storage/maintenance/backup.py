@@ -159,7 +159,7 @@ def _require_known(file: Path, applied: set[str]) -> None:
 
 def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
     if not canaries:
-        raise BackupRefused(f"{file} does not tell whose keys sealed it: `bin/riskrelay backup` did not make it.")
+        raise BackupRefused(f"{file} does not say whose keys encrypted it: use a file that `bin/riskrelay backup` wrote.")
     [stored] = canaries
     # A dump has bytes as text.
     canary = bytes.fromhex(stored.removeprefix("\\x")) if isinstance(stored, str) else bytes(stored)

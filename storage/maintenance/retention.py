@@ -120,12 +120,12 @@ _OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, TicketEventRow, TicketChangeRow,
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """The moments before which records are removed: finished ones, stored responses, and sessions by their last use."""
+    """Times before which records are removed: `over`: finished, `answered`: stored responses, `sessions`: last use."""
 
     over: datetime
     answered: datetime
     sessions: datetime
-    #: The moment that the others are reckoned from.
+    #: The time from which the cutoffs were computed.
     now: datetime
 
 
@@ -137,7 +137,7 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     """
     stored_for = max(idempotency_ttl, NATURAL_KEY_TTL)
     over = now - max(retention, stored_for)
-    # No later than its token, which nobody uses once it has expired.
+    # Sessions go no later than their token, which is removed by `over`.
     return Cutoffs(over=over, answered=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
 
 

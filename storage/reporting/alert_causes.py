@@ -27,9 +27,9 @@ from storage.exports.queries import last_error
 from storage.reporting.metrics_snapshot import due_age_s
 from storage.targets import targets
 
-#: A retry follows a failure within seconds: what is over by then is no reason to call somebody.
+#: An active target is reported once its attempts have failed for this long: a retry within seconds often succeeds.
 FAILING_FOR: Final = timedelta(minutes=2)
-#: Exports that failed within it; an older failure is no news.
+#: Only exports that failed within this time are reported.
 FAILED_WITHIN: Final = timedelta(days=1)
 #: Failed exports of all targets that are counted, the newest: no index has them by target.
 MOST_FAILED: Final = 10_000
@@ -41,7 +41,7 @@ OVERDUE_S: Final = 300.0
 #: A worker that stops says so; after this, one that has not was killed.
 SILENT_FOR: Final = timedelta(minutes=1)
 
-#: The alert about a disk is over if its host does not confirm it for so long.
+#: An alert about a disk is closed if its host has not confirmed it for this long.
 CONFIRMED_FOR: Final = timedelta(hours=1)
 _CONFIRM_EVERY: Final = timedelta(minutes=10)
 

@@ -208,7 +208,7 @@ def _insert_summary(summaries: Sequence[AlertCause], now: datetime) -> None:
 
 
 def _unsent(kinds: Collection[AlertKind], now: datetime) -> Any:
-    """Select the alerts of these kinds whose state no message has said, and none was queued within QUIET_FOR.
+    """Select alerts of these kinds whose present state no message has reported, and for which none was queued in QUIET_FOR.
 
     A message that a clock ahead of ours queued hides what came after it: the alert is sent once more.
     """

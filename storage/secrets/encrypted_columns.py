@@ -43,7 +43,7 @@ class EncryptedColumn:
         return primary_key
 
     def context(self, row_id: str) -> str:
-        """Return the context of a row's value: copied to another row or column it does not open."""
+        """Return the context of a row's value; a value that is copied to another row or column cannot be decrypted."""
         return f"{self.table}|{row_id}|{self.purpose}"
 
 

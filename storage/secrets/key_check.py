@@ -17,7 +17,7 @@ from storage.secrets.vault import Vault
 
 _TEXT: Final = "These keys are this installation's."
 _CONTEXT: Final = CANARY.context("1")
-#: For an installation older than its canary: up to this many values of each column may have lost their key.
+#: Encrypted values of each column that are tried where there is no canary yet; one that opens is enough.
 _SAMPLE: Final = 20
 
 _WRONG: Final = (
@@ -27,7 +27,7 @@ _WRONG: Final = (
 
 
 def check_keys(vault: Vault, now: datetime) -> None:
-    """Check that the keys are this installation's; the first keys that are checked become so.
+    """Check that the keys are this installation's. The first check of a new installation stores the canary with its keys.
 
     Without a canary, one of the values that are encrypted already has to open. Raises WrongEncryptionKey, NoEncryptionKey.
     """

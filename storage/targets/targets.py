@@ -279,10 +279,10 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
 
 
 def first_state(provider_key: str, missing: str | None, now: datetime) -> dict[str, Any]:
-    """Return the columns of a target whose URL has just passed the checks and that nothing was sent to yet.
+    """Return the columns of a target whose URL has just passed the checks, before anything is sent to it.
 
-    That is the validation of a webhook; a tracker has to be asked, as soon as there is a token. `missing` is the result of
-    `missing_secret`.
+    For a webhook these checks are its first validation; a tracker is validated as soon as it has a token. `missing` is the
+    result of `missing_secret`.
     """
     is_validated = provider_key == GENERIC_WEBHOOK
     return {

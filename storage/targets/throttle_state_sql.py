@@ -95,7 +95,7 @@ def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
 
 
 def due_by_account(limit: int, now: datetime) -> list[ThrottleState]:
-    """Return up to `limit` targets as `due` does, of all accounts in turn: the first of each, the second of each, …"""
+    """Return up to `limit` targets as `due` does: the first target of each account, then the second of each, and so on."""
     return [_state(row) for row in rows(_DUE_BY_ACCOUNT, ("", to_ms(now), to_ms(now), limit))]
 
 

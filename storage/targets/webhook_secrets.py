@@ -32,7 +32,7 @@ def set_header(
 ) -> str:
     """Add a header to the requests of a webhook, or replace it, and return the fingerprint of its value.
 
-    Names differ in case alone are one header. Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
+    Header names are compared without case. Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
     """
     require_header(name, value)
     with transaction():

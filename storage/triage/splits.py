@@ -75,7 +75,7 @@ def split(
             )
             for each, ticket in zip(others, tickets, strict=True)
         ]
-        # A person took the group apart to decide on each: no rule does.
+        # A person split the group to decide on each finding, so no approval rule is applied.
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         reduced = (export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)

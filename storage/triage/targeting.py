@@ -124,7 +124,7 @@ def retry_elsewhere(
             attempts_before=export.attempts,
             provider_ticket_id=None,
             provider_ticket_url=None,
-            # What is unknown at the former target says nothing about this one, which may have been an earlier target.
+            # An unknown outcome at the former target says nothing about this one, which may have got the export before.
             is_outcome_unknown=was_there,
         )
         deliveries.follow(export_id, target_id, events, now)

@@ -2,7 +2,7 @@
 
 The URLs of chats follow the rules of targets: https, TARGET_ALLOWED_NETWORKS, TARGET_ALLOWED_PORTS, TARGET_CA, the egress
 proxy. The mail server is the operator's own, often on a private address, and speaks no HTTP: it is connected to directly.
-Neither an answer nor a log line has the URL or the password in it.
+No result and no log line contains a URL or the password.
 """
 
 import json
@@ -24,7 +24,7 @@ from schemas.version import USER_AGENT
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, new_nonce, signed_headers
 
-#: Of an answer, for the person who tests a channel: chats say in a few words what is wrong.
+#: Characters of a response that `alert test` shows: a chat names its error in a few words.
 _MAX_ANSWER: Final = 120
 #: How we introduce ourselves, as smtplib does for hosts without a full name; looking that up could take longer than sending.
 _LOCAL_NAME: Final = "[127.0.0.1]"

@@ -1,7 +1,7 @@
 """Finds what is wrong, opens and closes alerts, and sends the messages about them.
 
-One worker at a time compares; any worker sends, with a lease, and nobody holds a database connection meanwhile. A channel
-that fails is tried again later and delays no other.
+One worker at a time compares the causes that hold now with the open alerts. Any worker sends a message, under a lease and
+without a database connection. A channel that fails is retried later and delays no other channel.
 """
 
 import logging
@@ -20,11 +20,11 @@ from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
 from worker.background.alert_channels import ChannelAnswer
 
-#: How long a cause goes unnoticed at most.
+#: A new cause is noticed within this many seconds.
 POLL_S: Final = 30.0
 #: Wake-ups, which come with every approval, begin no comparison sooner.
 _COMPARE_EVERY: Final = timedelta(seconds=POLL_S - 1)
-#: Longer than the dozen steps of a mail server that needs its whole time for each.
+#: Longer than the slowest mail: a dozen SMTP steps, each of which takes its whole timeout.
 LEASE_S: Final = 300.0
 
 _log: Final = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class AlertTask:
         def body_of(message_id: str, about: Sequence[Alert]) -> dict[str, Any]:
             return message_body(message_id, about, self._console, self._now())
 
-        # Another worker compares at the moment.
+        # LockBusy: another worker is comparing.
         with suppress(locks.LockBusy), connection(), locks.exclusive(Lock.ALERTS):
             alerts.update(self._sources, self._channels, body_of, self._now())
 

@@ -1,6 +1,6 @@
 """Approves exports that waited for the target of an approval rule, once the target accepts approvals.
 
-The exports name the rule that they wait for, so nothing is lost when a worker is killed; a batch commits at once.
+Each export stores the rule that it waits for, and a batch is one transaction, so a killed worker loses nothing.
 """
 
 import logging

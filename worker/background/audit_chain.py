@@ -1,6 +1,6 @@
 """Chains new entries of the audit log, and writes an anchor of the chain to the log once a day.
 
-One worker at a time chains; while another one or a command does, this one leaves it to them. Chained entries cannot be
+One process at a time chains; while another worker or a command does, this task skips its run. Chained entries cannot be
 changed unnoticed, so the pause between two runs is how long a change stays possible.
 """
 

@@ -45,12 +45,12 @@ EVENTS_AT_ONCE: Final = 4
 POLL_S: Final = 1.0
 #: How much longer than its deadline an attempt is leased: to write the result, to wait for another writer.
 LEASE_MARGIN_S: Final = 15.0
-#: When an event is tried again whose target was refused by the address policy: as soon as the target is resumed.
+#: How long an event waits after the address policy refused its target. Resuming the target makes the event due earlier.
 _BLOCKED_WAIT: Final = timedelta(minutes=1)
 #: Claims tried in a row, while other workers claim the same events or rate limits are used up.
 _TRIES: Final = 8
 
-#: What changes whether an issue is closed by us.
+#: Results that record that RiskRelay closed or reopened the issue.
 _MOVES: Final = (TrackerEventAction.CLOSED, TrackerEventAction.REOPENED)
 
 _log: Final = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ class EventTask:
         self._signed_post = signed_post
         self._trackers = trackers
         self._options = options
-        #: Of this task alone: its leases are not renewed, so claims wait longer than those of exports.
+        #: A clock guard of its own: leases of events are not renewed, so claims wait longer after a clock step than those of
+        #: exports.
         self._clock = clock
         #: A worker that died before a step back left leases that would last until the old time comes again.
         self._has_long_leases = True
@@ -122,7 +123,7 @@ class EventTask:
         outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
         record = _record(event, attempt_id, nonce, started_at, outcome, verdict)
         gives_up_at = time.monotonic() + LEASE_MARGIN_S
-        # Retried: the response is nowhere else.
+        # Retried, because the response is stored nowhere else.
         outages.retry_database(partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
         _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
@@ -131,7 +132,7 @@ class EventTask:
         """Correct leases after the clock was set back; claim nothing for as long as one lasts after it was set ahead."""
         step_s = self._clock.check(compare=False)
         if step_s is not None and step_s > 0:
-            # Leases look lapsed whose requests are still open.
+            # By the new time, leases of requests that are still open seem to have expired.
             self._clock.defer_claims(self._options.lease_s)
         self._has_long_leases |= step_s is not None and step_s < 0
         if self._has_long_leases:
@@ -155,7 +156,7 @@ class EventTask:
                 is_outcome_unknown=verdict.is_outcome_unknown,
             )
             sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed)
-            # What a target skips says nothing about it: an empty effect would count as an attempt without a delivery.
+            # An event that the tracker skipped sent nothing, so it must not count as an attempt without a delivery.
             is_silent = result == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
             effects = {event.target_id: [sent]} if is_recorded and not is_silent else {}
             written = write_effects(effects, now, self._options.worker)

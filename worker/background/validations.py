@@ -94,12 +94,12 @@ class ValidationTask:
                 pass
 
     def _requeue_blocked(self, target_id: str) -> bool:
-        """Make exports due that a resumption has left; return whether there may be more."""
+        """Make due the next batch of the exports that `resume` left blocked; return whether there may be more."""
         with connection(), transaction():
             if targets.get(target_id, None).status is not TargetStatus.ACTIVE:
                 return False
             count = transitions.requeue_blocked(target_id, self._now(), self._worker)
-        # Fewer than REQUEUED_AT_ONCE may be those that nobody else retried meanwhile.
+        # A count below REQUEUED_AT_ONCE does not mean the end: another process may have retried some of the batch meanwhile.
         return count > 0
 
     def inspect(self, due: ValidationJob) -> Validation:

@@ -70,7 +70,7 @@ class AttemptRunner:
     def run(self, claim: Claim) -> CompletedAttempt | None:
         """Make one attempt and decide what follows; None if it must not start: nothing was sent."""
         started_at = self._options.now()
-        # A clock that was set back makes old claims look new: any distance counts.
+        # abs(): after the clock was set back, an old claim seems to be from the future.
         is_fresh = abs(started_at - claim.claimed_at) <= FRESH
         current = claim if is_fresh else self._options.recheck(claim, started_at)
         if current is None:

@@ -1,13 +1,13 @@
 """Plans how many exports of each target this worker claims now: what the throttle states allow, shared fairly.
 
-Accounts share the room by `runtime.account_shares`, the targets of an account share what it gets. So an account with a
-thousand targets and a hundred thousand due exports leaves the others their claims, in every plan.
+`runtime.account_shares` divides the free threads among accounts; each account's part is divided among its targets. So an
+account with a thousand targets and a hundred thousand due exports takes no claims from the other accounts.
 
 A scan goes from target to target with due exports; so a target with a hundred thousand waiting exports costs as much as a
 target with one, and is planned for no more often. Of more than MAX_KNOWN targets it returns some of each account, and each
 plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the time; the scans
-between them read the targets that the last full scan found. While claims get all they ask for, the result of a scan serves
-the next plans too: the claim itself asks the database what is due and whether it may be sent.
+between them read the targets that the last full scan found. While every claim gets its full quota, the next plans reuse the
+result of the scan: the claim statement itself checks what is due and whether it may be sent.
 """
 
 import heapq
@@ -29,7 +29,7 @@ from worker.delivery.target_queues import WaitingClaims
 
 #: Exports of one claim. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like a permanent outage.
 MAX_BATCH: Final = 500
-#: What is claimed to wait for a slot: this many times what came back within a tick, and at most what is sent in this many
+#: How many claims may wait for a slot: this many times what came back within a tick, and at most what is sent in _WAITS_S
 #: seconds. A claim that has waited for longer than `worker.delivery.attempt.FRESH` is checked in the database again, which
 #: was 9 % of the sending threads' time where ticks took 70 ms.
 _AHEAD: Final = 2.0
@@ -54,13 +54,17 @@ KNOWN_OF_MANY: Final = 64
 #: A scan of twenty targets took 0.2 ms on SQLite; on PostgreSQL 1.3, which must skip the dead rows that ticks leave behind.
 SCAN_REUSED_FOR_S: Final = 0.1
 _NONE_WAITING: Final = WaitingClaims(Counter(), Counter())
-#: For a rest that ended within a scan: a moment in the past would mean that nothing waits.
+#: Added to "now" if a rest ended during a scan: a time in the past would mean that no export waits.
 _AT_ONCE_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """What to claim: `quotas` by target; those of them with a rate limit; targets that are blocked or disabled."""
+    """What to claim.
+
+    `quotas` maps targets to numbers of exports, `rate_limited` are those of them with a rate limit, `off` are targets that
+    are blocked or disabled.
+    """
 
     quotas: dict[str, int] = field(default_factory=dict)
     rate_limited: list[str] = field(default_factory=list)
@@ -163,9 +167,9 @@ class _Rest:
 
 
 class _Wanted:
-    """How many claims of each target there is room for, by account; as many targets of each as can get one.
+    """Collects, by account, how many claims each target may get, for as many targets as can get one.
 
-    `quota` returns that of one target. Also keeps the targets with a rate limit, and those that are turned off.
+    `quota` returns that number for one target. Also collects the targets with a rate limit and those that are turned off.
     """
 
     def __init__(
@@ -229,9 +233,9 @@ class ClaimPlanner:
     ) -> ClaimPlan:
         """Plan claims for the free room of each account.
 
-        `held` counts the claims of this worker by target without those `returned` in this tick, `waiting` those of them that
-        no thread sends yet. They take no room from other accounts, and those for a slot of their target none from other
-        targets: a target or an account that hangs suddenly must not keep the free threads from others.
+        `held` counts this worker's claims by target, without those `returned` in this tick; `waiting` counts those of them
+        that no thread is sending yet. Waiting claims do not count against other accounts, and claims that wait for a slot of
+        their target do not count against other targets: if one hangs suddenly, the others must still get free threads.
         """
         self.ready_at, self.leaves_to_others = None, False
         (shares, satisfied), plan = self._shares(held, returned, waiting), ClaimPlan()
@@ -241,7 +245,7 @@ class ClaimPlanner:
         found = cached or self._scanner.scan(now)
         quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
         wanted = _Wanted(shares, satisfied, quota)
-        # For reserved threads alone the scan is enough: it finds targets of each account.
+        # If only reserved threads are free, the scan is enough: it returns targets of every account.
         read = [] if shares.is_reserve else self._add_pages(wanted, now)
         wanted.add(sorted(found, key=self._after_served))
         plan.off.extend(sorted(wanted.off))
@@ -267,15 +271,15 @@ class ClaimPlanner:
         self._scanner.forget()
 
     def record_tick(self, tick_s: float) -> None:
-        """Record how long a tick takes, from claim to claim: what waits for a slot for longer must be checked once more."""
+        """Set how many claims may wait, by the length of a tick: a claim that waits too long must be checked again."""
         self._ahead = max(1.0, min(_AHEAD, _WAITS_S / max(tick_s, _WAITS_S / _AHEAD)))
 
     def _shares(
         self, held: Mapping[TargetKey, int], returned: Mapping[TargetKey, int], waiting: WaitingClaims
     ) -> tuple[AccountShares, set[AccountId]]:
-        """Return what accounts hold of the threads, less what each is to hold ahead of those that come back soon.
+        """Return the threads that accounts hold, minus the claims that each may make in advance of threads that return soon.
 
-        Also returns the accounts that hold as much ahead; what they hold beyond that takes no room from others.
+        Also returns the accounts that already hold that many in advance; more waiting claims do not count against others.
         """
         in_use, back, satisfied = Counter[AccountId](), Counter[AccountId](), set[AccountId]()
         for key, count in held.items():
@@ -342,7 +346,7 @@ class ClaimPlanner:
         if state.max_per_minute is None:
             return _room(slots, round(self._ahead * returned.get(state.key, 0)), held_here) if slots else 0
         self._note(throttle.rate_allows_from(state), now)
-        # Claimed for free slots alone: claims that wait for a slot would be sent closer together than the rate limit allows.
+        # With a rate limit, claim only for free slots: claims that wait for one would later be sent faster than the limit.
         return min(_room(slots, 0, held_here), throttle.rate_allowance(state, now))
 
     def _note(self, ready_at: datetime | None, now: datetime) -> None:

@@ -47,9 +47,9 @@ class ClockGuard:
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
 
     def was_set_since_check(self, now: datetime) -> bool:
-        """Return whether the clock was set since the last check: by `now`, leases that are held may seem expired.
+        """Return whether the clock was set since the last check.
 
-        The next tick renews those of this worker.
+        If so, leases that are still held may seem expired at `now`, until the next tick renews those of this worker.
         """
         return self._clocks is not None and abs(_apart_s(self._clocks, (now, self._monotonic()))) > CLOCK_STEP_S
 
@@ -67,5 +67,5 @@ class ClockGuard:
 
 
 def _apart_s(before: tuple[datetime, float], after: tuple[datetime, float]) -> float:
-    """Return by how many seconds the wall clock has left the monotonic clock between two readings of both."""
+    """Return by how many seconds the wall clock has drifted from the monotonic clock between two readings of both."""
     return (after[0] - before[0]).total_seconds() - (after[1] - before[1])

@@ -15,7 +15,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt
 class SendResult(NamedTuple):
     """A claim that came back from the sender pool: with its attempt, unsent, or with neither where the attempt crashed.
 
-    One that `pauses_queue` has closed its target's queue until it is committed.
+    `pauses_queue`: the target's queue stays closed until this result is committed.
     """
 
     claim: Claim
@@ -44,13 +44,13 @@ class Inbox:
 
     def wake_and_wait(self, timeout_s: float) -> bool:
         """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
-        # An event of its own: a scan that began before this wake-up may end after it, and misses what came meanwhile.
+        # A new event per call: a scan that began before this wake-up may end after it without seeing what is due now.
         done = threading.Event()
         self._queue.put(done)
         return done.wait(timeout_s)
 
     def is_empty(self) -> bool:
-        """Return whether a wait would last."""
+        """Return whether there is neither a result nor a wake-up."""
         return self._queue.empty()
 
     def take(self, timeout_s: float) -> SendResult | None:
@@ -72,7 +72,7 @@ class Inbox:
             self.take(0)
 
     def release_callers(self) -> None:
-        """Let the callers of the wake-ups that were taken go on."""
+        """Release the callers of the wake-ups that were taken."""
         for done in self._callers:
             done.set()
         self._callers.clear()

@@ -1,4 +1,4 @@
-"""Keeps this worker's heartbeat and the leases of the claims that it holds, and gets its share of the targets by that."""
+"""Writes this worker's heartbeat, renews the leases of its claims, and reads its share of the targets' concurrency."""
 
 import logging
 import time
@@ -81,7 +81,7 @@ class LeaseKeeper:
         self._renew_at = time.monotonic() + RENEW_AGAIN_S
         held = list(self._held.values())
         with transaction():
-            # Once it has begun: a lease counted from before the wait for it would be short of that wait.
+            # Read the time after the transaction has begun: the wait for it would otherwise shorten the lease.
             now = self._options.now()
             for first in range(0, len(held), MAX_BATCH):
                 claims_sql.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)

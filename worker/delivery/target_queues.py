@@ -1,8 +1,8 @@
 """Queues of claims by target, between the dispatcher that claims and the threads that send.
 
 A target never has more open requests here than the slots that its queue was given, whatever is claimed for it; claims that
-wait in one queue take no thread from another. A result that pauses the queue takes its slots away at once, until the result
-is committed: a row that was read before would give them back.
+wait in one queue take no thread from another. A result that pauses a queue removes its slots until the result is committed:
+a throttle state that was read earlier would otherwise restore them.
 
 Accounts share the threads by `runtime.account_shares`, whose slots are the open requests. Among the targets of an account
 threads alternate; of its reserved threads a target gets half, so that one that hangs leaves the others theirs.

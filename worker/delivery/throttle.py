@@ -26,7 +26,7 @@ from schemas.targets.validations import FAILED, PASSED
 #: The contract's bounds of what a target may have open at once.
 MIN_CONCURRENCY: Final = 1.0
 MAX_CONCURRENCY: Final = 16.0
-#: A row of failures that opens the breaker; then one probe at a time, after 1, 2, 4 … seconds, a minute at most.
+#: Consecutive failures that open the breaker; then one probe at a time, after 1, 2, 4 … seconds, a minute at most.
 BREAKER_FAILURES: Final = 5
 MAX_PROBE_WAIT_S: Final = 60
 #: A receiver that has only failed for so long is gone: its target is disabled.
@@ -140,8 +140,8 @@ def has_failed_for_days(state: ThrottleState, now: datetime) -> bool:
 def slots(state: ThrottleState, share: WorkerShare, now: datetime) -> int:
     """Return how many requests to a target this worker may have open at once.
 
-    All workers' slots together are the target's concurrency. The remainder of the division goes to other workers for each
-    target, so that of many single probes every worker makes some.
+    The slots of all workers add up to the target's concurrency. Which workers get the remainder of the division depends on
+    the target's id, so that single probes of many targets are spread over all workers.
     """
     if not state.takes_attempts(now):
         return 0
@@ -163,7 +163,7 @@ def use_rate_allowance(state: ThrottleState, count: int, now: datetime) -> Throt
     if state.max_per_minute is None or not count:
         return state
     begins_at = max(now, state.paced_until or now)
-    # Rounded up: what is lost at each of a hundred claims a second would soon be more than the limit leaves over.
+    # Rounded up: with a hundred claims a second, rounding down each time would soon exceed the limit.
     spent_us = math.ceil(count * _interval_s(state.max_per_minute) * 1e6)
     return replace(state, paced_until=begins_at + timedelta(microseconds=spent_us))
 
@@ -305,7 +305,8 @@ def _count_undelivered(state: ThrottleState, effects: Iterable[TargetEffect]) ->
 
 
 def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:
-    # A probe counts once however many come back with it; and a row that opens the breaker opens it at its first step.
+    # A probe counts once, however many results come back with it. Otherwise the count stops at BREAKER_FAILURES, so that an
+    # opening breaker begins with its shortest interval.
     in_row = state.failures_in_row + 1 if was_probing else min(BREAKER_FAILURES, state.failures_in_row + failures)
     state = replace(state, failures_in_row=in_row)
     return _open_breaker(state, now) if in_row >= BREAKER_FAILURES else state

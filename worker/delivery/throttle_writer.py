@@ -98,5 +98,5 @@ def _is_about(target: AddressedState, sent: SentEffect) -> bool:
         return False
     if sent.secret_sealed is None or sent.effect.reason not in CONFIGURATION_CODES:
         return True
-    # Key rotation seals the same token anew: then it takes one more attempt to turn the target off.
+    # After a key rotation the same token has other bytes; the effect is dropped, and the next attempt turns the target off.
     return sent.secret_sealed == target.secret_sealed

@@ -128,8 +128,8 @@ class TickWriter:
     def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
         """Claim what the plan allows, and end what waits for targets that were turned off."""
         transitions.end_waiting(plan.off, now, self._options.worker, MAX_BATCH)
-        # Another worker may have used the rate limit since the plan; from here on it waits. A target that another worker has
-        # locked is left to it: two workers that write each other's targets would deadlock.
+        # Another worker may have used the rate limit since the plan; the row lock stops it from here on. Targets that
+        # another worker has locked are skipped: two workers that wait for each other's targets would deadlock.
         limited = throttle_state_sql.read(plan.rate_limited, locked=True, waits=False)
         allowance = dict.fromkeys(plan.rate_limited, 0)
         # An event that has been due for longer than every export comes first; a worker looks for it once a second.

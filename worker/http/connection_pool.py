@@ -61,7 +61,7 @@ class GuardedConnection(WatchedSocket):
         return bool(self._unread.poll(0))
 
     def send(self, message: bytes) -> None:
-        """Send head and body as one write: one system call here, one wake-up there."""
+        """Send head and body in one write: one system call for us, one wake-up for the receiver."""
         # A receiver may respond and hang up before it has read everything; its response, or the alert that names what is
         # wrong with our certificate, can still be read.
         with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
@@ -225,7 +225,7 @@ class ConnectionPool:
 
     def close_idle(self, idle_s: float) -> bool:
         """Close connections that were not used for `idle_s`; return whether any are still kept."""
-        # A used connection is confirmed every few seconds; so one that was not confirmed was not used, within these seconds.
+        # A connection in use is confirmed every few seconds, so one not confirmed since `until` was not used since then.
         until = time.monotonic() - idle_s
         with self._origins_lock:
             origins = list(self._origins.values())
@@ -243,7 +243,7 @@ class ConnectionPool:
             try:
                 load_pair(context, certificate)
             except ssl.SSLError as refused:
-                # It was read when it was set: OpenSSL is another one here, or stricter.
+                # It was valid when it was set, so this host has another OpenSSL or stricter settings.
                 raise transport_error("client_certificate_refused") from refused
         return context
 

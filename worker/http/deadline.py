@@ -104,11 +104,11 @@ class Exchange:
 class WatchedSocket:
     """A connected socket that the watchdog can shut down while another thread waits for it.
 
-    Two things must not happen. The descriptor of a socket that is just being closed must not be shut down after another
-    socket got it: the lock prevents that. And an exchange that ends at its deadline must not shut the connection down under
-    the next one: an exchange first releases the connection, then reads the clock, and past the deadline the connection is
-    not kept; the watchdog has seen the deadline pass while the connection was held. So taking and releasing need no lock,
-    a thousand times a second.
+    Two races are prevented. (1) Shutting down a descriptor that another socket has got meanwhile, because this one was just
+    closed: the lock prevents it. (2) Shutting down a connection that the next exchange already uses, because the previous
+    exchange has reached its deadline: an exchange first releases the connection and then reads the clock. If its deadline
+    has passed, the watchdog may have seen that while the connection was held, and the connection is not reused. So taking
+    and releasing a connection, a thousand times a second, needs no lock.
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -119,7 +119,7 @@ class SignedPost:
             return Outcome(error="internal_error")
         received = None if outcome.status is None else hashlib.sha256(outcome.body).hexdigest()
         body = _without(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
-        # A secret of a few letters occurs in any response: its ticket fields must survive.
+        # A secret of a few letters occurs in any response by chance; removing it must not damage the ticket fields.
         clean = _without(body, [secret for secret in request.secrets if _is_short(secret)])
         return outcome._replace(
             body=body,

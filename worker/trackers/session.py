@@ -48,10 +48,10 @@ class Transport(Protocol):
 class TrackerResult(NamedTuple):
     """The result of a task at a tracker.
 
-    `outcome` is that of the last request, with the time of all. `value` is what the steps returned: None where they found
-    nothing wrong, named no issue, or did not end, for which `outcome.error` is the reason. `is_outcome_unknown` says that
-    the tracker may have the issue, or the comment, although no response said so; `lookup_delay_s` is then the time until it
-    can be found. The tracker wants no requests until `held_until_s`, in seconds since 1970.
+    `outcome` is that of the last request, with the duration of all requests. `value` is what the steps returned; None means
+    that a validation passed, that no issue was named, or that the steps did not end: then `outcome.error` is the reason.
+    With `is_outcome_unknown`, the tracker may have the issue or comment although no response confirmed it; a lookup can find
+    it after `lookup_delay_s` seconds. Send nothing before `held_until_s`, in seconds since 1970.
     """
 
     outcome: Outcome

@@ -39,7 +39,7 @@ def run() -> None:
     settings = daemon_settings()
     warn_of_unknown_names()
     if sys.stdout is None:
-        # Started without an output, which would hold nothing but a greeting.
+        # Standard output is closed; only the greeting would be written to it.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)

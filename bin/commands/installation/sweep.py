@@ -1,4 +1,4 @@
-"""`sweep`: wake the workers if exports are due, and send alerts; for cron, if no worker daemon runs, or to notice that.
+"""`sweep`: wake the workers if exports are due, and send alerts. For cron: it also reports that no worker daemon runs.
 
 Beside a worker the alert task sends nothing twice. A channel that fails is tried again by the next sweep.
 """

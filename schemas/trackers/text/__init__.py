@@ -1,1 +1,1 @@
-"""Tickets as the text of each tracker, with strangers' text made harmless."""
+"""Renders tickets in the markup of each tracker, with untrusted text made harmless."""

@@ -1,6 +1,6 @@
 """The text of an issue as an Atlassian Document Format document, which Jira Cloud reads.
 
-Strangers' text is in text nodes only: Jira interprets no markup in them.
+Untrusted text is in text nodes only: Jira interprets no markup in them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The text of an issue in Markdown, as GitHub, GitLab, Gitea and Forgejo read it, and as Linear does.
 
-Strangers' text is in fences and inline code only: there it mentions nobody, links nothing and loads no image.
+Untrusted text is in fences and inline code only: there it mentions nobody, links nothing and loads no image.
 """
 
 from collections.abc import Iterable, Iterator

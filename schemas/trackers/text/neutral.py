@@ -1,4 +1,4 @@
-"""Makes strangers' text harmless in a tracker, whatever its markup: it looks the same, and nothing in it has an effect.
+"""Makes untrusted text harmless in a tracker, whatever its markup: it looks the same, and nothing in it has an effect.
 
 What scanners and forms quote comes from other people's pages, and the tracker acts on it with the rights of our token. A
 code block or a text node contains it; these rules hold where that fails, where the tracker scans code too (Redmine's
@@ -34,7 +34,7 @@ _IN_TITLES: Final = (r'(?<=[$%~&^*\[])(?=[\w"])', "(?<=:)(?=//)")
 
 
 def harmless_by(*more: str) -> Callable[[str], str]:
-    """Return a function that makes strangers' text harmless; `more` are patterns of further places for U+200B."""
+    """Return a function that makes untrusted text harmless; `more` are patterns of further places for U+200B."""
     places = re.compile(f"(?:{'|'.join((*_EVERYWHERE, *more))})(?<!{ZWSP})(?!{ZWSP})", re.MULTILINE)
 
     def harmless(text: str) -> str:
@@ -43,7 +43,7 @@ def harmless_by(*more: str) -> Callable[[str], str]:
     return harmless
 
 
-#: Returns strangers' text without effect, its lines ended by newlines.
+#: Returns untrusted text made harmless, its lines ended by newlines.
 harmless: Final = harmless_by()
 _harmless_title: Final = harmless_by(*_IN_TITLES)
 
@@ -54,7 +54,7 @@ def one_line(text: str) -> str:
 
 
 def harmless_title(text: str) -> str:
-    """Return strangers' text as one line without effect where no code contains it."""
+    """Return untrusted text as one line that is harmless outside of code, too."""
     return _harmless_title(one_line(text))
 
 

@@ -42,7 +42,7 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The parts of a ticket's text, all of them harmless; a flavor contains those of strangers besides."""
+    """The parts of a ticket's text, all made harmless; a flavor also puts the untrusted ones into blocks of code."""
 
     severity: str
     #: "" where there is none.
@@ -137,11 +137,11 @@ class Flavor(ABC, Generic[Block, Text]):
         """Return how much of the tracker's limit a text takes."""
 
     def neutral(self, text: str) -> str:
-        """Return strangers' text without effect in this syntax."""
+        """Return untrusted text, made harmless in this syntax."""
         return harmless(text)
 
     def neutral_url(self, url: str) -> str:
-        """Return strangers' URL on one line, without effect in this syntax."""
+        """Return an untrusted URL on one line, made harmless in this syntax."""
         return self.neutral(encoded(url))
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The flavors whose inline code contains nothing: all strangers' text is in blocks of plain text."""
+"""Flavors whose inline code does not make text harmless: all untrusted text is in blocks of plain text."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ class PlainBlocks(TextFlavor):
 
     @abstractmethod
     def block(self, text: str) -> str:
-        """Return strangers' text as a block."""
+        """Return untrusted text as a block."""
 
     def facts(self, severity: str, page: str) -> Iterator[str]:
         """Return the severity as a line, the page as a block."""

@@ -1,6 +1,6 @@
 """The text of an issue in Redmine, whose installation reads it as Textile or as Markdown: one text that both show alike.
 
-Strangers' text is in `<pre>`, which both know, and indented: the Markdown of older Redmines drops the tags, and reads code
+Untrusted text is in `<pre>`, which both know, and indented: the Markdown of older Redmines drops the tags, and reads code
 by its indent. Redmine finds mentions in code too, so what it reads as a mention, a link or a macro is broken as well.
 """
 

@@ -1,6 +1,6 @@
 """The text of an issue in wiki markup, which Jira Data Center reads.
 
-Strangers' text is in `{noformat}` only: inline code would still mention and load images.
+Untrusted text is in `{noformat}` only: inline code would still mention and load images.
 """
 
 from typing import Final

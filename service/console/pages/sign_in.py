@@ -156,7 +156,7 @@ class FinishOpenIdSignIn(_OpenIdRoute):
         gate = self._layout.gate
         gate.require_unblocked(req)
         cookie = gate.kept_sign_in(req)
-        # Whatever comes of it, this sign-in is over.
+        # Delete the cookie first: this sign-in has ended, whether it succeeds or not.
         gate.keep_sign_in(resp, "")
         answer = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
         try:

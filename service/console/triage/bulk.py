@@ -158,7 +158,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         """Return the result that the address has; a reload shows it again and decides on nothing."""
         listed = read_list(req.params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
         return {
-            # Without a query, of an address that somebody shortened, nothing was decided.
+            # An address without a query is not the result of a decision; somebody may have shortened it.
             "done": _DONE[_action(req.params)] if req.params else "decided",
             "changed": _number(req.params, "changed"),
             "skipped": _number(req.params, "skipped"),

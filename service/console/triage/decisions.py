@@ -36,7 +36,7 @@ from storage.accounts import audit_log
 from storage.exports import queries
 
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
-#: Among so many entries of the audit log is what a form that is sent twice has just done.
+#: The newest audit entries in which to look for a decision that a form, sent twice, has already made.
 _NEWEST_ENTRIES: Final = 20
 
 

@@ -1,9 +1,9 @@
 """Blocks addresses that fail to authenticate too often.
 
-Every credential that is checked is a guess, because the right one would be accepted. So failures of one address are counted
-one after the other, and a successful request waits for the failures before it: of a thousand guesses sent at once, only as
-many are answered as the limit allows. After a block an address is admitted while its window has room over all processes, and
-blocked again by the failure that fills it.
+A correct guess of a credential is accepted, so every check must count. Failures of one address are counted one after the
+other, and a successful request waits for the failures before it: of a thousand guesses sent at once, only as many get a
+verdict as the limit allows. After a block, an address is admitted while its window, shared by all processes, has room; the
+failure that fills the window blocks it again.
 
 Honest clients of a blocked address are refused as well: they cannot be distinguished from the attacker.
 """
@@ -95,7 +95,7 @@ class BlockedAddresses:
                 _log.warning("an address failed to authenticate too often")
                 self._require_over(block)
             elif was_blocked is not None:
-                # So that the next request is not checked to find out that it is one too many.
+                # Refresh now, so that the next request is refused without a check of its credential.
                 self._refresh_block(address, was_blocked)
 
     def _block(self, address: str) -> _Block:

@@ -62,7 +62,7 @@ class RateLimitWindow:
 
 
 class RateLimitCounters:
-    """The windows, in Redis, or in this process while Redis is down."""
+    """The sliding windows: in Redis, or in this process while Redis is down."""
 
     def __init__(self, redis_url: str, most_connections: int, clock: Clock) -> None:
         # No command is retried: after a failure the process counts in memory.

@@ -57,7 +57,7 @@ def require_role(role: Role | None, actor: Manager) -> None:
     """Raise Forbidden for a role above the caller's own: nobody gives it, and nobody acts for a user who has it."""
     token = token_of(actor)
     if token is not None and _rank(role) > _rank(token.role):
-        raise Forbidden(f"Your role is below {role}.")
+        raise Forbidden(f"Your role is below {role}; a user with that role or a higher one must do this.")
 
 
 def _rank(role: Role | None) -> int:

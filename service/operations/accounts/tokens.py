@@ -38,7 +38,7 @@ def create(
                 raise ValidationFailed(problem("/abilities", "required"))
             lacking = [each for each in abilities if each not in maker.abilities]
             if lacking:
-                raise Forbidden(f"A token gives no ability that it lacks itself: this one lacks {lacking[0]}.")
+                raise Forbidden(f"A token cannot create one with more abilities than its own: this one lacks {lacking[0]}.")
     return tokens.create(user.email, kind, now or utc_now(), abilities, name, expires, actor.key)
 
 

@@ -28,7 +28,8 @@ _OPEN_S: Final = 0.01
 #: little of the time. A try takes 10 µs.
 _BEGIN_RETRIES_S: Final = (0.0005, 0.001, 0.002)
 
-#: A writer that waits for another one to commit commits by itself if that one gave up. Longer than any transaction.
+#: How long a writer waits for another one to commit before it checks whether it must commit itself. Longer than any
+#: transaction.
 _COMMIT_CHECK_S: Final = 0.1
 
 #: Translates the driver's errors into peewee's.

@@ -1,4 +1,4 @@
-"""Tells targets that a ticket was redacted, and erases the events of the ticket that have not ended."""
+"""Queues `ticket.redact` events for the targets of redacted tickets, and erases events that have not ended."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,9 +33,9 @@ def redact_events(export_ids: Sequence[str], now: datetime) -> None:
 
 
 def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
-    """Return by export when the lease ends under which an event is being sent, and let no worker claim one meanwhile.
+    """Return, by export, when the lease of an event that is being sent ends, and let no worker claim an event meanwhile.
 
-    The receiver may get to that request as late as that; after the redaction, it would restore what was erased.
+    The receiver may process that request until then; after a redaction, it would restore what was erased.
     """
     found = TicketEventRow.select(TicketEventRow.export, TicketEventRow.lease, TicketEventRow.due_at).where(condition)
     locked = tuples(for_update(found.order_by(TicketEventRow.id)))

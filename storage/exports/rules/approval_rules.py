@@ -74,7 +74,7 @@ class RuleTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Why rules cannot go on, by their ids, and the targets of the others that approve, by the ids of the targets."""
+    """Reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
 
     stopped: Mapping[str, StoppedReason]
     targets: Mapping[str, RuleTarget]
@@ -103,8 +103,8 @@ def needed_abilities(action: RuleAction) -> frozenset[Ability]:
 def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]]:
     """Return the abilities of the live API tokens of users who are not disabled, as far as their roles allow them.
 
-    Any token of a user counts. A user who signs in without a token has all that the role allows. A disabled user is left
-    out; one without either has none.
+    Any token of a user counts. A user who can sign in without a token has all abilities that the role allows. A user with
+    neither has none. Disabled users are left out.
     """
     is_live = (
         (TokenRow.user == UserRow.id)
@@ -344,7 +344,7 @@ def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
 
 
 def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
-    """Show a rule as stopped that cannot go on, although no export was prepared since and it is not stored yet."""
+    """Set `stopped_reason` on rules that can no longer decide, but are not stored as stopped before the next export."""
     enabled = [rule for rule in rules if rule.enabled]
     reasons = standing(enabled, now).stopped if enabled else {}
     return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]

@@ -21,7 +21,7 @@ from storage.db.queries import tuples
 from storage.exports.queries import list_by_ids
 from storage.exports.search.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
 
-#: A total ends here.
+#: Totals are counted up to here; a larger total is None.
 MOST_COUNTED: Final = 10_000
 #: The counts beside filters are of so many exports: each is read.
 MOST_FACETED: Final = 5_000

@@ -127,7 +127,12 @@ def test_a_state_has_the_tracker_s_own_names(tracker: Any, closing: dict[str, st
 @REST
 def test_an_issue_is_ours_if_its_text_has_the_export_s_id(tracker: Any) -> None:
     member = "description" if tracker is GITLAB else "body"
-    for text, is_ours in ((f"RiskRelay export {EXPORT_ID}", True), ("RiskRelay export exp_", False), ("", False), (None, False)):
+    for text, is_ours in (
+        (f"RiskRelay export {EXPORT_ID}", True),
+        ("RiskRelay export exp_", False),
+        ("", False),
+        (None, False),
+    ):
         assert played(tracker, "is_ours", answer(200, {"id": 7, member: text}))[0] is is_ours
     assert played(tracker, "is_ours", answer(200, b"<html>"))[0] == RETRY
 
