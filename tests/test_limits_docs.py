@@ -145,19 +145,24 @@ def statements() -> list[str]:
 def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Customer) -> None:
     other_id, export_id = make_exports(customer, 2)
     day = timedelta(days=1)
-    for number, seen_at in enumerate((NOW - 800 * day, NOW - 800 * day, NOW - 100 * day)):
-        run, at = number + 1, to_ms(seen_at)
+    moments = [to_ms(NOW - days * day) for days in (800, 800, 100, 800)]
+    for run, at in enumerate(moments, 1):
         execute(
             "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, 'completed', ?, ?)",
             (run, customer.project_id, at, at),
         )
+    for number, at in enumerate(moments[:3]):
         execute(
             "INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, "
             "first_scan_run_id, last_scan_run_id, first_seen_at, last_seen_at, times_seen) "
             "VALUES (?, ?, ?, 'c', 't', 'high', 'u', 'l', ?, ?, ?, ?, 1)",
-            (f"fnd_{number}", customer.project_id, f"f{number}", run, run, at, at),
+            (f"fnd_{number}", customer.project_id, f"f{number}", number + 1, number + 1, at, at),
         )
-    execute("UPDATE exports SET source_type = 'finding', source_id = 'fnd_0' WHERE id = ?", (export_id,))
+    # Run 3 missed the old ones; run 4 is old, and kept for the history of a finding.
+    for finding, run in (("fnd_0", 3), ("fnd_1", 3), ("fnd_2", 4)):
+        execute("INSERT INTO finding_sightings (finding_id, scan_run_id, seen_at) VALUES (?, ?, 0)", (finding, run))
+    # A later place of a group, whose export has another source.
+    execute("UPDATE findings SET export_id = ? WHERE id = 'fnd_0'", (export_id,))
     execute("UPDATE audit_entries SET at = 0 WHERE subject_id <> ?", (export_id,))
     assert audit_chain.extend_to_end() == 0
     execute("INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl', 'exports', 'a', 0)")
@@ -167,7 +172,7 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
         execute(statement)
     # The first has an export, the last was seen recently; the run of the second is deleted with it.
     assert rows("SELECT id FROM findings ORDER BY id") == [("fnd_0",), ("fnd_2",)]
-    assert rows("SELECT id FROM scan_runs ORDER BY id") == [(1,), (3,)]
+    assert rows("SELECT id FROM scan_runs ORDER BY id") == [(1,), (3,), (4,)]
     assert rows("SELECT COUNT(*) FROM redactions") == [(0,)]
     subjects = {row[0] for row in rows("SELECT subject_id FROM audit_entries")}
     assert export_id in subjects
