@@ -91,9 +91,9 @@ class _LoggingExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS:
-            self._outage.over()
+            self._outage.record_success()
         else:
-            self._outage.note()
+            self._outage.record_failure()
         return result
 
     def shutdown(self) -> None:

@@ -29,7 +29,7 @@ class Outage:
         self._failed_at: float | None = None
         self._logged_at = 0.0
 
-    def note(self, error: BaseException | None = None) -> None:
+    def record_failure(self, error: BaseException | None = None) -> None:
         """Record a failure; logs the type of `error` at the start of the outage, then once a minute."""
         now = self._clock()
         with self._lock:
@@ -39,7 +39,7 @@ class Outage:
         if is_news:
             self._log.warning(self._gone, extra={"error": None if error is None else type(error).__name__})
 
-    def over(self) -> None:
+    def record_success(self) -> None:
         """Record a success just now."""
         # Called after every piece of work, nearly always without an outage: without the lock.
         if self._failed_at is not None and self._has_ended() and self._back is not None:

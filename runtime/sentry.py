@@ -64,7 +64,7 @@ class _LoggingTransport(HttpTransport):
         self._outage = Outage(_log, "SENTRY_DSN accepts no reports, dropping them")
 
     def on_dropped_event(self, _reason: str) -> None:
-        self._outage.note()
+        self._outage.record_failure()
 
 
 def _allowed_fields(event: Any, _hint: object) -> Any:

@@ -90,9 +90,9 @@ class WakeUpQueue:
                 time.sleep(self.job_delay_s)
                 self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
         except RedisError as away:
-            self._outage.note(away)
+            self._outage.record_failure(away)
             return False
-        self._outage.over()
+        self._outage.record_success()
         return True
 
     def wait(self, timeout_s: int) -> bool:
@@ -108,7 +108,7 @@ class WakeUpQueue:
             self._client.delete(_MARK)
         except RedisError as away:
             # The mark expires by itself.
-            self._outage.note(away)
+            self._outage.record_failure(away)
 
     def is_reachable(self) -> bool:
         """Return whether Redis answers now."""

@@ -32,11 +32,11 @@ def retry_database(work: Callable[[], Result], gives_up: Callable[[], bool]) -> 
         reraise=True,
     )
     result = retrying(work)
-    DATABASE.over()
-    DISK.over()
+    DATABASE.record_success()
+    DISK.record_success()
     return result
 
 
 def _note(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    (DISK if isinstance(error, DatabaseFull) else DATABASE).note(error)
+    (DISK if isinstance(error, DatabaseFull) else DATABASE).record_failure(error)

@@ -39,7 +39,7 @@ def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
     try:
         _WakeUpListener(client, is_stopping).work(logging_level="WARNING")
     except RedisError as unavailable:
-        outages.REDIS.note(unavailable)
+        outages.REDIS.record_failure(unavailable)
     except Exception:  # noqa: BLE001 - wake-ups only save time; whatever is wrong with them, the sweep goes on
         _log.exception("listening for wake-ups failed, sweeping for due exports")
     finally:
@@ -55,7 +55,7 @@ def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> Background
             if wake_ups.wait(WAIT_S):
                 on_wake_up()
         except RedisError as unavailable:
-            outages.REDIS.note(unavailable)
+            outages.REDIS.record_failure(unavailable)
             return False
         return True
 
@@ -108,7 +108,7 @@ class _WakeUpListener(SimpleWorker):
         if not (args or kwargs):
             self._stop_if_requested()
         super().heartbeat(*args, **kwargs)
-        outages.REDIS.over()
+        outages.REDIS.record_success()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Log in our form that a wake-up job failed; RQ would log the error's text."""

@@ -20,7 +20,7 @@ from storage.db.engine import is_sqlite
 from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation, store_health
 from storage.maintenance import restore as restoring
-from storage.maintenance.store_health import Wholeness
+from storage.maintenance.store_health import Integrity
 from storage.reporting.metrics_snapshot import PAUSED_BY_HAND, MetricsSnapshot
 from storage.secrets import key_check
 from storage.secrets.integrations import SharedSecrets
@@ -65,11 +65,11 @@ def sqlite_file() -> Iterator[CheckResult]:
     """Check the integrity of SQLite's file and the size of its write-ahead log."""
     if not is_sqlite():
         return
-    found, details = store_health.wholeness(INTEGRITY_CHECK_S)
-    if found is Wholeness.DAMAGED:
+    found, details = store_health.integrity(INTEGRITY_CHECK_S)
+    if found is Integrity.DAMAGED:
         fix = "stop everything, keep a copy of the file, and restore a backup: bin/riskrelay restore FILE"
         yield failure("SQLite", f"The file is damaged: {details}.", fix)
-    elif found is Wholeness.UNFINISHED:
+    elif found is Integrity.UNFINISHED:
         yield ok("SQLite", f"No damage found within {INTEGRITY_CHECK_S:g} s; PRAGMA integrity_check checks the whole file.")
     else:
         yield ok("SQLite", "The file is intact.")

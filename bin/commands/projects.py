@@ -18,7 +18,7 @@ from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from schemas.accounts.forms import NewProjectForm
 from schemas.base.principal import OPERATOR
-from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.shop_domain import normalized_shop_domain
 from schemas.base.timestamps import rfc3339
 from schemas.intake.grouping import TicketGrouping
 from service.operations import finding_reports
@@ -41,7 +41,7 @@ report: Final = click.Group("report")
 
 def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
     """Normalise the domain; exit with code 2 if it is invalid."""
-    domain = None if text is None else normalised_shop_domain(text)
+    domain = None if text is None else normalized_shop_domain(text)
     if domain is None and text is not None:
         raise click.BadParameter("not a valid shop domain; use the form shop.example, without scheme, port or path.")
     return domain

@@ -17,7 +17,7 @@ LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
-def normalised_shop_domain(text: str) -> str | None:
+def normalized_shop_domain(text: str) -> str | None:
     """Return the normalized domain, or None if `text` is not a valid shop domain. Never raises."""
     if len(text) > MAX_CHARACTERS + 1:
         return None  # before IDNA, which is slow

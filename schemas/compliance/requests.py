@@ -14,7 +14,7 @@ from marshmallow import EXCLUDE, ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, nullable, problem, required
-from schemas.base.shop_domain import MAX_CHARACTERS, normalised_shop_domain
+from schemas.base.shop_domain import MAX_CHARACTERS, normalized_shop_domain
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 
 TOPIC_HEADER: Final = "X-Platform-Topic"
@@ -199,7 +199,7 @@ def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
         problems.append(problem(f"/{TOPIC_HEADER}", "not_allowed" if topic else "required"))
-    domain = normalised_shop_domain(shop_domain or "")
+    domain = normalized_shop_domain(shop_domain or "")
     if domain is None:
         problems.append(problem(f"/{SHOP_HEADER}", "invalid_shop_domain" if shop_domain else "required"))
     if problems or topic is None or domain is None:
@@ -210,7 +210,7 @@ def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
 def order_from(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceOrder:
     """Return what headers and body order together. Raises ValidationFailed where they do not belong together."""
     problems = [problem(f"/{name}", "other_topic") for name in _FOREIGN[headers.topic] if getattr(body, name) is not None]
-    if normalised_shop_domain(body.shop_domain) != headers.shop_domain:
+    if normalized_shop_domain(body.shop_domain) != headers.shop_domain:
         problems.append(problem("/shop_domain", "not_the_headers_shop"))
     subject = None if headers.topic is Topic.SHOP_REDACT else _subject(body)
     if subject == Subject():

@@ -44,7 +44,7 @@ def without_secret(body: bytes, secret: str) -> bytes:
     return body
 
 
-def kept_answer(body: bytes) -> str | None:
+def response_excerpt(body: bytes) -> str | None:
     """Return the excerpt of a response; None if it is empty."""
     text = _printable(body[:_LOOKED_AT_BYTES].decode("utf-8", "replace")).strip()
     if not text:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber, optional, required
-from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
 SAFE_SCOPES: Final = ("read_content", "read_products", "read_themes")
@@ -66,7 +66,7 @@ class ShopDomain(fields.Field[str]):
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if not isinstance(value, str):
             raise ValidationError("invalid_type")
-        domain = normalised_shop_domain(value)
+        domain = normalized_shop_domain(value)
         if domain is None:
             raise ValidationError("invalid_shop_domain")
         return domain

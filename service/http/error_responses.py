@@ -51,7 +51,7 @@ _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
 }
 
 #: Headers of a success response; a request may fail after they were set, so an error removes them.
-_OF_WHAT_WAS_DONE: Final = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
+_SUCCESS_HEADERS: Final = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -69,11 +69,11 @@ def no_page(_req: falcon.Request, _resp: falcon.Response, _error: errors.RiskRel
 RecordRejection = Callable[[falcon.Request, errors.RiskRelayError, int], None]
 
 
-def no_note(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
+def record_nothing(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
     """Record nothing."""
 
 
-def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: RecordRejection = no_note) -> None:
+def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: RecordRejection = record_nothing) -> None:
     """Handle every error of `app`: those of pages as pages, and each recorded with `note`."""
     handlers = _ErrorHandlers(show_error, note)
     app.add_error_handler(Exception, handlers.broken)
@@ -125,7 +125,7 @@ class _ErrorHandlers:
     def _answer(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
         resp.status = STATUS[error.code]
         self._note(req, error, STATUS[error.code])
-        for name in _OF_WHAT_WAS_DONE:
+        for name in _SUCCESS_HEADERS:
             resp.delete_header(name)
         if error.retry_after_s is not None:
             resp.set_header("Retry-After", str(error.retry_after_s))

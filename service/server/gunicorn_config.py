@@ -81,7 +81,7 @@ def post_worker_init(_worker: Any) -> None:
     tracing.configure(_settings, "service")
     metrics.open_files(_settings.data_dir, metrics.ProcessKind.SERVICE)
     hub = gevent.get_hub()
-    hub.print_exception = _tell_end
+    hub.print_exception = _log_greenlet_error
     hub.threadpool.maxsize = max(hub.threadpool.maxsize, dns_resolver.MAX_THREADS)
 
 
@@ -91,5 +91,5 @@ def worker_exit(_server: Any, _worker: Any) -> None:
     error_reports.close()
 
 
-def _tell_end(_context: object, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+def _log_greenlet_error(_context: object, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
     logs.log_crash(error, trace)

@@ -34,7 +34,7 @@ _REST_BYTES: Final = 64 * 1024
 _KEY: Final = "IDEMPOTENCY-KEY"
 
 
-class GiveWay:
+class Yielder:
     """Yields to the other connections of this process between two requests, or two reads of a body."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         super().__init__(*args, **kwargs)
         self._connection_limit = ConnectionLimit(self.worker_connections)
         self._connections: dict[gevent.Greenlet, ClientConnection] = {}
-        self._give_way = GiveWay()
+        self._give_way = Yielder()
 
     def patch(self) -> None:
         """Patch what the parent has left to its children.

@@ -9,7 +9,7 @@ from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import MAX_ID, problem
-from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.grouping import TicketGrouping
 from storage.accounts.accounts import require_account
 from storage.accounts.audit_log import append
@@ -62,7 +62,7 @@ def add_project(
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """
-    shop = None if shop_domain is None else _normalised(shop_domain)
+    shop = None if shop_domain is None else _normalized(shop_domain)
     with transaction():
         require_account(account_id)
         row = ProjectRow.create(
@@ -107,7 +107,7 @@ def change(
     """
     with transaction():
         before = get_project(project_id, account_id)
-        changes = {"name": name, "shop_domain": _normalised(shop_domain) if shop_domain else shop_domain}
+        changes = {"name": name, "shop_domain": _normalized(shop_domain) if shop_domain else shop_domain}
         values = {key: value for key, value in changes.items() if value is not None and value != getattr(before, key)}
         if values:
             stored = {key: value or None for key, value in values.items()}
@@ -176,9 +176,9 @@ def _scan_runs(account_id: int | None) -> Any:
     return query if account_id is None else query.join(ProjectRow).where(ProjectRow.account == account_id)
 
 
-def _normalised(shop_domain: str) -> str:
+def _normalized(shop_domain: str) -> str:
     """Return a shop domain as it is stored. Raises ValidationFailed."""
-    shop = normalised_shop_domain(shop_domain)
+    shop = normalized_shop_domain(shop_domain)
     if shop is None:
         raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))
     return shop

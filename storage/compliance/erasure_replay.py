@@ -90,7 +90,7 @@ def save(path: Path) -> int:
     return count - 2
 
 
-def require_whole(path: Path) -> None:
+def require_intact(path: Path) -> None:
     """Read a file to its end. Raises DamagedReplay, OSError."""
     for _ in _read(path):
         pass

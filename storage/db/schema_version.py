@@ -103,7 +103,7 @@ def known() -> list[str]:
 def inspect() -> SchemaState:
     """Inspect the open database; changes nothing, and does not create a SQLite file."""
     try:
-        tables, applied = _look_at_sqlite() if is_sqlite() else _look_at_postgresql()
+        tables, applied = _inspect_sqlite() if is_sqlite() else _inspect_postgresql()
     except sqlite3.OperationalError as away:
         raise OperationalError(str(away)) from away
     except sqlite3.DatabaseError as damaged:
@@ -192,7 +192,7 @@ def _require_fit() -> list[str]:
     return list(found.pending)
 
 
-def _look_at_sqlite() -> tuple[set[str], set[str]]:
+def _inspect_sqlite() -> tuple[set[str], set[str]]:
     """Return the names of the tables, the history aside, and of the migrations that have run.
 
     By a connection of its own, because those of the pool set how the file keeps its log.
@@ -211,7 +211,7 @@ def _look_at_sqlite() -> tuple[set[str], set[str]]:
         looking.close()
 
 
-def _look_at_postgresql() -> tuple[set[str], set[str]]:
+def _inspect_postgresql() -> tuple[set[str], set[str]]:
     """Return the same of PostgreSQL's current schema."""
     with connection():
         tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}

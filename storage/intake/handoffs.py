@@ -12,7 +12,7 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import TokenPrincipal
-from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.shop_domain import normalized_shop_domain
 from schemas.base.timestamps import to_ms
 from schemas.exports.handoffs import RECEIVED, Handoff, HandoffProgress
 from schemas.exports.tickets.ticket import Source
@@ -95,7 +95,7 @@ def _require_shop(named: str | None, expected: str | None) -> None:
     if named is None or expected is None:
         return
     # An operator may have stored it before domains were normalized.
-    if named != (normalised_shop_domain(expected) or expected):
+    if named != (normalized_shop_domain(expected) or expected):
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 
 

@@ -74,7 +74,7 @@ def take(url: str, part: Path, progress: Progress) -> None:
         else:
             with part.open("wb") as dump:
                 postgres_dumps.take(url, dump)
-            postgres_dumps.require_whole(part)
+            postgres_dumps.require_intact(part)
             sync(part)
     except (DamagedCopy, DumpFailed, sqlite3.Error) as failed:
         raise BackupRefused(f"The backup failed: {failed}") from failed
@@ -141,9 +141,9 @@ def _require_whole(file: Path) -> None:
         raise BackupRefused(f"{file} is a database in use, not a backup; take one with: bin/riskrelay backup FILE")
     try:
         if is_sqlite():
-            sqlite_copies.require_whole(file)
+            sqlite_copies.require_intact(file)
         else:
-            postgres_dumps.require_whole(file)
+            postgres_dumps.require_intact(file)
     except (DamagedCopy, DumpFailed) as damaged:
         raise BackupRefused(f"{file} is damaged or cannot be read ({damaged}); take another backup.") from damaged
 

@@ -58,7 +58,7 @@ def take(url: str, dump: IO[bytes]) -> None:
         _require_success(dumping, complaint)
 
 
-def require_whole(dump: Path) -> None:
+def require_intact(dump: Path) -> None:
     """Read a dump from end to end. Raises DumpFailed."""
     with _running(["pg_restore", "--file=-", str(dump)], stdout=subprocess.DEVNULL) as (reading, complaint):
         _require_success(reading, complaint)

@@ -48,11 +48,11 @@ def take(database: Path, copy: Path, progress: Progress) -> None:
         _copy(source, target, progress)
         # Without a log beside it the copy is one file, and opens on a read-only disk.
         target.execute("PRAGMA journal_mode = DELETE")
-    require_whole(copy)
+    require_intact(copy)
     sync(copy)
 
 
-def require_whole(path: Path) -> None:
+def require_intact(path: Path) -> None:
     """Read a database from end to end. Raises DamagedCopy."""
     with opened(path) as connection:
         try:

@@ -24,7 +24,7 @@ from storage.db.engine import database, is_sqlite
 _STEPS: Final = 100_000
 
 
-class Wholeness(StrEnum):
+class Integrity(StrEnum):
     """The result of an integrity check of SQLite's file."""
 
     WHOLE = "whole"
@@ -41,7 +41,7 @@ class RedisState:
     skew_s: float
 
 
-def wholeness(within_s: float) -> tuple[Wholeness, str]:
+def integrity(within_s: float) -> tuple[Integrity, str]:
     """Check SQLite's file for at most `within_s` seconds; return the result and SQLite's message."""
     checking = sqlite3.connect(f"file:{quote(str(database.obj.database))}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
     until = time.monotonic() + within_s
@@ -49,13 +49,13 @@ def wholeness(within_s: float) -> tuple[Wholeness, str]:
     try:
         [message] = checking.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as interrupted:
-        return Wholeness.UNFINISHED, str(interrupted)
+        return Integrity.UNFINISHED, str(interrupted)
     except sqlite3.DatabaseError as damaged:
-        return Wholeness.DAMAGED, str(damaged)
+        return Integrity.DAMAGED, str(damaged)
     finally:
         checking.close()
     # A message about damage has several lines.
-    return (Wholeness.WHOLE if message == "ok" else Wholeness.DAMAGED), " ".join(str(message).split())
+    return (Integrity.WHOLE if message == "ok" else Integrity.DAMAGED), " ".join(str(message).split())
 
 
 def log_bytes() -> int:

@@ -43,9 +43,9 @@ def test_what_is_logged_of_an_outage(
     for at_s, what in met:
         clock.now = 1000.0 + at_s
         if what == "missed":
-            outage.note(OSError("hunter2"))
+            outage.record_failure(OSError("hunter2"))
         else:
-            outage.over()
+            outage.record_success()
     assert caplog.messages == logged
     kinds: set[Any] = {vars(record).get("error") for record in caplog.records if record.message == GONE}
     assert kinds <= {"OSError"}

@@ -79,7 +79,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         try:
             self._run_job(job)
         except OUTAGES as gone:
-            self._outage.note(gone)
+            self._outage.record_failure(gone)
         except Exception:  # noqa: BLE001 - its lease expires
             _log.exception("background task %s failed", self._name)
         finally:

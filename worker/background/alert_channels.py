@@ -38,7 +38,7 @@ _FORMS: Final[dict[AlertChannel, Callable[[messages.AlertBody], messages.AlertBo
 }
 
 
-class ChannelAnswer(NamedTuple):
+class ChannelResponse(NamedTuple):
     """Whether a channel took a message, and what it said."""
 
     is_sent: bool
@@ -59,7 +59,7 @@ class AlertSender:
             AlertChannel.WEBHOOK: settings.alert_webhook_url,
         }
 
-    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse:
         """Send a message to a channel; never raises for what the network does."""
         if channel is AlertChannel.EMAIL:
             return self._email(body, now)
@@ -73,24 +73,24 @@ class AlertSender:
             headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
         return _judged(self._client.post(url, headers, content), url)
 
-    def _email(self, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+    def _email(self, body: dict[str, Any], now: datetime) -> ChannelResponse:
         message = messages.email(body, self._settings.alert_email_from, self._settings.alert_email_to, now)
         return send_email(self._settings, message)
 
 
-def send_email(settings: Settings, message: EmailMessage) -> ChannelAnswer:
+def send_email(settings: Settings, message: EmailMessage) -> ChannelResponse:
     """Send a message by the mail server of the settings; never raises for what the network does."""
     server = settings.smtp_server
     if server is None:
-        return ChannelAnswer(is_sent=False, text="no SMTP_URL")
+        return ChannelResponse(is_sent=False, text="no SMTP_URL")
     try:
         with _connected(server, settings.target_ca, settings.delivery_timeout_s) as smtp:
             if server.username is not None:
                 smtp.login(server.username, server.password or "")
             refused = smtp.send_message(message)
     except (smtplib.SMTPException, OSError) as failed:
-        return ChannelAnswer(is_sent=False, text=_smtp_failure(failed))
-    return ChannelAnswer(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
+        return ChannelResponse(is_sent=False, text=_smtp_failure(failed))
+    return ChannelResponse(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
 
 
 def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtplib.SMTP:
@@ -121,11 +121,11 @@ def _smtp_failure(failed: Exception) -> str:
     return type(failed).__name__
 
 
-def _judged(outcome: Outcome, url: str) -> ChannelAnswer:
+def _judged(outcome: Outcome, url: str) -> ChannelResponse:
     if outcome.status is None:
-        return ChannelAnswer(is_sent=False, text=outcome.error or "no_answer")
+        return ChannelResponse(is_sent=False, text=outcome.error or "no_answer")
     said = one_line(without_secret(outcome.body, url).decode("utf-8", "replace"))
-    return ChannelAnswer(200 <= outcome.status < 300, cut(f"HTTP {outcome.status} {said}".strip(), _MAX_ANSWER))
+    return ChannelResponse(200 <= outcome.status < 300, cut(f"HTTP {outcome.status} {said}".strip(), _MAX_ANSWER))
 
 
 def _json(value: Any) -> bytes:

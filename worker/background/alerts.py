@@ -18,7 +18,7 @@ from storage.db.engine import connection
 from storage.db.locks import Lock
 from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
-from worker.background.alert_channels import ChannelAnswer
+from worker.background.alert_channels import ChannelResponse
 
 #: A new cause is noticed within this many seconds.
 POLL_S: Final = 30.0
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 class Send(Protocol):
     """Sends a message to a channel within a deadline; never raises for what the network does."""
 
-    def __call__(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer: ...
+    def __call__(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse: ...
 
 
 class AlertTask:
@@ -86,7 +86,7 @@ class AlertTask:
         if held.channel in self._channels:
             answer = self._send(AlertChannel(held.channel), held.body, self._now())
         else:
-            answer = ChannelAnswer(is_sent=True, text="no longer configured")
+            answer = ChannelResponse(is_sent=True, text="no longer configured")
         _log.log(
             logging.INFO if answer.is_sent else logging.WARNING,
             "alert sent" if answer.is_sent else "alert not sent",

@@ -13,7 +13,7 @@ from storage.accounts import sign_in_links
 from storage.db.engine import connection
 from storage.secrets.encrypted_columns import LINK_MAIL
 from storage.secrets.vault import Vault
-from worker.background.alert_channels import ChannelAnswer
+from worker.background.alert_channels import ChannelResponse
 
 #: A person waits for the mail; the service wakes the workers as well.
 POLL_S: Final = 5.0
@@ -29,7 +29,7 @@ class SignInLinkTask:
     def __init__(
         self,
         vault: Vault,
-        send: Callable[[EmailMessage], ChannelAnswer],
+        send: Callable[[EmailMessage], ChannelResponse],
         sender: str,
         page: str,
         now: Callable[[], datetime],

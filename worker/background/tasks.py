@@ -60,8 +60,8 @@ class BackgroundTask:
             while not self._is_stopping and self._run_once():
                 pass
         except OUTAGES as gone:
-            self._outage.note(gone)
+            self._outage.record_failure(gone)
         except Exception:  # noqa: BLE001 - the thread must go on; the lease expires
             _log.exception("background task %s failed", self._thread.name)
         else:
-            self._outage.over()
+            self._outage.record_success()

@@ -84,7 +84,7 @@ class EventFormingTask:
                 forming.form(run, now)
                 return True
             max_age, worker = self._options.schedule.max_age, self._options.worker
-            return deliveries.put_off_unsendable(now, max_age, worker) == deliveries.PUT_OFF_AT_ONCE
+            return deliveries.postpone_unsendable(now, max_age, worker) == deliveries.POSTPONED_AT_ONCE
 
 
 class EventTask:
@@ -169,7 +169,7 @@ class EventTask:
             if deliveries.count_open(due.target_id, now) >= throttle.slots(state, WorkerShare(), now):
                 return None
             if not throttle.rate_allowance(state, now):
-                deliveries.put_off(due, throttle.rate_allows_from(state) or now + timedelta(seconds=POLL_S))
+                deliveries.postpone(due, throttle.rate_allows_from(state) or now + timedelta(seconds=POLL_S))
                 return None
             claimed = deliveries.claim(due, now, self._options.lease_s)
             if claimed is not None and state.max_per_minute is not None:

@@ -39,7 +39,7 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
         with connection():
             return claims_sql.recheck(claim, now)
     except OUTAGES as outage:
-        outages.DATABASE.note(outage)
+        outages.DATABASE.record_failure(outage)
         return None
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Outcome
-from schemas.exports.response_excerpt import kept_answer, without_secret
+from schemas.exports.response_excerpt import response_excerpt, without_secret
 from schemas.settings.parsers import LEAST_SECRET_BYTES
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
@@ -226,7 +226,7 @@ def _without(body: bytes, repeated: list[str]) -> bytes:
 
 def _kept(body: bytes, message: Message) -> str | None:
     try:
-        return kept_answer(body)
+        return response_excerpt(body)
     except Exception:  # noqa: BLE001 - a bug of ours in reading a response must not count as a missing response
         _log.exception("response excerpt failed", extra=_named(message))
         return None

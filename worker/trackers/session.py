@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome
-from schemas.exports.response_excerpt import kept_answer, without_secret
+from schemas.exports.response_excerpt import response_excerpt, without_secret
 from schemas.trackers.events import TrackerEventResult
 from schemas.trackers.exchange import (
     FailureKind,
@@ -174,7 +174,7 @@ class TrackerSession:
             self.has_unreadable = True
         if request.creates or not is_success:
             # Other successes are lists of issues, which are none of ours.
-            self._kept = kept_answer(response.body)
+            self._kept = response_excerpt(response.body)
         held_until_s = self._tracker.held_until_s(response)
         if held_until_s is not None:
             self._held_until_s = max(held_until_s, self._held_until_s or 0.0)

@@ -43,7 +43,7 @@ from schemas.base.strict_json import MalformedJson, canonical, parse
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
-from schemas.exports.response_excerpt import kept_answer
+from schemas.exports.response_excerpt import response_excerpt
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.settings.definitions import Settings
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
@@ -213,7 +213,7 @@ def _replay(client: _ReceiverClient, path: Path, secret: str | None, as_json: bo
     sent = client.post(headers, saved.body)
     verdict = client.verdict(sent, now)
     key = next((value for name, value in headers.items() if name.lower() == "idempotency-key"), None)
-    print_record(_record(client.url, key, now, sent._replace(kept=kept_answer(sent.body)), verdict), as_json)
+    print_record(_record(client.url, key, now, sent._replace(kept=response_excerpt(sent.body)), verdict), as_json)
     return verdict.outcome == DELIVERED
 
 

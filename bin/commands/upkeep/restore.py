@@ -75,7 +75,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
     with _refusals(), _opened(settings), nullcontext() if dry_run else _alone():
         backup = backup_files.examine(file, Vault(settings.encryption_keys))
         if redactions is not None:
-            erasure_replay.require_whole(redactions)
+            erasure_replay.require_intact(redactions)
         before = restoring.inspect(now)
         obstacles = _obstacles(settings, before)
         if dry_run:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem
-from schemas.base.shop_domain import normalised_shop_domain
+from schemas.base.shop_domain import normalized_shop_domain
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.content_policy import rules
 from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
@@ -271,7 +271,7 @@ def _cms_page(diagnostics: Diagnostics) -> str | None:
 
 def _shop_page(diagnostics: Diagnostics) -> str:
     """Return the URL of the shop: the primary domain is free text and may not be a domain."""
-    primary = normalised_shop_domain(diagnostics.reported["primary_domain"] or "")
+    primary = normalized_shop_domain(diagnostics.reported["primary_domain"] or "")
     return f"https://{primary or diagnostics.shop_domain}/"
 
 

@@ -29,13 +29,13 @@ _MAX_UNYIELDED_S: Final = 0.02
 #: The time to yield: a poll takes half a dozen iterations of gevent's loop, 2 ms.
 _YIELD_S: Final = 0.002
 #: A large body takes a second or two.
-_COME_AGAIN_S: Final = 2
+_RETRY_AFTER_S: Final = 2
 
 
 class LargeBodyOverload(ServiceUnavailable):
     """The server is processing too many large bodies; retry after the number of seconds in Retry-After."""
 
-    retry_after_s = _COME_AGAIN_S
+    retry_after_s = _RETRY_AFTER_S
 
 
 class ByteBudget:
@@ -100,7 +100,7 @@ class LargeBodyQueue:
             return
         self._acquire(sender)
         try:
-            yield _GiveWay()
+            yield _YieldPoint()
         finally:
             with self._lock:
                 self._release()
@@ -141,7 +141,7 @@ def _go_on() -> None:
     """Do not yield: a small body is processed at once."""
 
 
-class _GiveWay:
+class _YieldPoint:
     """Yields to other greenlets after each stretch of work; gevent's `sleep(0)` returns before sockets are polled."""
 
     def __init__(self) -> None:

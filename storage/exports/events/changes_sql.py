@@ -24,7 +24,7 @@ ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""  # noqa: 
 _REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
 _ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
 _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
-_ASKING: Final = """
+_SUBSCRIBED: Final = """
 WITH r (id, target_id) AS ({rows})
 SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
 
@@ -40,7 +40,7 @@ class NotedChange(NamedTuple):
 def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
     """Return those of the exports whose approval covers an event for which their targets ask now."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
-    return {row[0] for row in rows_over(_ASKING, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
+    return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 
 
 def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:

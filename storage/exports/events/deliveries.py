@@ -25,7 +25,7 @@ from storage.targets.changes import MOVE_TARGET
 from storage.targets.delivery_options import OPTION_FIELDS, options_from
 
 #: Events that cannot be sent now, put off in one transaction.
-PUT_OFF_AT_ONCE: Final = 500
+POSTPONED_AT_ONCE: Final = 500
 #: When such an event is looked at again: the longer it waits, the later, at most this much.
 _LONGEST_WAIT_S: Final = 600
 _SHORTEST_WAIT_S: Final = 5
@@ -149,7 +149,7 @@ def shorten_leases(now: datetime, lease_s: float) -> None:
         ).execute()
 
 
-def put_off(event: DueEvent, until: datetime) -> None:
+def postpone(event: DueEvent, until: datetime) -> None:
     """Let an event that is not claimed wait, without an attempt."""
     with transaction():
         is_seen = TicketEventRow.due_at == event.due_at
@@ -212,14 +212,14 @@ def record_attempt(
     return True
 
 
-def put_off_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
+def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
     """Let due events wait that cannot be sent now, and end those that have waited too long or have no target any more.
 
-    Return how many, PUT_OFF_AT_ONCE at most.
+    Return how many, POSTPONED_AT_ONCE at most.
     """
     # Most calls find nothing, and must not wait for other writers.
     due = _due(now, *columns(_Unsendable, TicketEventRow, target_status=TargetRow.status, removed_at=TargetRow.deleted_at))
-    found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(PUT_OFF_AT_ONCE))
+    found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(POSTPONED_AT_ONCE))
     if not found:
         return 0
     gone = [each for each in found if each.is_gone]

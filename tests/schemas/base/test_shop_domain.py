@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base.shop_domain import MAX_CHARACTERS, normalised_shop_domain
+from schemas.base.shop_domain import MAX_CHARACTERS, normalized_shop_domain
 
 LONGEST = ".".join(["a" * 63] * 3 + ["b" * 61])
 
@@ -28,7 +28,7 @@ LONGEST = ".".join(["a" * 63] * 3 + ["b" * 61])
     ],
 )
 def test_a_shop_domain_has_one_form(written: str, normal: str) -> None:
-    assert normalised_shop_domain(written) == normal
+    assert normalized_shop_domain(written) == normal
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_shop_domain_has_one_form(written: str, normal: str) -> None:
     ],
 )
 def test_what_is_no_shop_domain_has_no_form(written: str) -> None:
-    assert normalised_shop_domain(written) is None
+    assert normalized_shop_domain(written) is None
 
 
 @given(st.text(max_size=MAX_CHARACTERS + 10) | st.text("a.-xn:/@ü。\uff11", max_size=20))
 def test_any_text_has_one_form_or_none(text: str) -> None:
-    normal = normalised_shop_domain(text)
-    assert normal is None or (normalised_shop_domain(normal) == normal and len(normal) <= MAX_CHARACTERS)
+    normal = normalized_shop_domain(text)
+    assert normal is None or (normalized_shop_domain(normal) == normal and len(normal) <= MAX_CHARACTERS)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.content_policy.rules import find
-from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, kept_answer, without_secret
+from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, response_excerpt, without_secret
 
 SECRET: Final = "the secret that signed it"
 CARD: Final = "4242 4242 4242 4242"
@@ -51,7 +51,7 @@ ANSWERS: Final = [
 
 @pytest.mark.parametrize(("body", "kept"), ANSWERS)
 def test_an_answer_is_kept_without_what_must_never_be_stored(body: bytes, kept: str | None) -> None:
-    assert kept_answer(body) == kept
+    assert response_excerpt(body) == kept
 
 
 @pytest.mark.parametrize("secret", [SECRET, 'qu"ote/d & gr\u00fcn+%', "A" * 300])
@@ -87,24 +87,24 @@ def test_an_answer_that_says_nothing_of_the_secret_stays_as_it_is() -> None:
 def test_what_comes_nearer_by_a_redaction_before_it_was_looked_at_whole() -> None:
     first = "Cookie: session=abcdef0123456789 " + "word " * 600
     padding = "y" * (2 * MAX_KEPT - len(first) - len(CARD) + 2)
-    kept = kept_answer(f"{first}\n{padding} {CARD} and on".encode())
+    kept = response_excerpt(f"{first}\n{padding} {CARD} and on".encode())
     assert kept == f"{REDACTED}\n{REDACTED}"
 
 
 def test_two_kib_are_kept_and_a_secret_at_the_edge_is_seen_whole() -> None:
-    assert kept_answer(b"x" * 100_000) == "x" * MAX_KEPT
+    assert response_excerpt(b"x" * 100_000) == "x" * MAX_KEPT
     padding = "x" * (MAX_KEPT - len(CARD) + 3)
-    assert kept_answer(f"{padding} {CARD} and on".encode()) == REDACTED
-    assert kept_answer(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_KEPT]
+    assert response_excerpt(f"{padding} {CARD} and on".encode()) == REDACTED
+    assert response_excerpt(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_KEPT]
 
 
 def test_what_is_nested_without_end_is_kept_without_its_depths() -> None:
     deep = "[" * 200 + f'"{CARD}"' + "]" * 200
-    kept = kept_answer(deep.encode())
+    kept = response_excerpt(deep.encode())
     assert kept is not None
     assert REDACTED in kept
     assert "4242" not in kept
-    assert kept_answer(b"[" * 100_000) == "[" * MAX_KEPT
+    assert response_excerpt(b"[" * 100_000) == "[" * MAX_KEPT
 
 
 ODD: Final = st.sampled_from(
@@ -114,7 +114,7 @@ ODD: Final = st.sampled_from(
 
 @given(st.recursive(ODD | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(ODD, inner)))
 def test_whatever_comes_nothing_forbidden_is_kept(value: object) -> None:
-    kept = kept_answer(json.dumps(value).encode())
+    kept = response_excerpt(json.dumps(value).encode())
     assert kept is None or len(kept) == MAX_KEPT or not find(read(kept), frozenset())
 
 
@@ -127,13 +127,13 @@ def read(kept: str) -> object:
 
 @given(st.binary(max_size=5000))
 def test_any_bytes_are_kept_as_text_that_every_database_takes(body: bytes) -> None:
-    kept = kept_answer(body)
+    kept = response_excerpt(body)
     assert kept is None or (0 < len(kept) <= MAX_KEPT and "\x00" not in kept and kept.encode())
 
 
 def test_half_a_character_is_no_text_whatever_is_redacted_beside_it() -> None:
     for beside in ({}, {"session_id": "abcdefabcdef"}):
-        kept = kept_answer(json.dumps({"id": "T-1", "note": "\ud83d", **beside}).encode())
+        kept = response_excerpt(json.dumps({"id": "T-1", "note": "\ud83d", **beside}).encode())
         assert kept is not None
         assert kept.encode()
         assert "T-1" in kept

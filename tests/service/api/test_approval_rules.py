@@ -241,7 +241,7 @@ def test_one_test_at_a_time_reads_in_parts_and_yields_between_them(
     resource: Any = (client.app._router.find(f"{RULES}/{rule_id}/test") or (None,))[0]
     yields: list[bool] = []
     monkeypatch.setattr(approval_rules, "_TEST_BATCH", 2)
-    monkeypatch.setattr(large_body_limiter._GiveWay, "__call__", lambda _: yields.append(resource._queue._is_busy))
+    monkeypatch.setattr(large_body_limiter._YieldPoint, "__call__", lambda _: yields.append(resource._queue._is_busy))
     assert call("POST", customer, f"{RULES}/{rule_id}/test").send(client).json["matched"] == 5
     assert yields == [True] * 3
     assert resource._queue._is_busy is False

@@ -62,7 +62,7 @@ def test_no_stretch_of_an_expensive_body_is_long(
     hostile = hostile_requests(seeded)[name]
     send(client, hostile, 0)
     stretches = Stretches()
-    monkeypatch.setattr(large_body_limiter._GiveWay, "__call__", lambda _self: stretches())
+    monkeypatch.setattr(large_body_limiter._YieldPoint, "__call__", lambda _self: stretches())
     send(client, hostile, 1)
     stretches()
     assert stretches.count > 5

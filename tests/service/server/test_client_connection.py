@@ -12,7 +12,7 @@ from gunicorn.http.errors import LimitRequestHeaders
 
 from service.server.client_connection import MAX_HEADERS_BYTES, ClientConnection, ConnectionTimeouts, HeadersTimeout
 from service.server.connection_limit import ConnectionLimit
-from service.server.gunicorn_worker import GiveWay
+from service.server.gunicorn_worker import Yielder
 
 LITTLE = ConnectionTimeouts(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
 
@@ -177,7 +177,7 @@ def test_who_gives_way_lets_what_came_be_received() -> None:
     hearing = gevent.spawn(ours.recv, 1)
     gevent.sleep(0)
     theirs.sendall(b"a")
-    give_way = GiveWay()
+    give_way = Yielder()
     for _ in range(3):
         # As long as a turn may be, and longer.
         time.sleep(0.01)
@@ -188,7 +188,7 @@ def test_who_gives_way_lets_what_came_be_received() -> None:
 
 
 def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
-    give_way, served = GiveWay(), []
+    give_way, served = Yielder(), []
 
     def serve(name: str) -> None:
         for _ in range(20):

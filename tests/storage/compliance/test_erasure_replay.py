@@ -292,7 +292,7 @@ def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, 
     count = erasure_replay.save(file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.parent.glob("*redactions*")] == [file.name]
-    erasure_replay.require_whole(file)
+    erasure_replay.require_intact(file)
     assert list(erasure_replay.erasures_in(file)) == logged()
     assert count == len(logged()) + 2 == len(file.read_text().splitlines()) - 2
     assert traces_of(ADA, file.read_text().lower()) == []
@@ -321,13 +321,13 @@ def damaged() -> Iterator[tuple[str, str]]:
 def test_a_file_that_is_not_whole_is_refused(file: Path, text: str, why: str) -> None:
     file.write_text(text)
     with pytest.raises(DamagedReplay, match=why):
-        erasure_replay.require_whole(file)
+        erasure_replay.require_intact(file)
 
 
 def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
     file.write_bytes(b"PGDMP\xff\xfe\x00")
     with pytest.raises(DamagedReplay):
-        erasure_replay.require_whole(file)
+        erasure_replay.require_intact(file)
 
 
 def test_a_long_erasure_log_is_read_and_repeated_slice_by_slice(database: str, file: Path) -> None:

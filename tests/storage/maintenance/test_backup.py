@@ -233,7 +233,7 @@ def test_the_log_beside_a_file_that_is_not_there_is_removed_first(tmp_path: Path
     Path(f"{database}-wal").write_text("of another database")
     sqlite_copies.put_in_place(prepared, database)
     assert {path.name for path in tmp_path.iterdir()} == {"db"}
-    sqlite_copies.require_whole(database)
+    sqlite_copies.require_intact(database)
 
 
 @pytest.mark.parametrize("spoil", [slice(4096, 8192), slice(0, 100), slice(4096, None)], ids=["page", "header", "rest"])
@@ -244,7 +244,7 @@ def test_a_damaged_copy_is_found(tmp_path: Path, spoil: slice) -> None:
     held[spoil] = b"" if spoil.stop is None else b"\xff" * len(held[spoil])
     copy.write_bytes(held)
     with pytest.raises((DamagedCopy, sqlite3.DatabaseError)):
-        sqlite_copies.require_whole(copy)
+        sqlite_copies.require_intact(copy)
 
 
 @on_sqlite

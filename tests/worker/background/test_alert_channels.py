@@ -22,7 +22,7 @@ from tests.support.authorities import CertificateAuthority
 from tests.support.factories import NOW, make_settings
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import NAME, OPEN, silent_port
-from worker.background.alert_channels import AlertSender, ChannelAnswer
+from worker.background.alert_channels import AlertSender, ChannelResponse
 from worker.composition import egress_of
 from worker.http.client import HttpClient
 from worker.http.signing import verify
@@ -88,7 +88,7 @@ def sender_of(folder: Path, changes: Mapping[str, str]) -> Iterator[AlertSender]
     client.close()
 
 
-def sent(sender: AlertSender, channel: AlertChannel, name: str = "Shop tracker") -> ChannelAnswer:
+def sent(sender: AlertSender, channel: AlertChannel, name: str = "Shop tracker") -> ChannelResponse:
     return sender.send(channel, message_body("alm_1", [alert(name)], "https://relay.example.com/console", NOW), NOW)
 
 

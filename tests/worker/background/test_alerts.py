@@ -24,7 +24,7 @@ from storage.exports import worker_heartbeats
 from storage.reporting import alert_causes, alerts
 from storage.reporting.alert_causes import DUE_WITHIN, AlertSources
 from tests.support.factories import NOW, Customer, make_customer, make_failed, make_rule, make_target
-from worker.background.alert_channels import ChannelAnswer
+from worker.background.alert_channels import ChannelResponse
 from worker.background.alerts import LEASE_S, AlertTask
 
 #: All but the weekly summary, which is tested alone, and what depends on this machine.
@@ -43,13 +43,13 @@ class FakeChannels:
     failed: int = 0
     held: list[bool] = field(default_factory=list)
 
-    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelAnswer:
+    def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse:
         self.held.append(not database.is_closed())
         if channel in self.broken:
             self.failed += 1
-            return ChannelAnswer(is_sent=False, text="HTTP 500")
+            return ChannelResponse(is_sent=False, text="HTTP 500")
         self.sent.append((channel, body))
-        return ChannelAnswer(is_sent=True, text="HTTP 200")
+        return ChannelResponse(is_sent=True, text="HTTP 200")
 
     def titles(self) -> list[str]:
         """Return the headlines sent since the last call."""

@@ -631,7 +631,7 @@ def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer)
     assert is_unknown(lost.id)
 
 
-def test_a_dead_worker_s_event_that_is_put_off_is_no_open_request(customer: Customer) -> None:
+def test_a_dead_worker_s_event_that_is_postponed_is_no_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
     make_due_events(customer, target_id, 1, to_ms(worker.now) - 1)
@@ -639,7 +639,7 @@ def test_a_dead_worker_s_event_that_is_put_off_is_no_open_request(customer: Cust
     worker.now += timedelta(hours=1)
     lost = deliveries.next_due(worker.now)
     assert lost is not None
-    deliveries.put_off(lost, worker.now + timedelta(seconds=5))
+    deliveries.postpone(lost, worker.now + timedelta(seconds=5))
     assert deliveries.count_open(target_id, worker.now) == 0
     assert is_unknown(lost.id)
 

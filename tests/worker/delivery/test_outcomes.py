@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.exports.delivery import Outcome, TargetHealth, Verdict
-from schemas.exports.response_excerpt import kept_answer
+from schemas.exports.response_excerpt import response_excerpt
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from worker.delivery import outcomes
@@ -443,7 +443,7 @@ def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bo
         "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1",
     }
     outcome = answer(201, actual)
-    verdict = judged(outcome._replace(kept=kept_answer(outcome.body) if is_kept else None))
+    verdict = judged(outcome._replace(kept=response_excerpt(outcome.body) if is_kept else None))
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (None, None)
     assert verdict.transition is Transition.DELIVER
 

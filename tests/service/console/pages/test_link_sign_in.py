@@ -22,7 +22,7 @@ from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import NOW, Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored
-from worker.background.alert_channels import ChannelAnswer
+from worker.background.alert_channels import ChannelResponse
 from worker.background.sign_in_links import LEASE_S, SignInLinkTask
 
 MAIL: Final = {
@@ -51,11 +51,11 @@ class Postman:
             pass
         return [re.findall(r"/console/sign-in/link\?token=(\S+)\n", mail.get_content())[0] for mail in self.sent]
 
-    def _send(self, message: EmailMessage) -> ChannelAnswer:
+    def _send(self, message: EmailMessage) -> ChannelResponse:
         assert database.is_closed()
         if not self.is_broken:
             self.sent.append(message)
-        return ChannelAnswer(is_sent=not self.is_broken, text="")
+        return ChannelResponse(is_sent=not self.is_broken, text="")
 
 
 class LinkBrowser(ConsoleBrowser):

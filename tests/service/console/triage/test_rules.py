@@ -89,7 +89,7 @@ def test_a_test_shows_what_a_rule_would_have_matched(
     [rule] = stored(customer)
     resource: Any = (decider.client.app._router.find(f"/console/rules/{rule.id}/test") or (None,))[0]
     yields: list[bool] = []
-    monkeypatch.setattr(large_body_limiter._GiveWay, "__call__", lambda _: yields.append(resource._queue._is_busy))
+    monkeypatch.setattr(large_body_limiter._YieldPoint, "__call__", lambda _: yields.append(resource._queue._is_busy))
     page = decider.get(f"/rules/{rule.id}/test")
     assert yields == [True]
     assert "<b>1</b> ticket of the last 30 days" in page.text
