@@ -49,7 +49,7 @@ bench-quick: setup-test ## run most benchmarks with fewer repetitions, under thr
 	@exec $(PYTHON_HERE) -m bench --quick $(ARGS)
 
 docs: setup-test ## generate the reference and the Postman collection from the code, and the documentation site in build/site
-	@$(PYTHON_HERE) -m bin.reference
+	@$(PYTHON_HERE) -m tools.reference
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
 
 client: setup-test ## build the wheel and the source archive of clients/python in build/client
@@ -74,7 +74,7 @@ lock: ## update the lock files from setup.cfg
 	@bin/lock
 
 sbom: setup ## write the software bill of materials (CycloneDX) to build/sbom.cdx.json
-	@$(PYTHON_HERE) -m bin.sbom
+	@$(PYTHON_HERE) -m tools.sbom
 
 clean: ## remove .venv and caches; keep data and .env
 	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info clients/python/*.egg-info

@@ -116,7 +116,7 @@ def test_tools_of_scripts_are_pinned() -> None:
 def bill(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bill of materials as `make sbom` writes it."""
     path = tmp_path_factory.mktemp("sbom") / "build" / "sbom.cdx.json"
-    subprocess.run([sys.executable, "-m", "bin.sbom", str(path)], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-m", "tools.sbom", str(path)], cwd=ROOT, capture_output=True, check=True)
     return path.read_text()
 
 

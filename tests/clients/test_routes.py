@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from bin.client_library import files
-from bin.postman_collection import described
 from riskrelay_client import RiskRelay, models
 from tests.support.scripted_api import Ask, Script, ask_async, ask_blocking, ok
+from tools.client_library import files
+from tools.postman_collection import described
 
 PACKAGE: Final = Path(__file__).resolve().parents[2] / "clients" / "python" / "riskrelay_client"
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 
 from bin.command_table import COMMAND_TABLE
-from bin.reference import Leaf, leaves
 from tests.docs.snippets import Snippet
+from tools.reference import Leaf, leaves
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -1,6 +1,6 @@
 """Every documented route, command, setting, code, make target and file exists, and all existing ones are documented.
 
-`tests/bin/test_reference.py` covers docs/commands.md and docs/settings.md, `tests/journeys/test_metrics.py` the metrics,
+`tests/tools/test_reference.py` covers docs/commands.md and docs/settings.md, `tests/journeys/test_metrics.py` the metrics,
 `tests/test_limits_docs.py` the limits.
 """
 
@@ -356,7 +356,7 @@ WRITTEN_LATER: Final = {"bench/latest.json"}
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_documented_file_exists(name: str) -> None:
-    folders = "bin|deploy|docs|examples|tests|schemas|runtime|service|storage|worker|bench|soak"
+    folders = "bin|deploy|docs|examples|tests|schemas|runtime|service|storage|tools|worker|bench|soak"
     named = {
         code.split()[0].partition("::")[0] for code in CODES[name] if re.match(rf"({folders})/\S", code)
     } - WRITTEN_LATER

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from bin.receiver_kit.receiver import LocalReceiver
-from bin.receiver_kit.vectors import all_vectors
 from schemas.base.ticket_event_types import TicketEventType
+from tools.vectors import all_vectors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final[list[dict[str, Any]]] = json.loads((ROOT / "examples" / "vectors.json").read_bytes())["vectors"]

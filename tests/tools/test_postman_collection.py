@@ -16,11 +16,11 @@ from typing import Any, Final
 import pytest
 import requests
 
-from bin import postman_collection
-from bin.reference import COLLECTION
 from tests.fuzz.described_api import DescribedApi
 from tests.support.databases import on_sqlite
 from tests.support.storefront import SECRET as STOREFRONT_SECRET
+from tools import postman_collection
+from tools.reference import COLLECTION
 
 # The requests do not depend on the database.
 pytestmark = on_sqlite

@@ -12,16 +12,15 @@ from typing import Final
 
 import click
 
-from bin import client_library, postman_collection
 from bin.__main__ import riskrelay
 from bin.cli.output import echo
 from bin.command_table import COMMAND_TABLE, summary_of
-from bin.receiver_kit import vectors
 from schemas.base import fields
 from schemas.base.errors import RiskRelayError
 from schemas.content_policy import rules
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Setting
 from service.http.error_responses import STATUS
+from tools import client_library, postman_collection, vectors
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 COMMANDS: Final = ROOT / "docs" / "commands.md"

@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bin import reference
 from bin.__main__ import riskrelay
 from bin.cli.lazy_group import load
 from bin.command_table import COMMAND_TABLE, Summary
 from schemas.settings.definitions import SETTINGS
 from tests.docs.names import LEAVES, command_lines, error_in_command, flags, split_command
+from tools import reference
 
 #: Commands that run until stopped, or print text for people or shells, or always print JSON lines.
 #: Commands that print no records, or JSON alone.

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bin.postman_collection import described
 from schemas.version import VERSION
+from tools.postman_collection import described
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent / "clients" / "python" / "riskrelay_client"
 _WIDTH: Final = 125

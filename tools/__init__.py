@@ -1,0 +1,1 @@
+"""Generators of files in the repository, and of the bill of materials. Nothing that runs needs them."""
