@@ -16,8 +16,8 @@ from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.operations import BULK_JOB_ID, COMPLIANCE_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
-from service.openapi.subjects.exports import PREPARED
-from service.openapi.subjects.targets import TARGET
+from service.openapi.subjects.exports import DIGEST
+from service.openapi.subjects.targets import TARGET_URL
 from service.operations.wiring import build_operations
 
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
@@ -42,7 +42,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "email_secret": "",
     "storefront_secret": "",
     "project_id": "1",
-    "target_url": str(TARGET["base_url"]),
+    "target_url": TARGET_URL,
     "target_id": "",
     "export_id": "",
     "ticket_digest": "",
@@ -203,8 +203,8 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     RULE_ID: "{{rule_id}}",
     FINDING_ID: "{{finding_id}}",
     COMPLIANCE_ID: "{{compliance_id}}",
-    PREPARED["ticket_digest"]: "{{ticket_digest}}",
-    TARGET["base_url"]: "{{target_url}}",
+    DIGEST: "{{ticket_digest}}",
+    TARGET_URL: "{{target_url}}",
 }
 _NUMBERS: Final = ("project_id", "user_id")
 

@@ -42,15 +42,15 @@ class RuleActionResponse(ResponseSchema):
 class RuleAuthorResponse(ResponseSchema):
     """The user whom a rule acts for."""
 
-    id = number("The user.", attribute="author_id", minimum=1)
-    email = text("The user's address.", attribute="author")
+    id = number("The user.", attribute="author_id", minimum=1, example=7)
+    email = text("The user's address.", attribute="author", example="ada@shop.example")
 
 
 class ApprovalRuleResponse(ResponseSchema):
     """A rule that decides on exports when they are prepared or extended."""
 
     id = identifier("rul", "The rule.")
-    name = text("The name.")
+    name = text("The name.", example="Severe findings of the checkout")
     enabled = truth("Whether it decides; false once it stopped.")
     match = part(RuleMatchResponse, "What an export must match.")
     action = part(RuleActionResponse, "What is done with an export that matches.")
@@ -69,6 +69,8 @@ def dump_rule(rule: ApprovalRule) -> dict[str, Any]:
 class RuleTestResponse(ResponseSchema):
     """What a rule would have matched in the last 30 days."""
 
-    matched = number("The number of exports that match, of any status.")
-    examined = number("The number of exports that were compared: all of the last 30 days, the newest 50,000 at most.")
+    matched = number("The number of exports that match, of any status.", example=1)
+    examined = number(
+        "The number of exports that were compared: all of the last 30 days, the newest 50,000 at most.", example=392
+    )
     examples = several(identifier("exp", "An export."), "The newest that match, up to 20.")

@@ -46,7 +46,7 @@ class BulkJobResponse(ResponseSchema):
         BulkJobStatus,
         "`running` until every export is processed, or the job is cancelled, by a request or because it may not go on.",
     )
-    total = number("The number of exports that matched when the job was created.")
+    total = number("The number of exports that matched when the job was created.", example=392)
     done = number("The number of exports that are processed.")
     changed = number("The number of exports that the decision changed.")
     skipped = number("The number of exports that were in the wanted state already.")

@@ -50,7 +50,7 @@ class TargetPingEventTarget(ResponseSchema):
     """The target of a test event."""
 
     id = identifier("tgt", "The target.")
-    name = text("The name of the target.")
+    name = text("The name of the target.", example="Our tracker")
 
 
 class TargetPingEvent(ResponseSchema):
@@ -66,11 +66,11 @@ class TargetPingEvent(ResponseSchema):
 class AttemptDurationsResponse(ResponseSchema):
     """The duration of each phase of an attempt, in milliseconds; null for a phase that was not reached."""
 
-    dns_ms = number("Name resolution.", nullable=True)
-    connect_ms = number("TCP connection.", nullable=True)
-    tls_ms = number("TLS handshake.", nullable=True)
-    first_byte_ms = number("From the request to the first byte of the response.", nullable=True)
-    total_ms = number("The whole attempt.", nullable=True)
+    dns_ms = number("Name resolution.", nullable=True, example=2)
+    connect_ms = number("TCP connection.", nullable=True, example=11)
+    tls_ms = number("TLS handshake.", nullable=True, example=23)
+    first_byte_ms = number("From the request to the first byte of the response.", nullable=True, example=51)
+    total_ms = number("The whole attempt.", nullable=True, example=87)
 
 
 class AttemptResultResponse(ResponseSchema):
@@ -86,7 +86,7 @@ class AttemptResultResponse(ResponseSchema):
     )
     started_at = moment("When it began.")
     outcome = one_of(_OUTCOMES, "The outcome.")
-    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
+    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
     error_code = text("The reason of the failure; null on success.", nullable=True)
 
 
@@ -123,24 +123,24 @@ class TicketEventResponse(ResponseSchema):
 class EventTicketResponse(ResponseSchema):
     """The ticket of an event."""
 
-    title = text("Its title; null once it is redacted.", nullable=True)
+    title = text("Its title; null once it is redacted.", nullable=True, example="Image without alternative text")
     digest = text("Its digest.", pattern=DIGEST)
 
 
 class ChangedPlaceResponse(ResponseSchema):
     """A place that changed."""
 
-    url = text("The URL of the page.")
-    location = text("Where on the page.")
-    state = one_of(("open", "fixed"), "What it is now.")
+    url = text("The URL of the page.", example="https://shop.example/cart")
+    location = text("Where on the page.", example="main > img.hero")
+    state = one_of(("open", "fixed"), "What it is now.", example="fixed")
 
 
 class TicketChangeResponse(ResponseSchema):
     """What a scan run changed."""
 
     places_added = number("Places that are new or open again.")
-    places_fixed = number("Places that are fixed.")
-    places_open = number("Places that are open now, of all places of the ticket.")
+    places_fixed = number("Places that are fixed.", example=1)
+    places_open = number("Places that are open now, of all places of the ticket.", example=41)
     places = several(fields.Nested(ChangedPlaceResponse), "Up to 50 of the places that changed.")
 
 
@@ -172,7 +172,8 @@ class RecoveryResponse(ResponseSchema):
     status = one_of(RecoveryStatus, "`running` until every export is due again, or the recovery is cancelled.")
     total = number(
         "The number of exports found: at first among the newest 10,000 of the target that failed. It grows as more are "
-        "found, and is exact once the recovery is `done`."
+        "found, and is exact once the recovery is `done`.",
+        example=42,
     )
     done = number("The number of exports that are due again.")
     created_at = moment("When it was requested.")

@@ -32,27 +32,30 @@ from schemas.intake.scanner import SEVERITIES
 class SourceResponse(ResponseSchema):
     """The source of an export."""
 
-    type = one_of(SOURCE_TYPES, "The kind of source.")
-    id = text("The id of the finding, capture, diagnostics or email; for a ticket prepared by hand, the id it was given.")
+    type = one_of(SOURCE_TYPES, "The kind of source.", example="manual")
+    id = text(
+        "The id of the finding, capture, diagnostics or email; for a ticket prepared by hand, the id it was given.",
+        example="NOTE-7",
+    )
     scan_run_id = number("For a finding: the scan run that first reported it.", optional=True)
 
 
 class TicketResponse(ResponseSchema):
     """The ticket that is reviewed and delivered."""
 
-    title = text("A single line.")
-    description = text("The description.")
-    severity = one_of(SEVERITIES, "The severity.")
-    page_url = text("The URL of the page.", nullable=True)
-    labels = several(fields.String(), "The labels.")
-    evidence = free("Supporting data from the source.")
+    title = text("A single line.", example="Image without alternative text")
+    description = text("The description.", example="Screen readers cannot tell what the picture shows.")
+    severity = one_of(SEVERITIES, "The severity.", example="high")
+    page_url = text("The URL of the page.", nullable=True, example="https://shop.example/")
+    labels = several(fields.String(), "The labels.", example=["accessibility"])
+    evidence = free("Supporting data from the source.", {"location": "main > img.hero"})
 
 
 class PreviewResponse(ResponseSchema):
     """Whether the ticket can be approved."""
 
     safe = truth("True if the ticket can be approved.")
-    problems = several(fields.Nested(FieldProblemResponse), "Why it cannot be approved.")
+    problems = several(fields.Nested(FieldProblemResponse), "Why it cannot be approved.", example=[])
 
 
 class LastAttemptResponse(ResponseSchema):
@@ -67,8 +70,8 @@ class LastAttemptResponse(ResponseSchema):
 class ProviderTicketResponse(ResponseSchema):
     """The ticket that the receiver created, as the receiver reported it."""
 
-    id = text("The ticket's id at the receiver.", nullable=True)
-    url = text("The ticket's URL at the receiver.", nullable=True)
+    id = text("The ticket's id at the receiver.", nullable=True, example="1047")
+    url = text("The ticket's URL at the receiver.", nullable=True, example="https://tracker.example.com/tickets/1047")
 
 
 class ExportFindingResponse(ResponseSchema):
@@ -130,10 +133,10 @@ class ExportResponse(ResponseSchema):
     approved_at = moment("When it was approved.", nullable=True)
     finished_at = moment("When it reached a final status.", nullable=True)
     project_id = number("The project, if it belongs to one.", nullable=True, minimum=1)
-    severity = one_of(SEVERITIES, "The severity of the ticket.")
+    severity = one_of(SEVERITIES, "The severity of the ticket.", example="high")
     rule = text("The rule code of its findings; null for other sources.", nullable=True)
     findings = part(ExportFindingsResponse, "Its findings; null for other sources.", nullable=True)
-    edited = truth("Whether a person edited the ticket.")
+    edited = truth("Whether a person edited the ticket.", example=False)
     retry_after_seconds = number(
         "Whole seconds until the next attempt, 60 if its time is unknown; equal to `Retry-After`. Present while `status` is "
         "`retry_scheduled`, or `approved` for a target that is on hold.",

@@ -20,24 +20,24 @@ class FindingResponse(ResponseSchema):
 
     id = identifier("fnd", "The finding.")
     project_id = number("Its project.", minimum=1)
-    rule = text("The rule code, or the title of an issue without one.")
-    title = text("The issue in one line.")
-    severity = one_of(SEVERITIES, "The highest severity that was reported.")
+    rule = text("The rule code, or the title of an issue without one.", example="img-alt")
+    title = text("The issue in one line.", example="Image without alternative text")
+    severity = one_of(SEVERITIES, "The highest severity that was reported.", example="high")
     state = one_of(FindingState, "`fixed` if enough scan runs did not report it, else what was decided on its ticket.")
-    url = text("The page.")
-    location = text("The location on the page; may be empty.")
+    url = text("The page.", example="https://shop.example/")
+    location = text("The location on the page; may be empty.", example="main > img.hero")
     first_seen_at = moment("When a scan run first reported it.")
     last_seen_at = moment("When a scan run last reported it.")
     fixed_at = moment("When it was fixed; null if it is not.", nullable=True)
     times_reopened = number("How often it was reported again after it was fixed.")
-    scan_runs = number("How many scan runs have reported it.")
+    scan_runs = number("How many scan runs have reported it.", example=1)
     ticket_export_id = identifier("exp", "The export of its ticket; null if that was deleted.", nullable=True)
 
 
 class FindingRunResponse(ResponseSchema):
     """What one scan run made of a finding."""
 
-    scan_run_id = number("The scan run.", minimum=1)
+    scan_run_id = number("The scan run.", minimum=1, example=42)
     at = moment("When the run first posted the page.")
     outcome = one_of(
         RunOutcome,

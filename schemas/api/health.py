@@ -12,7 +12,9 @@ class HealthResponse(ResponseSchema):
     """The process responds."""
 
     status = constant("ok", "Always `ok`.")
-    installation = text("An identifier of the installation, by which `doctor` recognizes it.", nullable=True)
+    installation = text(
+        "An identifier of the installation, by which `doctor` recognizes it.", nullable=True, example="3f1f2b6c00004e01"
+    )
 
 
 class ReadinessChecksResponse(ResponseSchema):

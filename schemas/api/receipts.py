@@ -1,12 +1,11 @@
 """The delivery receipt of an export."""
 
-from typing import Final
-
 from marshmallow import fields
 
 from schemas.api.deliveries import AttemptResultResponse
 from schemas.api.response_fields import (
     DIGEST,
+    SHA256,
     ResponseSchema,
     constant,
     identifier,
@@ -17,17 +16,17 @@ from schemas.api.response_fields import (
 )
 from schemas.exports import receipt
 
-SHA256: Final = "^[0-9a-f]{64}$"
-
 
 class ReceiptAttemptResponse(AttemptResultResponse):
     """One attempt as a receipt shows it; the audit log has its digest."""
 
     started_at = moment("When it began; in whole seconds, the timestamp that was signed.")
     address_class = text(
-        "The class of the address that was dialed: `public`, or its kind, such as `address_private`.", nullable=True
+        "The class of the address that was dialed: `public`, or its kind, such as `address_private`.",
+        nullable=True,
+        example="public",
     )
-    nonce = text("The nonce that was signed; null at trackers.", nullable=True)
+    nonce = text("The nonce that was signed; null at trackers.", nullable=True, example="3f1a9c5be07d42688b6e0d4f7a21c953")
     signature = text("The values of the signature headers, separated by a space; null at trackers.", nullable=True)
     body_sha256 = text(
         "The SHA-256 of the bytes that were sent; at trackers, of the frozen bytes that the issue was made from.",
@@ -41,14 +40,14 @@ class ReceiptEntryResponse(ResponseSchema):
     """An entry of the audit log, with its place in the hash chain."""
 
     position = number("The position in the chain, from 1.")
-    id = number("The entry's number.")
+    id = number("The entry's number.", example=4720)
     at = moment("When it was written.")
-    actor = text("Who acted; null for a worker, whose name contains its host.", nullable=True)
+    actor = text("Who acted; null for a worker, whose name contains its host.", nullable=True, example="user:7")
     actor_sha256 = text("The SHA-256 of the actor.", pattern=SHA256)
-    action = text("What was done.")
+    action = text("What was done.", example="approve")
     subject_id = identifier("exp", "The export.")
-    status_before = text("The export's status before.", nullable=True)
-    status_after = text("The export's status afterwards.", nullable=True)
+    status_before = text("The export's status before.", nullable=True, example="prepared")
+    status_after = text("The export's status afterwards.", nullable=True, example="approved")
     reason = text("The reason.", nullable=True)
     digest = text(
         "The digest of the approved ticket, or of the attempt that ended; null for other entries.",
@@ -66,7 +65,7 @@ class DeliveryReceiptResponse(ResponseSchema):
     """The delivery receipt of an export; `riskrelay receipt verify` verifies it."""
 
     type = constant(receipt.TYPE, "What this is.")
-    version = number("The version of this form.")
+    version = number("The version of this form.", example=receipt.VERSION)
     export_id = identifier("exp", "The export.")
     target_id = identifier("tgt", "The target; null after a redaction.", nullable=True)
     ticket_digest = text("The digest of the approved ticket.", pattern=DIGEST)

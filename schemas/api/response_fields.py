@@ -17,6 +17,9 @@ ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
 MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
 DIGEST: Final = "^sha256:[0-9a-f]{64}$"
 FINGERPRINT: Final = "^fp:[0-9a-f]{12}$"
+SHA256: Final = "^[0-9a-f]{64}$"
+#: The metadata of a field with an example of its own; others have one that follows from their kind.
+EXAMPLE: Final = "example_value"
 
 
 class ResponseSchema(Schema):
@@ -78,9 +81,16 @@ class Inline(fields.Nested):
 
 
 def _options(
-    description: str, is_nullable: bool, is_optional: bool = False, attribute: str | None = None, **metadata: Any
+    description: str,
+    is_nullable: bool,
+    is_optional: bool = False,
+    attribute: str | None = None,
+    example: Any = None,
+    **metadata: Any,
 ) -> dict[str, Any]:
     named = {} if attribute is None else {"attribute": attribute}
+    if example is not None:
+        metadata[EXAMPLE] = example
     metadata["description"] = description
     return {"required": not is_optional, "allow_none": is_nullable, "metadata": metadata, **named}
 
@@ -92,10 +102,11 @@ def text(
     optional: bool = False,
     pattern: str | None = None,
     attribute: str | None = None,
+    example: str | None = None,
 ) -> fields.String:
     """A string, of the form `pattern`; `attribute` is the record's attribute where it has another name."""
     more = {"pattern": pattern} if pattern else {}
-    return fields.String(**_options(description, nullable, optional, attribute, **more))
+    return fields.String(**_options(description, nullable, optional, attribute, example, **more))
 
 
 def identifier(prefix: str, description: str, *, nullable: bool = False) -> fields.String:
@@ -104,11 +115,16 @@ def identifier(prefix: str, description: str, *, nullable: bool = False) -> fiel
 
 
 def one_of(
-    choices: Iterable[str], description: str, *, nullable: bool = False, attribute: str | None = None
+    choices: Iterable[str],
+    description: str,
+    *,
+    nullable: bool = False,
+    attribute: str | None = None,
+    example: str | None = None,
 ) -> fields.String:
     """One of the named strings."""
     names = [str(each) for each in choices]
-    return fields.String(validate=validate.OneOf(names), **_options(description, nullable, attribute=attribute))
+    return fields.String(validate=validate.OneOf(names), **_options(description, nullable, False, attribute, example))
 
 
 def constant(value: str, description: str) -> fields.String:
@@ -130,15 +146,16 @@ def number(
     optional: bool = False,
     minimum: int = 0,
     attribute: str | None = None,
+    example: int | None = None,
 ) -> fields.Integer:
     """A whole number."""
     kind = OptionalInteger if optional else fields.Integer
-    return kind(validate=validate.Range(min=minimum), **_options(description, nullable, optional, attribute))
+    return kind(validate=validate.Range(min=minimum), **_options(description, nullable, optional, attribute, example))
 
 
-def truth(description: str, *, attribute: str | None = None) -> fields.Boolean:
+def truth(description: str, *, attribute: str | None = None, example: bool | None = None) -> fields.Boolean:
     """True or false."""
-    return fields.Boolean(**_options(description, False, attribute=attribute))
+    return fields.Boolean(**_options(description, False, False, attribute, example))
 
 
 def part(
@@ -159,15 +176,20 @@ def inline(schema: type[Schema], description: str, *, present_if: str | None = N
 
 
 def several(
-    entry: fields.Field[Any], description: str, *, nullable: bool = False, optional: bool = False
+    entry: fields.Field[Any],
+    description: str,
+    *,
+    nullable: bool = False,
+    optional: bool = False,
+    example: list[Any] | None = None,
 ) -> fields.List[Any]:
     """An array."""
-    return fields.List(entry, **_options(description, nullable, optional))
+    return fields.List(entry, **_options(description, nullable, optional, None, example))
 
 
-def free(description: str) -> fields.Dict:
+def free(description: str, example: dict[str, Any] | None = None) -> fields.Dict:
     """An object of any members."""
-    return fields.Dict(**_options(description, False))
+    return fields.Dict(**_options(description, False, example=example))
 
 
 def counts(of: str) -> fields.Dict:

@@ -35,13 +35,19 @@ class TargetSecretResponse(ResponseSchema):
     """The secret of a target that signs for it, or the token of a tracker; never the secret itself."""
 
     configured = truth("Whether the target has a secret.", attribute="has_secret")
-    fingerprint = text("The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="secret_fingerprint")
+    fingerprint = text(
+        "The fingerprint of the secret.",
+        nullable=True,
+        pattern=FINGERPRINT,
+        attribute="secret_fingerprint",
+        example="fp:1f3a5c7e9b0d",
+    )
 
 
 class StandardSecretResponse(ResponseSchema):
     """The Standard Webhooks secret of a target; never the secret itself."""
 
-    configured = truth("Whether the target has one.", attribute="has_standard_secret")
+    configured = truth("Whether the target has one.", attribute="has_standard_secret", example=False)
     fingerprint = text(
         "The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="standard_secret_fingerprint"
     )
@@ -50,7 +56,7 @@ class StandardSecretResponse(ResponseSchema):
 class TargetHeaderResponse(ResponseSchema):
     """A header that a target adds to its requests; never its value."""
 
-    name = text("The name.")
+    name = text("The name.", example="X-Team")
     fingerprint = text("The fingerprint of the value.", pattern=FINGERPRINT)
 
 
@@ -77,7 +83,7 @@ class LastValidationResponse(ResponseSchema):
 class TargetDeliveryResponse(ResponseSchema):
     """The current pace of deliveries to a target."""
 
-    concurrency = number("The most requests at once.")
+    concurrency = number("The most requests at once.", example=4)
     failures_in_row = number("The number of failed attempts since the last success.")
     max_per_minute = number("The configured limit.", nullable=True)
     waits_until = moment("No delivery is sent before this time.", nullable=True, attribute="held_until")
@@ -92,9 +98,10 @@ class TargetResponse(ResponseSchema):
         "The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as "
         "`***`.",
         attribute="shown_url",
+        example="https://tracker.example.com/hook",
     )
-    deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.")
-    name = text("The name.")
+    deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.", example=DeploymentMode.SELF_HOSTED)
+    name = text("The name.", example="Our tracker")
     status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
     status_reason = text("Why it is not simply `active`.", nullable=True)
     secret = inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
@@ -109,9 +116,11 @@ class TargetResponse(ResponseSchema):
     signature = one_of(Signature, "What signs deliveries to a webhook.")
     format = one_of(BodyFormat, "The form of a delivery's body.")
     events = several(
-        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received."
+        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received.", example=[]
     )
-    headers = several(fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.")
+    headers = several(
+        fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.", example=[]
+    )
     standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = moment("When it was created.")
@@ -126,10 +135,13 @@ class ProviderResponse(ResponseSchema):
     """Where tickets can go."""
 
     key = one_of(provider_keys(), "The `provider_key` of its targets.")
-    name = text("Its name.")
-    base_url_example = text("A `base_url` of a target.")
+    name = text("Its name.", example="Webhook")
+    base_url_example = text("A `base_url` of a target.", example="https://tracker.example.com/hook")
     settings_schema = free("The JSON Schema of its `provider_settings`.")
-    secret = text("What the secret of a target is, its least scope, and where it is created.")
+    secret = text(
+        "What the secret of a target is, its least scope, and where it is created.",
+        example="A random text of at least 8 bytes, which signs deliveries and which your receiver verifies.",
+    )
 
 
 class ProviderListResponse(ResponseSchema):
@@ -142,6 +154,6 @@ class PingOutcomeResponse(ResponseSchema):
     """The result of a test event."""
 
     delivered = truth("Whether the receiver responded with 2xx.")
-    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True)
+    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
     error_code = text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
-    duration_ms = number("The duration in milliseconds; null if nothing was sent.", nullable=True)
+    duration_ms = number("The duration in milliseconds; null if nothing was sent.", nullable=True, example=87)

@@ -55,7 +55,7 @@ class HeadingResponse(ResponseSchema):
     """One heading of a page."""
 
     level = one_of(HEADING_LEVELS, "The level.")
-    text = text("The text.")
+    text = text("The text.", example="Your cart")
 
 
 class CaptureResponse(ResponseSchema):
@@ -64,7 +64,7 @@ class CaptureResponse(ResponseSchema):
     id = identifier("evc", "The capture.")
     project_id = number("The project.", minimum=1)
     report_id = number("The report, if one was named.", nullable=True, minimum=1)
-    page_url = text("The URL of the page.")
+    page_url = text("The URL of the page.", example="https://shop.example/cart?step=2")
     page_title = text("The title of the page.", nullable=True)
     selected_text = text("The selected text.", nullable=True)
     meta_description = text("The meta description of the page.", nullable=True)
@@ -101,7 +101,7 @@ class CmsDiagnosticResponse(ResponseSchema):
     project_id = number("The project.", minimum=1)
     report_id = number("The report, if one was named.", nullable=True, minimum=1)
     platform = one_of([Platform.CMS_COMMERCE], "The platform.")
-    site_url = text("The URL of the site.")
+    site_url = text("The URL of the site.", example="https://shop.example/")
     plugin_version = text("The version of the plugin.", nullable=True, attribute="client_version")
     diagnostics = part(CmsFactsResponse, "What the plugin reported.", attribute="reported")
     created_at = moment("When they were received.")
@@ -132,7 +132,7 @@ class StorefrontDiagnosticResponse(ResponseSchema):
     id = identifier("dia", "The diagnostics.")
     project_id = number("The project.", minimum=1)
     report_id = number("The report, if one was named.", nullable=True, minimum=1)
-    shop_domain = text("The shop.")
+    shop_domain = text("The shop.", example="snow.shops.example")
     shop_name = text("The name of the shop.", nullable=True)
     granted_scopes = several(one_of(SAFE_SCOPES, "A scope."), "The scopes that the shop granted.")
     app_version = text("The version of the app.", nullable=True, attribute="client_version")

@@ -19,6 +19,7 @@ from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
 from service.openapi import error_responses
 from service.openapi.docs_page import DocsPageResource
+from service.openapi.examples import example_of
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
 from service.openapi.subjects import (
@@ -266,7 +267,8 @@ class _Writer:
             "headers": error_responses.references(_headers(good, operation)),
         }
         if good.schema is not None or good.example is not None:
-            examples = {good.media_type: good.example, **good.others}
+            example = example_of(good.schema) if good.schema is not None and good.example is None else good.example
+            examples = {good.media_type: example, **good.others}
             object_["content"] = {
                 kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()
             }

@@ -21,24 +21,27 @@ from schemas.targets.target import TargetStatus
 from schemas.triage.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
 from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
+from service.openapi.examples import example_id, example_of
 
-#: Ids and instants of the examples.
-EXPORT_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
-TARGET_ID: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
-RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
-BULK_JOB_ID: Final = "blk_01KJM8C9E1G3H5J7K9M1N3P5Q7"
-RULE_ID: Final = "rul_01KJM8F8F0G2H4J6K8M0N2P4Q6"
-HANDOFF_ID: Final = "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2"
-FINDING_ID: Final = "fnd_01KJM8C3D5E7F9G1H2J4K6M8N0"
-SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
-COMPLIANCE_ID: Final = "cpl_01KJM8E8F0G2H4J6K8M0N2P4Q6"
+#: Ids of the examples.
+EXPORT_ID: Final = example_id("exp")
+TARGET_ID: Final = example_id("tgt")
+RECOVERY_ID: Final = example_id("rec")
+BULK_JOB_ID: Final = example_id("blk")
+RULE_ID: Final = example_id("rul")
+HANDOFF_ID: Final = example_id("hof")
+FINDING_ID: Final = example_id("fnd")
+SESSION_ID: Final = example_id("ses")
+COMPLIANCE_ID: Final = example_id("cpl")
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
-AT: Final = "2026-03-01T12:00:00.000Z"
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """A successful response; `headers` beyond the common ones, `links` to operations that may follow."""
+    """A successful response; `headers` beyond the common ones, `links` to operations that may follow.
+
+    Without an `example`, it is that of the schema.
+    """
 
     status: int
     description: str
@@ -88,12 +91,17 @@ def operation(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A kind of record: its name, and the schema and an example of a response; `id` is its name in ids of operations."""
+    """A kind of record: its name, its schema, and its name in ids of operations; `members` are those of its example."""
 
     name: str
     schema: type[ResponseSchema]
-    example: Mapping[str, Any]
     id: str = ""
+    members: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """An example of a response."""
+        return example_of(self.schema, **self.members)
 
     def response(
         self,

@@ -14,125 +14,17 @@ from schemas.api.administration import (
     TokenResponse,
     UserResponse,
 )
-from service.openapi.operations import (
-    AT,
-    COMPLIANCE_ID,
-    EXPORT_ID,
-    SESSION_ID,
-    Operations,
-    Record,
-    SuccessResponse,
-    operation,
-)
+from service.openapi.operations import Operations, Record, SuccessResponse, operation
 
-_PROJECT: Final = Record(
-    "project",
-    ProjectResponse,
-    {"id": 1, "name": "Shop", "account_id": 2, "shop_domain": None, "ticket_grouping": "rule", "created_at": AT},
-)
-_ACCOUNT: Final = Record(
-    "account",
-    AccountResponse,
-    {
-        "id": 2,
-        "name": "Example Ltd",
-        "may_use_webhooks": True,
-        "created_at": AT,
-        "usage": {
-            "findings": {"used": 312, "limit": 1_000_000},
-            "waiting_exports": {"used": 40, "limit": 100_000},
-            "targets": {"used": 2, "limit": 1_000},
-            "uploads_24h": {"used": 7, "limit": 10_000},
-        },
-    },
-)
-_USER: Final = Record(
-    "user",
-    UserResponse,
-    {"id": 7, "email": "ada@shop.example", "account_id": 2, "role": "triager", "state": "active", "created_at": AT},
-)
-_GRANT: Final = Record(
-    "grant",
-    GrantResponse,
-    {
-        "id": 12,
-        "user_id": 7,
-        "user": "ada@shop.example",
-        "project_id": 1,
-        "report_id": None,
-        "role": None,
-        "created_at": AT,
-    },
-)
-_TOKEN: Final = Record(
-    "token",
-    TokenResponse,
-    {
-        "id": 31,
-        "kind": "api",
-        "name": "nightly export",
-        "user_id": 7,
-        "user": "ada@shop.example",
-        "abilities": ["ticket-exports:read"],
-        "created_at": AT,
-        "expires_at": None,
-        "revoked_at": None,
-    },
-)
-_SCAN_RUN: Final = Record(
-    "scan run", ScanRunResponse, {"id": 42, "project_id": 1, "status": "running", "created_at": AT, "updated_at": AT}
-)
-_AUDIT_ENTRY: Final = Record(
-    "entry",
-    AuditEntryResponse,
-    {
-        "id": 4711,
-        "at": AT,
-        "actor": {"kind": "user", "id": "7"},
-        "action": "approve",
-        "object": {"type": "exp", "id": EXPORT_ID},
-        "details": {"status_before": "prepared", "status_after": "approved"},
-    },
-    id="AuditEntry",
-)
-_COMPLIANCE_REQUEST: Final = Record(
-    "request",
-    ComplianceRequestResponse,
-    {
-        "id": COMPLIANCE_ID,
-        "topic": "shop/redact",
-        "shop_domain": "snow.shops.example",
-        "subject": None,
-        "status": "done",
-        "result": "redacted",
-        "counts": {"findings": 12},
-        "has_report": False,
-        "attempts": 1,
-        "last_error": None,
-        "received_at": AT,
-        "due_at": AT,
-        "overdue": False,
-        "next_run_at": None,
-        "finished_at": AT,
-    },
-    id="ComplianceRequest",
-)
-_SESSION: Final = Record(
-    "session",
-    ConsoleSessionResponse,
-    {
-        "id": SESSION_ID,
-        "user": "ada@example.com",
-        "method": "token",
-        "token_id": 3,
-        "token_name": "Ada's console",
-        "created_at": AT,
-        "seen_at": "2026-03-01T12:40:00.000Z",
-        "ended_at": None,
-        "ended_reason": None,
-    },
-    id="ConsoleSession",
-)
+_PROJECT: Final = Record("project", ProjectResponse)
+_ACCOUNT: Final = Record("account", AccountResponse)
+_USER: Final = Record("user", UserResponse)
+_GRANT: Final = Record("grant", GrantResponse)
+_TOKEN: Final = Record("token", TokenResponse)
+_SCAN_RUN: Final = Record("scan run", ScanRunResponse)
+_AUDIT_ENTRY: Final = Record("entry", AuditEntryResponse, id="AuditEntry")
+_COMPLIANCE_REQUEST: Final = Record("request", ComplianceRequestResponse, id="ComplianceRequest")
+_SESSION: Final = Record("session", ConsoleSessionResponse, id="ConsoleSession")
 
 OPERATIONS: Final[Operations] = {
     "POST /api/projects": operation(
@@ -244,7 +136,7 @@ OPERATIONS: Final[Operations] = {
         "For the caller or another user of the account whose role is not above the caller's. An API token gets "
         "no ability that the token of this request lacks. `token` is in this response only: it is not stored, and the "
         "response to a repeated request has `null`. A token that was lost is revoked and created again.",
-        Record("token", NewTokenResponse, {**_TOKEN.example, "token": "rrt_…"}).created("readToken", "revokeToken"),
+        Record("token", NewTokenResponse).created("readToken", "revokeToken"),
         error_codes=("CONFLICT",),
         examples={
             "For a client": {"kind": "api", "abilities": ["ticket-exports:read"], "name": "nightly export"},

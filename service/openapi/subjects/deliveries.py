@@ -3,44 +3,14 @@
 from typing import Any, Final
 
 from schemas.api.deliveries import TargetPingEvent, TicketEventBody, TicketExportEvent
+from schemas.api.exports import ProviderTicketResponse
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.version import USER_AGENT
-from service.openapi.operations import AT, EXPORT_ID, TARGET_ID
-from service.openapi.subjects.exports import DIGEST, TICKET
+from service.openapi.examples import example_of
+from service.openapi.operations import EXPORT_ID
 
 TAG: Final = "Deliveries"
 
-_DELIVERY: Final[dict[str, Any]] = {
-    "id": EXPORT_ID,
-    "type": "ticket.export",
-    "version": 1,
-    "created_at": AT,
-    "export": {"id": EXPORT_ID, "target_id": TARGET_ID, "source": {"type": "manual", "id": "NOTE-7"}},
-    "ticket": TICKET,
-}
-_PING: Final[dict[str, Any]] = {
-    "id": "png_01KJM8G7H9J1K2M4N6P8Q0R1S3",
-    "type": "target.ping",
-    "version": 1,
-    "created_at": AT,
-    "target": {"id": TARGET_ID, "name": "Our tracker"},
-}
-
-_EVENT: Final[dict[str, Any]] = {
-    "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
-    "type": "ticket.updated",
-    "version": 1,
-    "created_at": AT,
-    "export": {"id": EXPORT_ID, "target_id": TARGET_ID, "source": {"type": "manual", "id": "NOTE-7"}},
-    "ticket": {"title": TICKET["title"], "digest": DIGEST},
-    "provider_ticket": {"id": "1047", "url": "https://tracker.example.com/tickets/1047"},
-    "change": {
-        "places_added": 0,
-        "places_fixed": 1,
-        "places_open": 41,
-        "places": [{"url": "https://shop.example/cart", "location": "main > img.hero", "state": "fixed"}],
-    },
-}
 _EVENTS: Final = {
     TicketEventType.UPDATED: ("TicketUpdated", "Places of a ticket were added or fixed"),
     TicketEventType.FIXED: ("TicketFixed", "All places of a ticket are fixed"),
@@ -123,7 +93,7 @@ def webhooks(reference: Any) -> dict[str, Any]:
         "another `signature` the headers `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks. "
         "Headers that the operator has set for the target are sent as well.",
         reference(TicketExportEvent),
-        _DELIVERY,
+        example_of(TicketExportEvent),
         _MEANINGS,
     )
     ping = _outbound(
@@ -131,17 +101,19 @@ def webhooks(reference: Any) -> dict[str, Any]:
         "A test event",
         "Posted once for each `pingTicketExportTarget`, signed like a delivery. Do not create a ticket for it.",
         reference(TargetPingEvent),
-        _PING,
+        example_of(TargetPingEvent),
         {"2XX": "`delivered` is true.", "default": "`delivered` is false, and nothing is sent again."},
     )
     body = reference(TicketEventBody)
     events = {
-        each.value: {
-            "post": _outbound(f"deliver{name}", summary, _EVENT_TEXT, body, {**_EVENT, "type": each.value}, _EFFECTS)
-        }
+        each.value: {"post": _outbound(f"deliver{name}", summary, _EVENT_TEXT, body, _example(each), _EFFECTS)}
         for each, (name, summary) in _EVENTS.items()
     }
     return {"ticket.export": {"post": delivery}, "target.ping": {"post": ping}, **events}
+
+
+def _example(event: TicketEventType) -> dict[str, Any]:
+    return example_of(TicketEventBody, type=event.value, provider_ticket=example_of(ProviderTicketResponse))
 
 
 def _outbound(

@@ -1,163 +1,46 @@
 """Documents `/api/ticket-exports`."""
 
-from typing import Any, Final
+from typing import Final
 
 from schemas.api.deliveries import AttemptResponse, TicketEventResponse
-from schemas.api.exports import ExportListResponse, ExportResponse, SiblingExportsResponse, SplitResponse
-from schemas.api.receipts import DeliveryReceiptResponse
-from schemas.exports import receipt
-from service.openapi.operations import (
-    AT,
-    EXPORT_ID,
-    PAGING,
-    TARGET_ID,
-    Operations,
-    Record,
-    SuccessResponse,
-    operation,
+from schemas.api.exports import (
+    ExportListResponse,
+    ExportResponse,
+    LastAttemptResponse,
+    SiblingExportsResponse,
+    SplitResponse,
+    TicketResponse,
 )
+from schemas.api.receipts import DeliveryReceiptResponse
+from service.openapi.examples import AT, example_of
+from service.openapi.operations import PAGING, TARGET_ID, Operations, Record, SuccessResponse, operation
 
-DIGEST: Final = "sha256:5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
-TICKET: Final[dict[str, Any]] = {
-    "title": "Image without alternative text",
-    "description": "Screen readers cannot tell what the picture shows.",
-    "severity": "high",
-    "page_url": "https://shop.example/",
-    "labels": ["accessibility"],
-    "evidence": {"location": "main > img.hero"},
-}
-PREPARED: Final[dict[str, Any]] = {
-    "id": EXPORT_ID,
-    "status": "prepared",
-    "status_reason": None,
-    "target_id": None,
-    "source": {"type": "manual", "id": "NOTE-7"},
-    "ticket": TICKET,
-    "ticket_digest": DIGEST,
-    "preview": {"safe": True, "problems": []},
-    "attempts": 0,
-    "next_attempt_at": None,
-    "created_at": AT,
-    "approved_at": None,
-    "finished_at": None,
-    "project_id": None,
-    "severity": "high",
-    "rule": None,
-    "findings": None,
-    "edited": False,
-}
-APPROVED: Final = {
-    **PREPARED,
-    "status": "approved",
-    "target_id": TARGET_ID,
-    "next_attempt_at": "2026-03-01T12:05:00.000Z",
-    "approved_at": "2026-03-01T12:05:00.000Z",
-}
-WAITING: Final = {
-    **APPROVED,
+TICKET: Final = example_of(TicketResponse)
+_EXPORT: Final = Record("export", ExportResponse, "TicketExport")
+_PREPARED: Final = _EXPORT.example
+DIGEST: Final = _PREPARED["ticket_digest"]
+_APPROVED: Final = {**_PREPARED, "status": "approved", "target_id": TARGET_ID, "next_attempt_at": AT, "approved_at": AT}
+_WAITING: Final = {
+    **_APPROVED,
     "status": "retry_scheduled",
     "attempts": 1,
-    "next_attempt_at": "2026-03-01T12:05:35.000Z",
     "retry_after_seconds": 30,
-    "last_attempt": {
-        "at": "2026-03-01T12:05:00.012Z",
-        "response_status": 503,
-        "error_code": "receiver_unavailable",
-        "duration_ms": 87,
-    },
+    "last_attempt": example_of(LastAttemptResponse, response_status=503, error_code="receiver_unavailable"),
 }
-_ATTEMPT: Final = Record(
-    "attempt",
-    AttemptResponse,
-    {
-        "id": "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
-        "number": 1,
-        "started_at": "2026-03-01T12:05:00.012Z",
-        "outcome": "retryable",
-        "response_status": 503,
-        "error_code": "receiver_unavailable",
-        "retry_after_seconds": 30,
-        "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
-    },
-    id="TicketExportAttempt",
-)
+_ATTEMPT: Final = Record("attempt", AttemptResponse, "TicketExportAttempt")
 _EVENT: Final = Record(
-    "event",
-    TicketEventResponse,
-    {
-        "id": "evt_01KJMB5T7V9W1X3Y5Z7A9B1C3D",
-        "type": "ticket.fixed",
-        "status": "delivered",
-        "attempts": 1,
-        "deliveries": [
-            {
-                "id": "att_01KJMB5V9W1X3Y5Z7A9B1C3D5E",
-                "number": 1,
-                "started_at": "2026-03-04T02:05:00.012Z",
-                "outcome": "delivered",
-                "response_status": 202,
-                "error_code": None,
-                "retry_after_seconds": None,
-                "duration_ms": 41,
-            }
-        ],
-        "error_code": None,
-        "result": None,
-        "created_at": "2026-03-04T02:05:00.000Z",
-        "finished_at": "2026-03-04T02:05:00.053Z",
-    },
-    id="TicketExportEvent",
+    "event", TicketEventResponse, "TicketExportEvent", {"status": "delivered", "attempts": 1, "finished_at": AT}
+)
+_RECEIPT: Final = example_of(
+    DeliveryReceiptResponse,
+    target_id=TARGET_ID,
+    approved_by="user:7",
+    approved_at=AT,
+    body='{"created_at":"2026-03-01T12:05:00.000Z","export":{},"ticket":{}}',
+    body_sha256=DIGEST.removeprefix("sha256:"),
 )
 
-_SHA256: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
-_RECEIPT: Final[dict[str, Any]] = {
-    "type": receipt.TYPE,
-    "version": receipt.VERSION,
-    "export_id": EXPORT_ID,
-    "target_id": TARGET_ID,
-    "ticket_digest": DIGEST,
-    "approved_by": "user:7",
-    "approved_at": "2026-03-01T12:05:00.000Z",
-    "delivered_at": "2026-03-01T12:05:00.099Z",
-    "body": '{"created_at":"2026-03-01T12:05:00.000Z","export":{},"ticket":{}}',
-    "body_sha256": _SHA256,
-    "attempts": [
-        {
-            "id": _ATTEMPT.example["id"],
-            "number": 1,
-            "started_at": _ATTEMPT.example["started_at"],
-            "outcome": "delivered",
-            "response_status": 201,
-            "error_code": None,
-            "address_class": "public",
-            "nonce": "3f1a9c5be07d42688b6e0d4f7a21c953",
-            "signature": DIGEST.replace("sha256:", "sha256="),
-            "body_sha256": _SHA256,
-            "response_sha256": _SHA256,
-        }
-    ],
-    "audit_entries": [
-        {
-            "position": 4711,
-            "id": 4720,
-            "at": "2026-03-01T12:05:00.000Z",
-            "actor": "user:7",
-            "actor_sha256": _SHA256,
-            "action": "approve",
-            "subject_id": EXPORT_ID,
-            "status_before": "prepared",
-            "status_after": "approved",
-            "reason": None,
-            "digest": DIGEST,
-            "previous": _SHA256,
-            "hash": _SHA256,
-        }
-    ],
-}
-
-_EXPORT: Final = Record("export", ExportResponse, PREPARED, id="TicketExport")
 _DISMISSAL: Final = {"reason": "false_positive", "note": "The picture is decoration."}
-_SPLIT: Final = {"ticket_exports": [EXPORT_ID, "exp_01JZYS9AKGZQX0T5W8V3N6B7CE"]}
 #: Of an export that is due now, or later at a target that is on hold.
 _DUE_HEADERS: Final = ("Location", "Retry-After?")
 #: What may follow an export that is prepared.
@@ -171,7 +54,7 @@ _NEXT: Final = (
 )
 
 _LIST: Final = {
-    "items": [WAITING],
+    "items": [_WAITING],
     "next_cursor": None,
     "total": 1,
     "facets": {
@@ -214,7 +97,7 @@ OPERATIONS: Final[Operations] = {
         "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
         "`retry_scheduled`, or `approved` for a target that is on hold, `Retry-After` and `retry_after_seconds` say when to "
         "poll again. Send `If-None-Match`: a 304 costs little, and has the current `Retry-After`.",
-        SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
+        SuccessResponse(200, "The export as it is now.", ExportResponse, _WAITING, ("ETag", "Retry-After?")),
         SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
     ),
     "GET /api/ticket-exports/{export_id}/attempts": _ATTEMPT.listed(
@@ -252,7 +135,7 @@ OPERATIONS: Final[Operations] = {
             202,
             "The export is due; with `target_ids`, the exports.",
             ExportResponse,
-            APPROVED,
+            _APPROVED,
             _DUE_HEADERS,
             ("readTicketExport",),
             alternative=SiblingExportsResponse,
@@ -272,7 +155,7 @@ OPERATIONS: Final[Operations] = {
         "reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
         "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
         "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
-        SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, _DUE_HEADERS),
+        SuccessResponse(202, "The export is due.", ExportResponse, {**_APPROVED, "attempts": 11}, _DUE_HEADERS),
         error_codes=("CONFLICT",),
         examples={"Nothing": {}, "Another target": {"target_id": TARGET_ID}},
     ),
@@ -332,7 +215,7 @@ OPERATIONS: Final[Operations] = {
         "Split a group into one export per finding",
         "The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
         "of the rule that come later begin a new group. An export of one finding, or of more than 1,000, is a 409.",
-        SuccessResponse(200, "The group is split.", SplitResponse, _SPLIT, links=("readTicketExport",)),
+        SuccessResponse(200, "The group is split.", SplitResponse, links=("readTicketExport",)),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/snooze": operation(

@@ -2,27 +2,26 @@
 
 from typing import Final
 
-from schemas.api.health import HealthResponse, ReadinessResponse
+from schemas.api.health import HealthResponse, ReadinessChecksResponse, ReadinessResponse
+from service.openapi.examples import example_of
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
-_HEALTH: Final = {"status": "ok", "installation": "3f1f2b6c00004e01"}
-_CHECKS: Final = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
-_FAILED: Final = {**_CHECKS, "database": "unavailable", "schema": "unknown", "keys": "unknown", "workers": "unknown"}
-_AWAY: Final = {"status": "unavailable", "checks": _FAILED}
+_FAILED: Final = {"database": "unavailable", "schema": "unknown", "keys": "unknown", "workers": "unknown"}
+_AWAY: Final = example_of(ReadinessResponse, status="unavailable", checks=example_of(ReadinessChecksResponse, **_FAILED))
 
 OPERATIONS: Final[Operations] = {
     "GET /healthz": operation(
         "readHealth",
         "Check that the process responds",
         "Checks nothing else.",
-        SuccessResponse(200, "The process responds.", HealthResponse, _HEALTH),
+        SuccessResponse(200, "The process responds.", HealthResponse),
     ),
     "GET /readyz": operation(
         "readReadiness",
         "Check the service's dependencies",
         "Without Redis or workers it is `degraded`: everything is taken in and delivered later. Without "
         "its database, on a full disk, or with a database of another version or of other keys, it is `unavailable`.",
-        SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse, {"status": "ok", "checks": _CHECKS}),
+        SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse),
         SuccessResponse(503, "`unavailable`: nothing can be answered.", ReadinessResponse, _AWAY),
     ),
     "GET /metrics": operation(

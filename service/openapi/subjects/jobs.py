@@ -4,17 +4,8 @@ from typing import Any, Final
 
 from schemas.api.bulk import BulkJobResponse, BulkResultsResponse
 from schemas.api.deliveries import RecoveryResponse
-from service.openapi.operations import (
-    AT,
-    BULK_JOB_ID,
-    EXPORT_ID,
-    RECOVERY_ID,
-    TARGET_ID,
-    Operations,
-    Record,
-    SuccessResponse,
-    operation,
-)
+from service.openapi.examples import AT
+from service.openapi.operations import EXPORT_ID, TARGET_ID, Operations, Record, SuccessResponse, operation
 
 _OTHER_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7B"
 _RESULTS: Final[dict[str, Any]] = {
@@ -25,39 +16,9 @@ _RESULTS: Final[dict[str, Any]] = {
     "changed": 1,
     "skipped": 0,
 }
-_JOB: Final = Record(
-    "job",
-    BulkJobResponse,
-    {
-        "id": BULK_JOB_ID,
-        "action": "approve",
-        "status": "running",
-        "total": 392,
-        "done": 0,
-        "changed": 0,
-        "skipped": 0,
-        "errors": {},
-        "created_at": AT,
-        "finished_at": None,
-    },
-    id="BulkJob",
-)
+_JOB: Final = Record("job", BulkJobResponse, "BulkJob")
 _PROGRESS: Final[dict[str, Any]] = {"done": 200, "changed": 197, "skipped": 2, "errors": {"changed": 1}}
-_RECOVERY: Final = Record(
-    "recovery",
-    RecoveryResponse,
-    {
-        "id": RECOVERY_ID,
-        "target_id": TARGET_ID,
-        "since": "2026-02-28T12:00:00.000Z",
-        "status": "running",
-        "total": 42,
-        "done": 0,
-        "created_at": AT,
-        "finished_at": None,
-    },
-    id="TicketExportRecovery",
-)
+_RECOVERY: Final = Record("recovery", RecoveryResponse, "TicketExportRecovery")
 
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/bulk": operation(

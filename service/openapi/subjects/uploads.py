@@ -2,13 +2,16 @@
 
 from typing import Any, Final
 
+from schemas.api.exports import ProviderTicketResponse
+from schemas.api.response_fields import ResponseSchema
 from schemas.api.uploads import (
     CaptureUploadResponse,
     CmsUploadResponse,
     HandoffProgressResponse,
     StorefrontUploadResponse,
 )
-from service.openapi.operations import AT, EXPORT_ID, HANDOFF_ID, NOT_MODIFIED, Operations, SuccessResponse, operation
+from service.openapi.examples import AT, example_id, example_of
+from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
 _WHOSE: Final = (
     " The token's user has to manage the project, or the report where one is named: what the user does not manage, "
@@ -16,15 +19,12 @@ _WHOSE: Final = (
     "depth. Without an `Idempotency-Key`, an upload of the same thing within a day gets the first response again: the same "
     "text on the same page of the same project and report."
 )
-_HANDOFF: Final[dict[str, Any]] = {
-    "id": HANDOFF_ID,
-    "source": {"type": "evidence_capture", "id": "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1"},
-    "project_id": 1,
-    "report_id": None,
-    "created_at": AT,
-    "status": "delivered",
-    "provider_ticket": {"id": "7", "url": "https://tracker.example/issues/7"},
-}
+_HANDOFF: Final = example_of(
+    HandoffProgressResponse,
+    source={"type": "evidence_capture", "id": example_id("evc")},
+    status="delivered",
+    provider_ticket=example_of(ProviderTicketResponse),
+)
 _CAPTURED: Final[dict[str, Any]] = {
     "page_url": "https://shop.example/cart?step=2",
     "page_title": "Your cart",
@@ -66,19 +66,11 @@ _OF_THE_STOREFRONT: Final[dict[str, Any]] = {
 }
 
 
-def _receipt(name: str, kind: str, record_id: str, description: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: {"id": record_id, "project_id": 1, "report_id": None, **description, "created_at": AT},
-        "handoff": {
-            "id": HANDOFF_ID,
-            "source": {"type": kind, "id": record_id},
-            "project_id": 1,
-            "report_id": None,
-            "ticket_export_id": EXPORT_ID,
-            "status": "received",
-            "created_at": AT,
-        },
-    }
+def _stored(schema: type[ResponseSchema], name: str, source: str, sent: dict[str, Any]) -> dict[str, Any]:
+    made = example_of(schema)
+    made[name] |= sent
+    made["handoff"]["source"] = {"type": source, "id": made[name]["id"]}
+    return made
 
 
 OPERATIONS: Final[Operations] = {
@@ -90,7 +82,7 @@ OPERATIONS: Final[Operations] = {
             201,
             "The capture is stored and its export prepared.",
             CaptureUploadResponse,
-            _receipt("evidence_capture", "evidence_capture", "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1", _CAPTURED),
+            _stored(CaptureUploadResponse, "evidence_capture", "evidence_capture", _CAPTURED),
         ),
         examples={"Everything": {"project_id": 1, **_CAPTURED}},
     ),
@@ -102,7 +94,7 @@ OPERATIONS: Final[Operations] = {
             201,
             "The diagnostics are stored and their export prepared.",
             CmsUploadResponse,
-            _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q2", _OF_THE_CMS),
+            _stored(CmsUploadResponse, "diagnostic", "diagnostics", _OF_THE_CMS),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
     ),
@@ -115,7 +107,7 @@ OPERATIONS: Final[Operations] = {
             201,
             "The diagnostics are stored and their export prepared.",
             StorefrontUploadResponse,
-            _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q3", _OF_THE_STOREFRONT),
+            _stored(StorefrontUploadResponse, "diagnostic", "diagnostics", _OF_THE_STOREFRONT),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_STOREFRONT}},
     ),
