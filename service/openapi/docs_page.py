@@ -32,71 +32,9 @@ CONTENT_SECURITY_POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-#: All URLs are relative, so that the page works below any path of a proxy.
-_PAGE: Final = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>RiskRelay API</title>
-<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath d='M1 7V1h3\
-a2 2 0 0 1 0 4H1m3 0 3 2' fill='none' stroke='%23333'/%3E%3C/svg%3E">
-<link rel="stylesheet" href="docs/index.css">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-<script defer src="docs/swagger-ui-bundle.js"></script>
-<script defer src="docs/page.js"></script>
-</head>
-<body>
-<div id="page"><noscript>This page needs JavaScript. <a href="openapi.json">openapi.json</a> says the same.</noscript></div>
-</body>
-</html>
-"""
-
-_START: Final = """\
-"use strict";
-
-const page = document.getElementById("page");
-const here = new URL(".", document.baseURI);
-
-async function description() {
-  const answer = await fetch(new URL("openapi.json", here));
-  if (!answer.ok) throw new Error(`openapi.json was answered with ${answer.status}`);
-  const told = await answer.json();
-  // Send requests to the origin of this page, even if the service has another base URL: the content security policy allows
-  // no other origin.
-  told.servers = [{ url: here.href.replace(/\\/$/, "") }];
-  return told;
-}
-
-// Fields can hold tokens: turn off autocompletion, and spell checkers that send the text to a server. Turn off autofocus,
-// too: with it in every field, the page would scroll to the last one.
-function forgetful(Input, { React }) {
-  return (its) => React.createElement(Input, { ...its, autoComplete: "off", spellCheck: false, autoFocus: false });
-}
-
-function show(told) {
-  SwaggerUIBundle({
-    spec: told,
-    domNode: page,
-    deepLinking: true,
-    displayRequestDuration: true,
-    docExpansion: "list",
-    defaultModelsExpandDepth: 0,
-    filter: true,
-    plugins: [{ wrapComponents: { Input: forgetful } }],
-    // A token is gone with the tab, and no description is sent to a validator elsewhere.
-    persistAuthorization: false,
-    validatorUrl: null,
-  });
-}
-
-description().then(show).catch((wrong) => {
-  page.textContent = `The API's description cannot be shown: ${wrong.message}. Load the page again.`;
-});
-"""
-
-_OWN: Final[Mapping[str, tuple[bytes, str]]] = {"page.js": (_START.encode(), _SCRIPT)}
+#: The page and its script. All URLs in them are relative, so that the page works below any path of a proxy.
+_STATIC: Final = Path(__file__).parent / "static"
+_OWN: Final[Mapping[str, tuple[bytes, str]]] = {"page.js": ((_STATIC / "page.js").read_bytes(), _SCRIPT)}
 #: The names of all files that are served below the page.
 FILES: Final = (*_INSTALLED, *_OWN)
 
@@ -115,7 +53,7 @@ class DocsPageResource:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.files = DocsFilesResource(folder or _installed())
-        self._page = tagged(_PAGE.encode())
+        self._page = tagged((_STATIC / "docs.html").read_bytes())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return the page, or 304 if the client has it. Raises DocsPageMissing if the files are missing."""
