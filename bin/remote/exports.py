@@ -183,7 +183,7 @@ def _decide_on_matching(
     api: ApiClient, action: BulkAction, members: dict[str, Any], filters: Mapping[str, Any], as_json: bool
 ) -> None:
     wanted = filters_of(action, filters)
-    read_filters(wanted)
+    allowed = read_filters(wanted).severities
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = require_few(page["total"])
     if not count:
@@ -192,7 +192,10 @@ def _decide_on_matching(
         print_record({"id": None, "action": action.value, "status": "done", **counts}, as_json)
         return
     if not filters["is_confirmed"]:
-        confirm(action, members.get("target_id"), count, counts_of(page, "facets")["severity"])
+        # The facet of a filter leaves that filter out.
+        by_severity = counts_of(page, "facets")["severity"]
+        matching = {name: number for name, number in by_severity.items() if not allowed or name in allowed}
+        confirm(action, members.get("target_id"), count, matching)
     body = {"action": action.value, **members, "filter": wanted, "expected_count": count}
     job = api.post(f"{_EXPORTS}/bulk", body)
     _wait_for(api, path_to(_JOB, job_id=job["id"]), job, "bulk", as_json)

@@ -109,7 +109,7 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
         query = _query(decision, given)
         count = require_few(export_list.count(query))
         if count and not given["is_confirmed"]:
-            confirm(decision.action, decision.target_id, count, export_list.facets(query)["severity"])
+            confirm(decision.action, decision.target_id, count, export_list.count_by_severity(query))
         try:
             held = build_operations(settings).bulk.begin_here(decision, query, count, query.account_id or 0)
         except TargetUrlRefused as refused:
@@ -182,7 +182,8 @@ def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: 
     """Print what would be decided, and ask. Raises Refused without a yes."""
     severities = ", ".join(f"{number:,} {severity}" for severity, number in by_severity.items())
     whither = f" for target {target_id}" if action is BulkAction.APPROVE else ""
-    echo(f"{count:,} exports match: {severities}.", err=True)
+    matches = "1 export matches" if count == 1 else f"{count:,} exports match"
+    echo(f"{matches}: {severities}.", err=True)
     try:
         click.confirm(f"{action.value.capitalize()} them{whither}?", abort=True, err=True)
     except click.Abort:

@@ -115,7 +115,7 @@ class _BulkForm(ConsoleRoute):
             number = export_list.count(listed.query)
             if number is None:
                 raise ValidationFailed(problem("/filter", "too_many"))
-            by_severity = export_list.facets(listed.query)["severity"]
+            by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
         else:
             titles = _known(picked, listed)

@@ -89,6 +89,11 @@ def facets(query: ExportQuery) -> dict[str, dict[str, int]]:
     return {name: counts[name] for name, _, _ in _FACETS}
 
 
+def count_by_severity(query: ExportQuery) -> dict[str, int]:
+    """Return how many exports a query has of each severity that it allows; counts the newest MOST_FACETED exports."""
+    return _count_values(query, [("severity", ExportRow.severity_rank)])["severity"]
+
+
 def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str, int]]:
     """Return the ids and versions of up to `limit` exports that a query has, the newest first."""
     ids = _ids(query, ExportSort.NEWEST, limit, None)

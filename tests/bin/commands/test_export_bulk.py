@@ -94,6 +94,9 @@ def test_a_job_is_asked_about_first(shell: BulkShell) -> None:
     assert "Nothing was changed; answer y, or use --yes." in refused
     assert shell.statuses() == ["prepared"] * 3
     assert "Nothing was changed" in shell.refuses(1, "dismiss", "--source", "manual")
+    # Not those of other severities.
+    refused = shell.refuses(1, "dismiss", "--severity", "high,critical", standard_input="n\n")
+    assert "1 export matches: 1 high.\n" in refused
 
 
 def test_an_id_and_filters_exclude_each_other_and_one_is_needed(shell: BulkShell) -> None:

@@ -261,6 +261,8 @@ def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Cust
     assert validated["checked"] == {"by": "worker", "status": "passed", "reason": None}
     assert remote.json("target", "ping", target_id)["delivered"] is True
     ids = make_exports(customer, 3)
+    [other_id] = make_exports(customer, 1)
+    execute("UPDATE exports SET severity_rank = 0 WHERE id = ?", (other_id,))
     asked = remote.type("export", "approve", "--target", target_id, "--severity", "high", standard_input="n\n")
     assert (asked.exit_code, asked.stdout) == (1, "")
     assert "3 exports match: 3 high.\nApprove them for target" in asked.stderr

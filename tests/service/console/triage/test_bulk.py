@@ -110,6 +110,7 @@ def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
     low = prepare("Low", severity="low")
     summary = person.post("/inbox/review", action="approve", all="yes", then="/inbox?severity=high", **picked(low))
     assert "Approve 3 tickets" in summary.text
+    assert "Low" not in summary.text.partition("<main")[2]
     assert 'name="expected_count" value="3"' in summary.text
     fields = {"action": "approve", "all": "yes", "then": "/inbox?severity=high", "target_id": target.id}
     refused = person.post("/inbox/decide", expected_count="4", **fields)
