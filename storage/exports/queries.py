@@ -24,6 +24,8 @@ from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
 # Word by word the condition of the index exports_recoverable: as parameters, both databases would not read that index.
 _IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS NULL")
+#: Some of them have no error: they are being sent for the first time.
+_LATEST: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +138,27 @@ def count_recoverable_since(target_id: str, moments: Sequence[datetime], limit: 
 
 
 def last_error(target_id: Any) -> Any:
-    """Select the error code of a target's newest export that failed or was blocked; `target_id` may be a column."""
+    """Select the error code of a target's last attempts without a delivery; `target_id` may be a column.
+
+    That of an export which waits for its next attempt, otherwise of the newest export that failed or was blocked.
+    """
+    e = ExportRow
+    # The next attempts are in the future; what waits for its first one was due when it was approved.
+    waiting = e.select(e.last_error_code, e.due_at).where(e.target == target_id, e.due_at.is_null(False))
+    latest = waiting.order_by(e.due_at.desc()).limit(_LATEST).alias("latest")
+    of_waiting = Select([latest], [latest.c.last_error_code]).where(latest.c.last_error_code.is_null(False))
     # Bounded, not equalled, as in `list_undelivered`.
-    of_target = (ExportRow.target >= target_id) & (ExportRow.target <= target_id)
-    code = fn.COALESCE(ExportRow.last_error_code, ExportRow.status_reason)
-    newest = ExportRow.select(code).where(of_target, _IS_RECOVERABLE)
-    return newest.order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(1)
+    of_target = (e.target >= target_id) & (e.target <= target_id)
+    newest = e.select(fn.COALESCE(e.last_error_code, e.status_reason)).where(of_target, _IS_RECOVERABLE)
+    return fn.COALESCE(
+        of_waiting.order_by(latest.c.due_at.desc()).limit(1), newest.order_by(e.target.desc(), e.id.desc()).limit(1)
+    )
 
 
 def last_error_of(target_id: str) -> str | None:
-    """Return the error code of a target's newest export that failed or was blocked; None where there is none."""
-    found: str | None = last_error(target_id).scalar()
-    return found
+    """Return the error code of a target's last attempts without a delivery; None where there is none."""
+    [(found,)] = Select(columns=[last_error(target_id)]).bind(ExportRow._meta.database).tuples()
+    return None if found is None else str(found)
 
 
 def count_waiting(target_id: str, limit: int) -> int:

@@ -15,6 +15,7 @@ import click
 from bin.checks import machine, stores
 from bin.checks.egress import egress
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
+from bin.cli import extras
 from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
@@ -89,18 +90,20 @@ def run_checks() -> Iterator[CheckResult]:
                 fix = "run this as the owner of the file, which nobody else may change; each line is NAME=value, in UTF-8"
             yield failure("settings", f"{name}: {' '.join(mistakes)}", fix)
         return
-    yield from _run("settings", _settings)
+    yield from _run("settings", partial(_settings, settings))
     for name, check in MACHINE.items():
         yield from _run(name, partial(check, settings, utc_now()))
     yield from _check_database(settings)
 
 
-def _settings() -> Iterator[CheckResult]:
-    unknown = unknown_names()
+def _settings(settings: Settings) -> Iterator[CheckResult]:
+    lacking, unknown = extras.missing(settings), unknown_names()
+    for name, problems in lacking.items():
+        yield failure("settings", f"{name}: {' '.join(problems)}", "run that, or unset it")
     for name, meant in unknown.items():
         fix = f"did you mean {meant}?" if meant else "remove it, if nothing else reads it"
         yield warning("settings", f".env sets {name!r}, which is not a setting of RiskRelay.", fix)
-    if not unknown:
+    if not (lacking or unknown):
         yield ok("settings", "All settings are valid.")
 
 

@@ -19,6 +19,7 @@ from freezegun import freeze_time
 from bin.__main__ import riskrelay
 from bin.checks import machine, stores
 from bin.checks.results import Level
+from bin.cli import extras
 from runtime.clock import utc_now
 from schemas.compliance.requests import Topic
 from schemas.targets.target import RESTORED, TargetStatus
@@ -465,6 +466,13 @@ def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(pa
     ]
     assert {check["name"] for check in reported["checks"]} == {"python", "env file", "settings"}
     assert "nowhere" not in json.dumps(reported)
+
+
+def test_a_package_that_a_setting_needs_is_missed(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
+    monkeypatch.setattr(extras, "_is_there", lambda _module: False)
+    [found] = [check for check in patient.reported(exit_code=2)["checks"] if check["name"] == "settings"]
+    assert (found["status"], "make setup EXTRAS=1" in found["message"]) == ("failure", True)
 
 
 def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(patient: Patient) -> None:

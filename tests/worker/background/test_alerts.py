@@ -23,7 +23,7 @@ from storage.db.locks import Lock
 from storage.exports import worker_heartbeats
 from storage.reporting import alert_causes, alerts
 from storage.reporting.alert_causes import DUE_WITHIN, AlertSources
-from tests.support.factories import NOW, Customer, make_customer, make_failed, make_rule, make_target
+from tests.support.factories import NOW, Customer, make_approved, make_customer, make_failed, make_rule, make_target
 from worker.background.alert_channels import ChannelResponse
 from worker.background.alerts import LEASE_S, AlertTask
 
@@ -116,6 +116,20 @@ def test_a_target_that_fails_is_reported_once_and_again_when_it_recovered(site: 
         site.now,
     )
     assert site.run(worker, HOUR) == []
+
+
+def test_a_target_that_fails_is_reported_with_the_error_of_what_waits_for_its_next_attempt(
+    site: Site, target: Target, customer: Customer
+) -> None:
+    """In an outage nothing has failed for good yet."""
+    set_target(target, connected="failing")
+    for _ in range(3):
+        make_approved(customer, target.id)
+    retried = make_approved(customer, target.id)
+    later = "UPDATE exports SET status = 'retry_scheduled', last_error_code = 'connect_refused', due_at = ? WHERE id = ?"
+    execute(later, (to_ms(NOW + HOUR), retried))
+    site.run(site.worker())
+    assert rows("SELECT details FROM alerts")[0][0].count('"connect_refused"') == 1
 
 
 @pytest.mark.parametrize(
