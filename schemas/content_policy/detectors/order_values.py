@@ -18,4 +18,5 @@ _FITS: Final = {EMAIL: _EMAIL, ADDRESS: _ADDRESS, NAME: _NAME, TOTAL: _AMOUNT}
 def plausible(part: str, value: str) -> bool:
     """Return whether `value` can be this part of an order; of line items, any text."""
     fits = _FITS.get(part)
-    return bool(value) and not is_placeholder(value) and (fits is None or fits.match(value) is not None)
+    # Placeholders come last: they take the longest to tell.
+    return bool(value) and (fits is None or fits.match(value) is not None) and not is_placeholder(value)

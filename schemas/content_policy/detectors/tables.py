@@ -33,9 +33,8 @@ _SEPARATORS: Final = (",", ";", "\t", "|")
 #: Characters of a head or row.
 _MAX_LINE: Final = 4000
 _MAX_COLUMNS: Final = 100
-#: Heads of tables in one text: lines of names are many only where they are made to take long.
-_MAX_HEADS: Final = 200
-#: Rows that are read below a head; the first may be a rule.
+#: Rows that are read below a head; the first may be a rule. As each line is a row of that many heads at most, the number of
+#: heads needs no limit.
 _ROWS: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
 #: Characters that no cell contains and csv.reader refuses.
@@ -149,16 +148,15 @@ def _is_personal(cell: str, column: _Column) -> bool:
 
 def _tables(text: str) -> Iterator[tuple[Sequence[str], Iterator[Sequence[str]]]]:
     """Yield the names of columns of each line that may be a table's head, with the rows below it."""
-    at = heads = 0
+    at = 0
     lower = folded(text)
-    while heads < _MAX_HEADS and (word := _COLUMN.search(lower, at)):
+    while word := _COLUMN.search(lower, at):
         start = text.rfind("\n", at, word.start()) + 1 or at
         at = _end_of_line(text, word.end())
         line = text[start:at]
         separator = _separator(line)
         head = _cells(line, separator) if separator else []
         if len(head) > 1 and all(map(_COLUMN_NAME.fullmatch, head)):
-            heads += 1
             yield head, _rows(text, at, separator, len(head))
 
 

@@ -780,6 +780,7 @@ REPEATED = [
         "{}",
         '"',
     ),
+    *("pass,pwd\n", "name,email\na,b@c.de\n"),
     *("email,address\n", "email,email,", "a@b.cc,", "password;", "|email|\n", "address\n", '"email,\n', "mail"),
     *("$2y$10$", "$6$a$", "$1$", "{ssha}", "$argon2id$v=19$m=1$", "$260000$abcdef$"),
     *("DE89", "DE89 3704 ", "de89a", "GB29NWBK", "a1", "\u0664", "4\u200b", "\u200b", "\u0661\u200b1 "),

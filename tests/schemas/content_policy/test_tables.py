@@ -132,10 +132,16 @@ def test_a_longer_line_is_no_row(characters: int, is_found: bool) -> None:
     assert has_credential_table(f"password;note\n{row}\nhunter22;a")
 
 
-def test_two_hundred_heads_of_a_text_are_read() -> None:
-    head = "password;note\n\n\n\n\n"
-    assert has_credential_table(head * 199 + "password;note\nhunter22;a")
-    assert not has_credential_table(head * 200 + "password;note\nhunter22;a")
+@pytest.mark.parametrize("separator", ["\n", "\n\n\n\n\n", "\n\0\n"])
+def test_many_lines_that_look_like_heads_hide_no_table(separator: str) -> None:
+    others = ["Fields email, phone and street have no label", "Password; note"] * 300
+    for table, has_table in (
+        ("login;password\nann;hunter22", has_credential_table),
+        ("customer_name,email,total\nAnn Example,ann@shop.example,49.90", has_customer_table),
+    ):
+        assert has_table(separator.join([*others, table]))
+        assert has_table(separator.join([table, *others]))
+        assert not has_table(separator.join(others))
 
 
 @pytest.mark.parametrize("text", HASHES)
