@@ -2,9 +2,10 @@
 
 The check digit alone takes every tenth timestamp, barcode and database id for a card. A number counts when it is written
 as its issuer prints it, or in one piece of 15 or 16 digits. In one piece, 14 digits of Diners Club and 19 of UnionPay count
-if they are free-standing: not in a URL or after the name of an id (variant, GTIN, order), not with a barcode's check
-digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs. Numbers of few distinct
-digits stay in: 4242 4242 4242 4242 is one. Digits of every script count.
+if they are free-standing: not in a URL, a list of numbers or after the name of an id (variant, GTIN, order), not with a
+barcode's check digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs. The digits
+of a fraction never count in one piece. Numbers of few distinct digits stay in: 4242 4242 4242 4242 is one. Digits of every
+script count.
 """
 
 import re
@@ -59,17 +60,22 @@ _FIRSTS: Final = [first for first, _, _ in _SORTED]
 _BETWEEN: Final = r"[ \-.+/\t\u00a0\u00ad\u2000-\u200b\u202f\u2010-\u2015\u2060\u2212\u3000\ufeff\uff0d]{1,3}"
 #: Groups as they are printed: fours; four, six and the rest; six and thirteen. In one piece last. The pattern begins with
 #: four digits for speed and checks the characters before them afterwards: a letter, digit or underscore means a digest, an
-#: id or a file name; a digit and a point mean a fraction.
+#: id or a file name.
 _CANDIDATE: Final = re.compile(
-    rf"""[2-69][0-9]{{3}} (?<![0-9A-Za-z_]....) (?<![0-9][.,]....)
+    rf"""[2-69][0-9]{{3}} (?<![0-9A-Za-z_]....)
     (?: ({_BETWEEN})
           (?: [0-9]{{4}} \1 [0-9]{{4}} \1 [0-9]{{3,4}} (?: \1 [0-9]{{3}} (?![0-9]) )?
             | [0-9]{{6}} \1 [0-9]{{4,5}} )
       | [0-9]{{2}} ({_BETWEEN}) [0-9]{{13}}
       | [0-9]{{10,15}} )
-    (?![0-9A-Za-z_]) (?![.,][0-9])""",
+    (?![0-9A-Za-z_])""",
     re.VERBOSE,
 )
+#: What precedes the digits of a fraction. Digits and a comma precede the next number of a list or a table's row as well, so
+#: only a zero by itself counts before a comma.
+_FRACTION_BEFORE: Final = re.compile(r"[0-9]\.\Z|(?<![\w.,])0,\Z")
+#: A point and digits behind a number.
+_FRACTION_AFTER: Final = re.compile(r"\.[0-9]")
 #: The end of an IBAN's first group, or of a group before the one that looked like a card's first.
 _INSIDE_LONGER: Final = re.compile(rf"[0-9A-Z]{{2}}[0-9]{{2}}(?:{_BETWEEN})\Z")
 #: Lengths that in one piece are mostly cards; of the others most are ids.
@@ -79,13 +85,13 @@ _SAYS_CARD: Final = re.compile(r"(?i)card|karte|carte|tarjeta|cart[aã]o|kort\b|
 _FREE_RANGES: Final[Mapping[int, tuple[str, ...]]] = {14: ("30", "36", "38", "39"), 19: ("62",)}
 #: What precedes an id in a URL, a selector, an expression or a name.
 _ID_BEFORE: Final = re.compile(
-    r"[\w/=#&?@$%:.\[({<>+-]\Z"
+    r"[\w/=#&?@$%:.\[({<>+-]\Z|[0-9],\Z"
     r"|(?i:(?:\b|_)(?:ids?|gid|variants?|products?|skus?|gtin|ean|upc|isbn|barcode|orders?|bestell\w{0,9}|commande|invoices?"
     r"|rechnung\w{0,9}|tickets?|refs?|reference|tracking|parcel|sendung\w{0,9}|shipment|articles?|artikel\w{0,9}|items?|serial"
     r"|imei|phone|telefon|tel|fax|account|konto\w{0,9}|customer|kunden\w{0,9}|timestamps?|time|at|builds?|version|snowflake"
     r"|posts?|pages?|users?|media|file|image|numbers?|nr|no)[\"']?\W{0,3}(?:(?:id|no|nr|number|nummer|code)\W{0,4})?)\Z"
 )
-_ID_AFTER: Final = re.compile(r"[\w/=#&?@$%-]|[.:][\w/]")
+_ID_AFTER: Final = re.compile(r"[\w/=#&?@$%-]|[.:][\w/]|,[0-9]")
 #: The characters before a number that are searched for such a word: a label and a little punctuation.
 _LABEL_CHARACTERS: Final = 40
 #: The Luhn value of a doubled digit, both as bytes.
@@ -113,9 +119,12 @@ def _is_card(text: str, candidate: re.Match[str]) -> bool:
 
     The check digit comes first: it is the cheapest to ask for, and nine of ten fail it.
     """
-    written = candidate[0]
+    written, after = candidate[0], text[candidate.end() : candidate.end() + 2]
     if written.isdecimal():
-        return _has_check_digit(written) and _is_plain_card(written, _before(text, candidate), text[candidate.end() :][:2])
+        return _has_check_digit(written) and _is_plain_card(written, _before(text, candidate), after)
+    if "." in candidate.groups() and (_FRACTION_AFTER.match(after) or _FRACTION_BEFORE.search(_before(text, candidate))):
+        # Part of a longer number with points, such as an object identifier.
+        return False
     digits = "".join(filter(str.isdigit, written))
     forms = [form for form in ({digits, digits[:16]} if len(digits) == 19 else {digits}) if _has_check_digit(form)]
     return any(map(_is_in_a_range, forms)) and not _INSIDE_LONGER.search(_before(text, candidate))
@@ -126,7 +135,7 @@ def _before(text: str, candidate: re.Match[str]) -> str:
 
 
 def _is_plain_card(digits: str, before: str, after: str) -> bool:
-    if not _is_in_a_range(digits):
+    if not _is_in_a_range(digits) or _FRACTION_BEFORE.search(before) or _FRACTION_AFTER.match(after):
         return False
     if len(digits) not in _PLAIN_LENGTHS and not _SAYS_CARD.search(before):
         return _stands_free(digits, before, after)

@@ -183,6 +183,7 @@ CARDS = [
     "4111 - 1111 - 1111 - 1111",
     "4111 1111 1111 1111 12/27 123",  # what is printed behind it
     "4111111111111111, 12/27",
+    "1001,4111111111111111,12/27",  # a row of a table
     "VISA 4111 1111 1111 1111",
     "n=4111+1111+1111+1111&m=12",  # a form
     "4242424242424242",  # few distinct digits
@@ -712,6 +713,7 @@ def test_a_ticket_that_holds_a_card_number_is_not_safe() -> None:
 
 #: What each family of patterns begins with and could stumble over, to be repeated.
 REPEATED = [
+    *("4111111111111111,", "1.4111.1111.1111.1111"),
     *("4", "4111 ", "4111-1111-1111-111", "4111 1111 1111 1111 ", "378282246310"),
     *("-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "PuTTY-User-Key-File-2:"),
     *(
