@@ -13,11 +13,18 @@ from typing import Final
 from schemas.content_policy.detectors.secret_values import is_opaque, is_placeholder
 from schemas.content_policy.text_parts import folded
 
-#: The name of a header, or of the variable HTTP_COOKIE in which programs get it, up to the value or a bracket around it.
-_HEADER: Final = re.compile(r"cookie(2|s)?[\"'\\\]]{0,3}\s{0,9}(:|=>?)\s{0,9}[\"'\\]{0,3}([\[{]?)")
+#: The name of a header, or of the variable HTTP_COOKIE in which programs get it, up to the value or a bracket around it. The
+#: value may be the next field of an object: `"name": "Cookie", "value": "…"`.
+_HEADER: Final = re.compile(
+    r"cookie(2|s)?([\"'`\\\]]{0,4})\s{0,9}(:|=>?|,(?:\s{0,60}[\"'\\]{1,3}value[\"'\\]{1,3}\s{0,9}:)?)"
+    r"\s{0,9}([\"'`\\]{0,3})([\[{]?)"
+)
+#: The name of the field whose value is a header's name.
+_NAME_FIELD: Final = re.compile(r"(?:name|key|header|field)[\"'\\]{1,3}\s{0,9}:\s{0,9}[\"'\\]{1,3}(?:set[-_])?\Z")
+_NAME_FIELD_CHARACTERS: Final = 40
 _HEADER_START: Final = re.compile(r"(?<![\w-])(set[-_]|http_)?\Z")
 _HEADER_START_CHARACTERS: Final = 6
-_HEADER_VALUE: Final = re.compile(r"[^\r\n\"']*")
+_HEADER_VALUE: Final = re.compile(r"[^\r\n\"'`]*")
 _MAX_HEADER_VALUE: Final = 4096
 #: A cookie, where the value of a header begins or one of its parts.
 _COOKIE: Final = re.compile(r"\s*+([!#$%&'*+.^`|~\w-]{1,256}+)=([^\s;,<>]{0,4096})", re.ASCII)
@@ -116,18 +123,30 @@ def _headers(text: str, lower: str) -> Iterator[tuple[str, bool]]:
         end = header.end() + _MAX_HEADER_VALUE
         value = _HEADER_VALUE.match(text, header.end(), min(end, following.start()) if following else end)
         if value:
-            yield value[0], header[1] != "s" and not header[3]
+            yield value[0], header[1] != "s" and not header[5] and _is_named(lower, header)
 
 
 def _is_header(lower: str, found: re.Match[str]) -> bool:
     start = _HEADER_START.search(lower[max(0, found.start() - _HEADER_START_CHARACTERS) : found.start()])
-    return start is not None and (found[2] == ":" or start[1] == "http_")
+    if start is None:
+        return False
+    if _is_named(lower, found):
+        before = lower[max(0, found.start() - _NAME_FIELD_CHARACTERS) : found.start()]
+        return not found[3].startswith(",") or _NAME_FIELD.search(before) is not None
+    # An entry of a dictionary or an argument of a call, where only quotes make the value a literal.
+    return bool(found[2] and found[4]) and (found[3] != "=" or "]" in found[2])
+
+
+def _is_named(lower: str, found: re.Match[str]) -> bool:
+    """Return whether a header's name and its value are written as such, not as a script sets them."""
+    return found[3].endswith(":") or lower.startswith("http_", max(0, found.start() - len("http_")))
 
 
 def _is_cookie_header(value: str, is_header: bool) -> bool:
     """Return whether a value holds a cookie where one of its parts begins; prose has an equals sign anywhere.
 
-    "Cookies:" and a bracket may also introduce an explanation or a selector, so the value of the cookie decides.
+    "Cookies:" and a bracket may also introduce an explanation or a selector, and a script may set anything, so there the
+    value of the cookie decides.
     """
     cookies = [cookie.groups() for part in _parts(value) if (cookie := _COOKIE.match(part))]
     return any(_is_cookie(*cookie) if is_header else _is_state(cookie[0], cookie[1].rstrip("]}")) for cookie in cookies)

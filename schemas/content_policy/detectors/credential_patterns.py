@@ -35,9 +35,19 @@ _LONGEST_SCHEME: Final = "aws4-hmac-sha256"
 _SCHEMES: Final = (
     f"bearer|basic|digest|token|api-?token|api-?key|oauth|negotiate|ntlm|hmac|jwt|key|bot|ssws|splunk|{_LONGEST_SCHEME}"
 )
-_AUTHORIZATION: Final = re.compile(
-    rf"(?i)authorization(?=[\"'\\]{{0,3}}\s{{0,9}}[:=]\s{{0,9}}[\"'\\]{{0,3}}(?:({_SCHEMES})\s{{1,9}})?([A-Za-z0-9+/_.~=@|:\"-][A-Za-z0-9+/_.~=@|:\"!$%^&*#?-]{{3,255}}))"
+#: What stands between the name of the header and its value: the next field of an object (`"name": "Authorization", "value":
+#: "…"`); the separator of a header, a setting or JSON; that of a dictionary's entry (`['Authorization'] = '…'`,
+#: `'Authorization' => '…'`) or of arguments (`set("Authorization", "…")`), where only quotes make the value a literal.
+_UP_TO_VALUE: Final = (
+    r"(?:[\"'\\]{0,3}(?:,\s{0,60}|\s{1,60})[\"'\\]{0,3}value[\"'\\]{0,3}\s{0,9}[:=]\s{0,9}[\"'\\]{0,3}"
+    r"|[\"'\\]{0,3}\s{0,9}[:=]\s{0,9}[\"'`\\]{0,3}"
+    r"|[\"'`\\]{1,3}\s{0,9}(?:\]\s{0,9}=|=>|,)\s{0,9}[\"'`\\]{1,3})"
 )
+_AUTHORIZATION: Final = re.compile(
+    rf"(?i)authorization(?={_UP_TO_VALUE}(?:({_SCHEMES})\s{{1,9}})?([A-Za-z0-9+/_.~=@|:\"-][A-Za-z0-9+/_.~=@|:\"!$%^&*#?-]{{3,255}}))"
+)
+#: A text that ends before its value: `"Bearer "+accessToken`.
+_CONCATENATED: Final = re.compile('"[+.&]')
 _USERINFO: Final = re.compile(r"://[^\s/?#@:\"'<>\\]{0,128}:([^\s/?#@\"'<>\\]{3,256})@[\w\[]")
 _CURL_USER: Final = re.compile(r"(?<!\S)(?:-u|--user)(?:\s|[=\\/]){1,9}[\"']?([^\s:]{0,128}):([^\s]{0,256})")
 _CURL_HEADER: Final = re.compile(r"(?<!\S)(?:-H|--header)\s{1,9}[\"']([\w-]{1,60})\s{0,9}:\s{0,9}([\w.~+/=-]{8,4096})")
@@ -106,6 +116,8 @@ def _decoded(part: str) -> bytes:
 def _is_authorization(scheme: str | None, value: str) -> bool:
     """Basic must decode to a login; a named scheme wants 12 characters, none at all wants 16 of both kinds."""
     value = value.rstrip(".")
+    if _CONCATENATED.match(value):
+        return False
     if scheme is None:
         # A time has no three letters, a word no three digits.
         looks_random = len(_DIGIT.findall(value)) > 2 and len(_LETTER.findall(value)) > 2

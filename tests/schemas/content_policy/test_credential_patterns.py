@@ -117,6 +117,36 @@ def test_a_value_without_a_scheme_looks_random(value: str, is_found: bool) -> No
 @pytest.mark.parametrize(
     ("text", "is_found"),
     [
+        ('xhr.setRequestHeader("Authorization", "Bearer {}")', True),
+        ("headers['Authorization'] = 'Bearer {}'", True),
+        ('$headers["Authorization"]="Bearer {}";', True),
+        ("headers[`Authorization`] = `Bearer {}`", True),
+        ("'Authorization' => 'Bearer {}'", True),
+        ("Authorization: `Bearer {}`", True),
+        ('{{"name":"Authorization","value":"Bearer {}"}}', True),
+        ('{{\n    "name": "Authorization",\n    "value": "Bearer {}"\n}}', True),
+        ('{{\\"name\\":\\"Authorization\\",\\"value\\":\\"Bearer {}\\"}}', True),
+        ('<header name="Authorization" value="Bearer {}"/>', True),
+        ("- name: Authorization\n  value: Bearer {}", True),
+        # Not a literal, or another argument.
+        ("headers['Authorization'] = {}", False),
+        ("'Authorization' => {}", False),
+        ('set("Authorization", {})', False),
+        ('set("Authorization", "Bearer "+{})', False),
+        ('"Authorization" => "Bearer ".${}', False),
+        ('set("Authorization", "Content-Type", "{}")', False),
+        ("Authorization, {}", False),
+    ],
+)
+def test_an_authorization_is_found_as_programs_and_objects_write_it(text: str, is_found: bool) -> None:
+    assert has_authorization(text.format(BODY)) is is_found
+    for placeholder in ("<token>", "${TOKEN}", "{{ token }}", "token"):
+        assert not has_authorization(text.format(placeholder))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
         ("https://ann:abc@shop.example", True),
         ("https://ann:ab@shop.example", False),
         ("https://:abc@shop.example", True),

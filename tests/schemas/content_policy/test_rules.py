@@ -729,6 +729,7 @@ REPEATED = [
         "1:AA",
     ),
     *("authorization:", "authorization: bearer ", "authorization: basic YWFh", "cookie:", "cookie: a=", "cookie: a=bcd\n"),
+    *('"authorization", "', "authorization value: ", '"cookie", "', '"name":"cookie","value":"'),
     *("cookie: a=<b>;", "cookie: a;", "http_cookie=", "cookies: a=b,", "cookie: a=[a=", "cookie: [a", "cookie]"),
     *("street,phone,total\n", "session_id,", "/aaaaaaaaaaaaaaaaaaa", "+Zm9vYmFyZm9vYmFyZm9v/"),
     *("://", "://a:", "https://a", "://aaaa:bbbb", "?password=", "?token=&"),
