@@ -83,7 +83,7 @@ _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
         ("hash", r"\$", r"(?:2[abxy]|argon2i?d?|[phs1567y]|gy|apr1|sha1|md5|[0-9]{3,8})\$"),
         ("ldap", r"\{", "s?(?:sha|md5)"),
         ("jar", "\t", "(?:true|false)\t"),
-        ("query", "=", r"(?<=[]deghnty]=)(?![\"'])"),
+        ("query", "=", r"(?<=[]0-9deghmnsty]=)(?![\"'])"),
         ("json", '"', r"\s?:"),
         ("dictionary", "'", r"\s?:"),
     )

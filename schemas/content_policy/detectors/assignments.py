@@ -54,8 +54,14 @@ _LEAST_VARIABLE: Final = 16
 
 #: A parameter of a query, a fragment or a path, with its value.
 _PARAMETER: Final = re.compile(r"[?&#;]([\w.\[\]-]{1,64})=([^\s&?#;\"'<>]{8,4096})")
-#: The ends of names of which every value with digits and letters counts.
-_PASSWORD_PARAMETERS: Final = ("password", "passwd", "pwd", "secret")
+#: Names of which every value with digits and letters counts, by their end: `pass` only as a word of its own, not `compass`;
+#: a form asks for some of them twice.
+_PASSWORD_PARAMETER: Final = re.compile(
+    r"(?i:pass(?:word|wd|phrase|code|wort)|pwd|kennwort|secret|(?<![a-z])pass)(?i:[_.-]?(?:confirm(?:ation)?|repeat|again))?\Z"
+    r"|(?<=[a-z])Pass\Z"
+)
+#: What follows a name that is one of several: `password2`, `user[password][]`.
+_NUMBERING: Final = "0123456789[]_.-"
 #: By the end of a name, the shortest value that counts, if it looks generated.
 _KEY_PARAMETERS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("token", "session_id", "sessionid", "sessid"), 10),
@@ -101,12 +107,13 @@ def has_assignment(text: str) -> bool:
 
 def has_url_token(text: str) -> bool:
     """Return whether a URL in `text` carries a password, a token, a key, a session or a signature."""
-    return any(_is_credential_parameter(name.lower().rstrip("]"), value) for name, value in _PARAMETER.findall(text))
+    return any(_is_credential_parameter(name.rstrip(_NUMBERING), value) for name, value in _PARAMETER.findall(text))
 
 
 def _is_credential_parameter(name: str, value: str) -> bool:
-    if name.endswith(_PASSWORD_PARAMETERS):
+    if _PASSWORD_PARAMETER.search(name):
         return is_mixed(value)
+    name = name.lower()
     least = _SHORT_PARAMETERS.get(name) or next((_KEY_PARAMETERS[end] for end in _KEY_PARAMETERS if name.endswith(end)), 0)
     return least > 0 and is_opaque(value, least)
 

@@ -125,9 +125,12 @@ def test_the_form_of_an_assignment_decides_what_counts(text: str, is_assigned: b
 
 PARAMETERS: Final = [
     # name, the shortest value
-    *((name, 8) for name in ("password", "user_passwd", "pwd", "client_secret", "user[password]")),
+    *((name, 8) for name in ("password", "user_passwd", "pwd", "client_secret", "user[password]", "userPassword")),
+    *((name, 8) for name in ("pass", "user_pass", "user.pass", "userPass", "user[pass]", "passphrase", "PASSCODE")),
+    *((name, 8) for name in ("passwort", "kennwort", "password2", "pass_2", "password[]", "password_confirm")),
+    *((name, 8) for name in ("passwordConfirmation", "password-repeat", "password_again1")),
     *((name, 10) for name in ("token", "access_token", "session_id", "jsessionid", "sessid", "auth")),
-    *((name, 12) for name in ("key", "api_key", "X-Amz-Signature", "sig")),
+    *((name, 12) for name in ("key", "api_key", "X-Amz-Signature", "sig", "api_key1", "key[0]")),
     ("sid", 16),
 ]
 
@@ -139,6 +142,11 @@ def test_a_parameter_of_a_url_has_a_shortest_value(name: str, least: int) -> Non
         assert not has_url_token(f"https://shop.example/{mark}{name}={VALUE[: least - 1]}")
     assert not has_url_token(f"https://shop.example/?{name}x={VALUE}")
     assert not has_url_token(f"{name}={VALUE}")
+
+
+@pytest.mark.parametrize("name", ["compass", "bypass", "COMPASS", "passenger", "pass_type", "password_hint", "confirm"])
+def test_a_parameter_that_only_resembles_a_password_passes(name: str) -> None:
+    assert not has_url_token(f"https://shop.example/?{name}={VALUE}")
 
 
 @pytest.mark.parametrize("name", ["mysid", "design_sig", "oauth_auth", "id", "page"])

@@ -77,6 +77,8 @@ FINDINGS: Final = [
     "https://shop.example/list?page_token=next&sort=price-asc-2",
     "https://shop.example/a?key=hero-banner-2024-edition",
     "https://shop.example/a?session_id=&token=",
+    "https://shop.example/map?compass=north-west-2&bypass=cache-2026",
+    "https://shop.example/login?pass=forgotten&passphrase=required&password2=repeated",
     "https://shop.example/a?token=<TOKEN>&sig=${SIG}",
     "https://maps.googleapis.com/maps/api/js?key=AIza" + "SyAdOS2zB6NCsk1pCdZ4P6GBdiUUPwX7cA&libraries=places",
     "https://shop.example/tee?variant=39372345678901&_sid=9f8e7d6c5&_pos=1",
