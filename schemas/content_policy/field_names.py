@@ -74,22 +74,6 @@ def meaning(name: str) -> Meaning:
     return _meaning(name[-_END_CHARACTERS:])
 
 
-def is_order_record(members: Mapping[str, Any]) -> bool:
-    """Return whether an object has two or more parts of an order record; empty and null fields do not count.
-
-    The fields of its customer count as its own. The address in a page's structured data (`@type`) is its publisher's.
-    """
-    if "@type" in members and describes_page(members["@type"]):
-        return False
-    parts = {meaning(name).part for name, value in members.items() if value not in _EMPTY and _fits(name, value)}
-    for name, value in members.items():
-        if isinstance(value, dict) and is_customer(name):
-            parts |= {
-                meaning(f"{name}_{each}").part or meaning(each).part for each, held in value.items() if held not in _EMPTY
-            }
-    return len(parts - {None}) > 1
-
-
 def is_customer(name: str) -> bool:
     """Return whether an object with this name is a customer."""
     return meaning(name).is_customer
@@ -116,19 +100,10 @@ def _meaning(end: str) -> Meaning:
     return Meaning(None if whole in _HARMLESS else forbidden, _PART_OF.get(whole))
 
 
-def _fits(name: str, value: Any) -> bool:
-    """Line items need a price, a quantity or a product id; for other parts the name decides."""
-    if meaning(name).part != LINE_ITEMS:
-        return True
-    entry = value[0] if isinstance(value, list) else None
-    return isinstance(entry, dict) and any(map(is_bought, entry))
-
-
 def _folded(name: str) -> str:
     return name[-_END_CHARACTERS:].encode("ascii", "ignore").translate(_LOWER, _NO_LETTERS).decode()
 
 
-_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 #: Every ASCII letter belongs to a word, and nothing else does.
 _LOWER: Final = bytes(range(256)).lower()
 _NO_LETTERS: Final = bytes(byte for byte in range(256) if not bytes((byte,)).isalpha())

@@ -28,8 +28,9 @@ from schemas.content_policy.detectors import (
     token_formats,
 )
 from schemas.content_policy.detectors.embedded_json import COOKIE_FIELDS
+from schemas.content_policy.detectors.order_values import is_order_record
 from schemas.content_policy.encoded_text import once_decoded
-from schemas.content_policy.field_names import NOTHING, Meaning, is_order_record, meaning
+from schemas.content_policy.field_names import NOTHING, Meaning, meaning
 from schemas.content_policy.text_parts import folded, joined, parts_with_digits
 
 #: Enough to correct a sender; a body full of violations must not cause a larger response than itself.
@@ -39,7 +40,8 @@ MAX_PROBLEMS: Final = 50
 MAX_CHECKS: Final = 5_000
 #: Characters checked as one: the longest time between two checkpoints.
 _BLOCK: Final = 64 * 1024
-#: Field names judged between two checkpoints, which takes 5 ms; a body may have 100,000 names.
+#: Field names, and values that may be parts of an order, judged between two checkpoints, which takes 5 ms; a body may have
+#: 100,000 names.
 _NAMES: Final = 1_000
 #: Characters that two parts of a longer text share: more than any pattern reads.
 _OVERLAP: Final = 8 * 1024
@@ -292,7 +294,7 @@ def _problems(
         yield from _Search(checkpoint).problems(texts, judged.rules)
         checkpoint()
     if judged.parts:
-        yield from _order_records(value, known_names, judged.parts)
+        yield from _order_records(value, known_names, judged.parts, checkpoint)
 
 
 class _Search:
@@ -343,8 +345,12 @@ def _forbidden_names(value: Any, known_names: Set[str], forbidden: Set[str]) -> 
                 yield _member(place, name, known_names), "forbidden_header" if place.is_headers else "forbidden_name"
 
 
-def _order_records(value: Any, known_names: Set[str], parts: Set[str]) -> Iterator[tuple[_Location, str]]:
-    for place, node in _nodes(value, known_names):
+def _order_records(
+    value: Any, known_names: Set[str], parts: Set[str], checkpoint: Checkpoint
+) -> Iterator[tuple[_Location, str]]:
+    for number, (place, node) in enumerate(_nodes(value, known_names)):
+        if number % _NAMES == 0:
+            checkpoint()
         if isinstance(node, dict) and not parts.isdisjoint(node) and is_order_record(node):
             yield place, "order_record"
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
-from schemas.content_policy.field_names import is_order_record, meaning
+from schemas.content_policy.detectors.order_values import is_order_record
+from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find
 
 #: The contract's 2 KiB, in characters.

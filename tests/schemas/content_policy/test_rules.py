@@ -613,6 +613,13 @@ ORDERS: list[tuple[dict[str, Any], bool]] = [
     ({"total": 0, "email": "a@b.example"}, True),  # zero is a total
     ({"page": {"email": "a@b.example"}, "total": 5}, False),  # not in one object
     ({"total_count": 5, "email_template": "x"}, False),
+    # The fields are only mentioned.
+    ({"fields": {"email": "required", "address": "required"}}, False),
+    ({"email": False, "address": False}, False),
+    ({"address": "192.0.2.1", "total": 3}, False),
+    ({"counts": {"email": 3, "address": 2}}, False),
+    ({"email": "input#email", "address": "input#address"}, False),
+    ({"errors": {"email": ["is required"], "address": ["is required"]}}, False),
 ]
 
 
