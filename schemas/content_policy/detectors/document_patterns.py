@@ -23,14 +23,31 @@ _DUMP_HEADER: Final = re.compile(
 )
 #: PostgreSQL's own form, rows after it until a line with a backslash and a dot.
 _COPY: Final = re.compile(r"(?im)^copy [\w.\"]{1,200} (?:\([^()]{0,2000}\) )?from stdin\b")
+#: The name of a table with its schema, each perhaps in quotes or brackets; in them it may have hyphens and spaces.
+_NAME_PART: Final = r"(?:\\{0,2}[`\"\[][^`\"\[\]\\\r\n]{1,128}\\{0,2}[`\"\]]|[\w$]{1,128})"
+_TABLE: Final = rf"{_NAME_PART}(?:\s{{0,3}}\.\s{{0,3}}{_NAME_PART}){{0,3}}"
+#: SQL Server leaves out INTO, and puts names in brackets; without both it may be prose.
 _INTO: Final = (
-    r"(?i)\binsert\s{1,9}(?:ignore\s{1,9})?into\s{1,9}[`\"\[\w.\]]{1,200}\s{0,9}(?:\([^()]{1,2000}\)\s{0,9})?values\s{0,9}\("
+    r"(?i)\b(?:insert\s{1,9}(?:ignore\s{1,9})?(?:into\s{1,9}|(?=\[))|replace\s{1,9}into\s{1,9})"
+    rf"{_TABLE}\s{{0,9}}(?:\([^()]{{1,2000}}\)\s{{0,9}})?values\s{{0,9}}\("
 )
 _INSERT: Final = re.compile(_INTO)
 #: What a dump does and a manual seldom: a second row behind the first.
-_INSERT_MANY: Final = re.compile(rf"{_INTO}[^()]{{1,2000}}\)\s{{0,9}},\s{{0,9}}\(")
+_NEXT_ROW: Final = r"\)\s{0,9},\s{0,9}\("
+_INSERT_MANY: Final = re.compile(rf"{_INTO}[^()]{{1,2000}}{_NEXT_ROW}")
+#: The same behind a first row of any length, whose texts and calls may have brackets. No part of a row can fail, and the
+#: next search begins where a row ends, so no character is read twice. NUL ends one of several joined texts.
+_INSERT_LONG: Final = re.compile(
+    rf"""{_INTO}
+    (?: [^()'"\0]++
+      | '(?: [^'\\\0]++ | \\[^\0] | '' )*+ (?: ' | \\?(?=\0|\Z) )
+      | "(?: [^"\\\0]++ | \\[^\0] | "" )*+ (?: " | \\?(?=\0|\Z) )
+      | \( [^()'"\0]*+ \)?+
+    )*+ ({_NEXT_ROW})?""",
+    re.VERBOSE,
+)
 _CREATE: Final = re.compile(
-    r"(?i)\bcreate\s{1,9}table\s{1,9}(?:if\s{1,9}not\s{1,9}exists\s{1,9})?[`\"\[\w.\]]{1,200}\s{0,9}\("
+    rf"(?i)\bcreate\s{{1,9}}table\s{{1,9}}(?:if\s{{1,9}}not\s{{1,9}}exists\s{{1,9}})?{_TABLE}\s{{0,9}}\("
 )
 
 
@@ -42,6 +59,8 @@ def is_page(text: str) -> bool:
 def is_dump(text: str) -> bool:
     """Return whether `text` holds a dump of a database: its header, or a table with rows, or several rows."""
     if any(pattern.search(text) for pattern in (_DUMP_HEADER, _COPY, _INSERT_MANY)):
+        return True
+    if any(rows[1] for rows in _INSERT_LONG.finditer(text)):
         return True
     inserts = _INSERT.finditer(text)
     return next(inserts, None) is not None and (next(inserts, None) is not None or _CREATE.search(text) is not None)

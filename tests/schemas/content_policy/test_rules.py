@@ -450,6 +450,8 @@ DOCUMENTS = [
     ("CREATE TABLE `users` (id int);\nINSERT INTO `users` VALUES (1,'Ann');", "sql_dump"),
     ("insert into users (id) values (1); insert into users (id) values (2);", "sql_dump"),
     ("INSERT INTO `users` (`id`, `name`) VALUES (1, 'Ann'),\n(2, 'Bob');", "sql_dump"),
+    ("INSERT [dbo].[Users] ([Id]) VALUES (1)\nGO\nINSERT [dbo].[Users] ([Id]) VALUES (2)\nGO", "sql_dump"),
+    ("INSERT INTO users VALUES (1, 'Ann', '(555) 625-1199'), (2, 'Bob', '(555) 625-1200');", "sql_dump"),
     ("PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t (a);", "sql_dump"),
 ]
 
@@ -746,6 +748,13 @@ REPEATED = [
         "insert into ",
         "insert into a (",
         "insert into a (b) values ",
+        "insert into a values ('",
+        "insert into a values ('\\'",
+        "insert into a values (\\'",
+        "insert into a values ((",
+        "insert into `a`.",
+        "insert [a].[",
+        "replace into a values (1),",
         "create table a ",
         "\ncopy a (",
         "-- mysql ",
@@ -799,6 +808,7 @@ REPEATED = [
 #: What is said once, and what then follows without end.
 BEGUN = [
     *("curl -u ", "authorization: bearer ", "cookie: ", "://", "insert into ", "insert into a (", "<html ", "</head>"),
+    *("insert into a values (", "insert into a values ('"),
     *("password='", "&#", "eyJ", "copy a (", "<!doctype html", "curl -H '", "-----BEGIN PRIVATE KEY-----", "?token="),
 ]
 FILLING = ["a", " ", "1", "a1 ", "(", '"', "=", "-", "a=b;", ":", "\n", "\\"]
