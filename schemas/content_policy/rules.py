@@ -81,7 +81,7 @@ _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
     for mark, pattern, rest in (
         ("at", "@", ""),
         ("url", ":", "//"),
-        ("html", "<", "(?:html|!doctype|/head)"),
+        ("html", "<", r"(?:html|!doctype|\\{0,3}/head)"),
         ("hash", r"\$", r"(?:2[abxy]|argon2i?d?|[phs1567y]|gy|apr1|sha1|md5|[0-9]{3,8})\$"),
         ("ldap", r"\{", "s?(?:sha|md5)"),
         ("jar", "\t", "(?:true|false)\t"),

@@ -7,14 +7,16 @@ header of its tool, or statements that only a dump combines.
 import re
 from typing import Final
 
+#: White space, also as a text in JSON or a script writes it out.
+_SPACE: Final = r"(?:\s|\\{1,3}[nrt])"
 #: The opening of a page (a doctype, or `<html>`, perhaps behind a comment) and then content; or a head and then a body.
 _PAGE: Final = re.compile(
-    r"""(?xi) (?: <!doctype \s{1,9} html [^<>]{0,300}> | <html (?:\s [^<>]{0,1000})? > ) \s{0,99}
-    (?: <!-- [^<>]{0,1000} --> \s{0,99} ){0,3} < (?! html | / | ! ) [a-z]
-    | </head \s{0,9} > \s{0,99} <body [\s>]"""
+    rf"""(?xi) (?: <!doctype {_SPACE}{{1,9}} html [^<>]{{0,300}}> | <html (?:{_SPACE} [^<>]{{0,1000}})? > ) {_SPACE}{{0,99}}
+    (?: <!-- [^<>]{{0,1000}} --> {_SPACE}{{0,99}} ){{0,3}} < (?! html | / | ! ) [a-z]
+    | <\\{{0,3}}/head {_SPACE}{{0,9}} > {_SPACE}{{0,99}} <body [\s>\\]"""
 )
 #: What only a page with content has; a longer text that opens like one is one that was cut.
-_CONTENT: Final = re.compile(r"(?i)<(?:body|main|div|section|article|table|form|ul|ol|p|h[1-6])[\s/>]|</html")
+_CONTENT: Final = re.compile(r"(?i)<(?:body|main|div|section|article|table|form|ul|ol|p|h[1-6])[\s/>\\]|<\\{0,3}/html")
 _EXTRACT_CHARACTERS: Final = 500
 _DUMP_HEADER: Final = re.compile(
     r"(?im)^[-#/* ]{0,9}"

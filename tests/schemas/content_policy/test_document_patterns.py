@@ -1,11 +1,16 @@
-"""Dumps of databases in text: the statements of each database, and what a manual says of them."""
+"""Pages and dumps of databases in text: as others write them out, and what a manual or a validator says of them."""
 
+import json
 from typing import Final
 
 import pytest
 
-from schemas.content_policy.detectors.document_patterns import is_dump
+from schemas.content_policy.detectors.document_patterns import is_dump, is_page
 
+PAGE: Final = (
+    '<!DOCTYPE html>\r\n<html lang="de">\n\t<head>\n\t<title>Shop</title>\n</head>\n'
+    '<body class="shop">\n<p>Hello</p>\n</body>\n</html>'
+)
 DUMPS: Final = [
     # SQL Server: names in brackets, no INTO, a statement a row.
     "INSERT [dbo].[Users] ([Id], [Name]) VALUES (1, N'Ann')\nGO\nINSERT [dbo].[Users] ([Id], [Name]) VALUES (2, N'Bob')\nGO",
@@ -51,3 +56,27 @@ def test_a_table_with_rows_or_several_rows_are_a_dump(text: str) -> None:
 @pytest.mark.parametrize("text", NO_DUMPS)
 def test_a_single_row_or_prose_is_no_dump(text: str) -> None:
     assert not is_dump(text)
+
+
+@pytest.mark.parametrize("page", [PAGE, PAGE.partition("\n")[2], PAGE[PAGE.index("<title>") :], PAGE.replace("\n", "")])
+def test_a_page_is_found_with_its_lines_ends_written_out(page: str) -> None:
+    once = json.dumps({"html": page})
+    assert is_page(page)
+    assert is_page(once)
+    assert is_page(json.dumps({"body": once}))
+    assert is_page(once.replace("/", "\\/"))
+    assert is_page(f"element.innerHTML = {json.dumps(page)};")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"<!DOCTYPE html>\n<html>",
+        r"<html>\n<head>\n<title>Shop</title>",
+        r"The <\/head> ends the head, <body> follows.",
+        r"Write <!DOCTYPE html>\n before <html>.",
+        r"<html>\x<body>Hello",
+    ],
+)
+def test_an_extract_or_prose_with_line_ends_written_out_is_no_page(text: str) -> None:
+    assert not is_page(text)

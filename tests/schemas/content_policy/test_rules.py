@@ -444,6 +444,8 @@ DOCUMENTS = [
     ('<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0//EN" "x.dtd"><html><body/></html>', "html_document"),
     (f"Here is the page: <html><head>{PAGE}", "html_document"),
     ("<title>a</title></head>\n<body class=x>", "html_document"),
+    (r"<title>a<\/title><\/head>\n<body class=x>", "html_document"),  # as a script writes it
+    (r"<!DOCTYPE html>\n<html>\n<body>\n<p>Hello", "html_document"),
     ("-- MySQL dump 10.13  Distrib 8.0.32\n", "sql_dump"),
     ("--\n-- PostgreSQL database dump\n--\n", "sql_dump"),
     ("COPY public.users (id, email) FROM stdin;\n1\ta@b.example\n\\.", "sql_dump"),
@@ -743,6 +745,7 @@ REPEATED = [
     *("street,phone,total\n", "session_id,", "/aaaaaaaaaaaaaaaaaaa", "+Zm9vYmFyZm9vYmFyZm9v/"),
     *("://", "://a:", "https://a", "://aaaa:bbbb", "?password=", "?token=&"),
     *("curl ", "curl -u ", "curl -u a:", "-u ", "curl -H 'token:", 'password="', "password = ", "secret: '"),
+    *(r"<html>\n", r"\n", r"<\\/head>\n", "<!doctype html>\\\\n"),
     *("<html ", "<html><!--", "<!doctype html>", "<!doctype html><!-- a -->", "</head> ", "<"),
     *(
         "insert into ",
