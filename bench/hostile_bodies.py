@@ -82,6 +82,7 @@ def _emails() -> dict[str, ExpensiveRequest]:
         "email_html": {"text": "", "html": _filled("<b>", 976_000)},
         "email_html_beside_text": {"html": _filled("<p>a", 976_000)},
         "email_headers": {"to": [_filled("a@", 190)] * 100},
+        "email_groups": dict.fromkeys(("From", "To", "Cc", "Bcc", "OriginalRecipient"), "a:" + _filled("[a],", 19_990)),
     }
     path, headers = "/api/email/webhook", {"X-Email-Webhook-Secret": EMAIL_SECRET}
     return {name: ExpensiveRequest(path, headers, _email(each)) for name, each in changes.items()}

@@ -7,6 +7,7 @@ headers and the contents of attachments are ignored and never stored.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
@@ -40,6 +41,17 @@ _POSTMARKS_OWN: Final = frozenset(
     {"MessageID", "From", "FromFull", "To", "ToFull", "OriginalRecipient", "Subject", "TextBody", "HtmlBody"}
 )
 _POSTMARK_RECIPIENTS: Final = ("To", "Cc", "Bcc", "OriginalRecipient")
+#: The address headers of each format.
+_POSTMARK_HEADERS: Final = ("From", *_POSTMARK_RECIPIENTS)
+_PLAIN_HEADERS: Final = ("from", "to")
+
+
+@dataclass(frozen=True, slots=True)
+class AddressHeader:
+    """An address header and its mailboxes, in a reduced body: a header is parsed once."""
+
+    text: str
+    mailboxes: tuple[Mailbox, ...]
 
 
 class _MessageId(Text):
@@ -59,7 +71,10 @@ class _Words(Text):
 
 
 class Mailboxes(fields.Field[list[Mailbox]]):
-    """An address header, or an array of them if `may_be_array`; entries that are not addresses are dropped."""
+    """An address header, or an array of them if `may_be_array`; entries that are not addresses are dropped.
+
+    `EmailForm.reduced` has parsed the headers, except those that are too long together.
+    """
 
     def __init__(self, *, may_be_array: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -69,11 +84,11 @@ class Mailboxes(fields.Field[list[Mailbox]]):
         headers = value if self.may_be_array and isinstance(value, list) else [value]
         if len(headers) > MAX_RECIPIENTS:
             raise ValidationError("too_many")
-        if not all(isinstance(header, str) for header in headers):
+        if not all(isinstance(header, AddressHeader | str) for header in headers):
             raise ValidationError("invalid_type")
-        if sum(map(len, headers)) > MAX_TEXT:
+        if not all(isinstance(header, AddressHeader) for header in headers):
             raise ValidationError("too_long")
-        return [mailbox for header in headers for mailbox in mailboxes_in(header)]
+        return [mailbox for header in headers for mailbox in header.mailboxes]
 
 
 class AnyText(fields.Field[str]):
@@ -239,10 +254,14 @@ class EmailForm(Form):
         self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
     def reduced(self, value: Any, checkpoint: Checkpoint = no_checkpoint) -> Any:
-        """Return a body with its HTML part reduced to its text."""
-        name = "HtmlBody" if _is_postmarks(value) else "html"
-        html = value.get(name) if isinstance(value, dict) else None
-        return {**value, name: text_of(html, checkpoint)} if isinstance(html, str) else value
+        """Return a body with its HTML part reduced to its text, and with its address headers parsed."""
+        if not isinstance(value, dict):
+            return value
+        html_name, header_names = ("HtmlBody", _POSTMARK_HEADERS) if _is_postmarks(value) else ("html", _PLAIN_HEADERS)
+        reduced = {name: _parsed(value[name], checkpoint) for name in header_names if name in value}
+        if isinstance(html := value.get(html_name), str):
+            reduced[html_name] = text_of(html, checkpoint)
+        return {**value, **reduced}
 
     def read_reduced(self, value: Any, may_name: MayName = lambda _: False) -> Any:
         """Return a reduced body as an InboundEmail. Raises ValidationFailed with every problem."""
@@ -264,7 +283,7 @@ def inspected(value: Any) -> dict[str, Any]:
     if _is_postmarks(value):
         attachments = _each(value.get("Attachments"), lambda entry: _texts(entry, ("Name", "ContentType")))
         full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
-        headers = {name: _shown(value.get(name)) for name in ("From", *_POSTMARK_RECIPIENTS)}
+        headers = {name: _shown(value.get(name)) for name in _POSTMARK_HEADERS}
         data = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
         return {**data, **_said(value, "Subject", "TextBody", "HtmlBody")}
     attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
@@ -303,9 +322,9 @@ def _known_mailboxes(
     return sender.shown, tuple(mailbox.shown for mailbox in first.values())
 
 
-def _are_hidden(headers: Iterable[str | None]) -> bool:
+def _are_hidden(headers: Iterable[AddressHeader | None]) -> bool:
     """Return whether address headers name no recipient on purpose: each that is not empty is an empty group."""
-    given = [header for header in headers if header and not header.isspace()]
+    given = [header.text for header in headers if header and header.text.strip()]
     return bool(given) and all(map(is_empty_group, given))
 
 
@@ -331,12 +350,25 @@ def _decoded_bytes(base64_text: str) -> int:
     return (len(base64_text) - base64_text.count("=", -2)) * 3 // 4
 
 
+def _parsed(value: Any, checkpoint: Checkpoint) -> Any:
+    """Return the address header, or those in an array, parsed; over the limits they stay texts, which the form refuses."""
+    headers = value if isinstance(value, list) else [value]
+    texts = [header for header in headers if isinstance(header, str)]
+    if len(headers) > MAX_RECIPIENTS or sum(map(len, texts)) > MAX_TEXT:
+        return value
+    parsed = []
+    for header in headers:
+        parsed.append(AddressHeader(header, tuple(mailboxes_in(header))) if isinstance(header, str) else header)
+        checkpoint()
+    return parsed if isinstance(value, list) else parsed[0]
+
+
 def _shown(header: Any) -> str | None:
     """Return an address header parsed and raw: the parser finds an address in a URL with a password."""
-    if not isinstance(header, str) or len(header) > MAX_TEXT:
+    if not isinstance(header, AddressHeader):
         return None
-    read = ", ".join(mailbox.shown for mailbox in mailboxes_in(header))
-    return header if read == header else f"{read}, {header}"
+    read = ", ".join(mailbox.shown for mailbox in header.mailboxes)
+    return header.text if read == header.text else f"{read}, {header.text}"
 
 
 def _shown_full(mailbox: Any) -> str | None:

@@ -22,6 +22,9 @@ MAX_DATE: Final = 100
 MAX_ENCODED: Final = 20_000
 #: Comments and groups of an address header may be nested, and the standard library parses them recursively.
 MAX_NESTINGS: Final = 100
+#: Marks of the syntax in a header with a group: twice those of 100 mailboxes with names. The standard library copies the
+#: mailboxes of a group for each further one.
+MAX_MARKS_WITH_GROUP: Final = 2000
 
 #: Charsets of mail; Python also has codecs that are not charsets, and some of them are slow.
 _CHARSET: Final = (
@@ -40,6 +43,8 @@ _BACKSLASH: Final = "\\"
 #: Where marks of a group do not count, and these marks.
 _PART: Final = re.compile(rf"{_QUOTED.pattern}|\([^()]*+\)|<[^<>]*+>|[:;]", re.DOTALL)
 _GROUP_MARKS: Final = frozenset(":;")
+#: What may end a mailbox of a group, or an entry that is none.
+_MARK: Final = re.compile(r"""[<>@,:;."\[\]()]""")
 _EMPTY_GROUP: Final = re.compile(r"\s*+(?:[^<>\"@,;:()\[\]\\]++|\"[^\"\\]*+\"\s*+):\s*+;\s*+")
 
 
@@ -63,8 +68,10 @@ class Mailbox:
 
 
 def mailboxes_in(header: str) -> list[Mailbox]:
-    """Return the mailboxes of an address header; none if the header is ambiguous."""
+    """Return the mailboxes of an address header; none if the header is ambiguous, or a group with very many entries."""
     if header.count("(") + header.count(":") > MAX_NESTINGS:
+        return []
+    if ":" in header and len(_MARK.findall(header)) > MAX_MARKS_WITH_GROUP:
         return []
     as_written = _entries(header)
     # Only what cannot be read otherwise is corrected: a correct header means what it says.

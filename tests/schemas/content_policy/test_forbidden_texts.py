@@ -307,7 +307,7 @@ def _of_an_email(text: str) -> tuple[Any, Any]:
         "subject": "Hi",
         "text": text,
     }
-    return EmailForm(), inspected(plain)
+    return EmailForm(), inspected(EmailForm().reduced(plain))
 
 
 @pytest.mark.parametrize("place", [_of_a_finding, _of_evidence, _of_a_capture, _of_diagnostics, _of_a_ticket, _of_an_email])

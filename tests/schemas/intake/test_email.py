@@ -1,7 +1,9 @@
 """Both forms of an inbound email become one shape, or are refused without a word of what was submitted."""
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID, MAX_TEXT, MESSAGES
 from schemas.content_policy import rules
+from schemas.content_policy.checked_form import read_checked
 from schemas.exports.tickets.ticket import MAX_TITLE
 from schemas.exports.tickets.ticket_text import ticket_for_email
+from schemas.intake import email_forms
 from schemas.intake.email import Attachment, InboundEmail, first_web_address
 from schemas.intake.email_forms import (
     MAX_ATTACHMENTS,
@@ -352,13 +356,34 @@ def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(
     body = plain_email(**{name: "https://ada:Zk3jD92kd0qLw81mV7xB@shop.example/"})
     actual = read(body)
     assert "Zk3jD92kd0qLw81mV7xB@shop.example/" in (actual.sender, *actual.recipients)
-    assert [problem.path for problem in rules.find(inspected(body), FORM.member_names())] == [f"/{name}"]
+    assert [problem.path for problem in rules.find(inspected(FORM.reduced(body)), FORM.member_names())] == [f"/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("body", "parsed"),
+    [
+        (plain_email(to=["a@b.example", "c@d.example"]), 3),
+        # Too long together: no header of the list is parsed.
+        (plain_email(to=["a@b.example, " * 800] * 2), 1),
+        (postmark_email(Cc="a@b.example"), 5),
+    ],
+)
+def test_each_address_header_is_parsed_once_and_others_may_work_after_each(
+    body: dict[str, Any], parsed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    original = email_forms.mailboxes_in
+    monkeypatch.setattr(email_forms, "mailboxes_in", lambda header: (steps.append("parsed"), original(header))[1])
+    with suppress(ValidationFailed):
+        read_checked(FORM, body, inspected, None, lambda: steps.append("checkpoint"))
+    assert steps.count("parsed") == parsed
+    assert ("parsed", "parsed") not in pairwise(steps)
 
 
 def test_every_inspected_path_is_made_of_the_forms_names() -> None:
     names = FORM.member_names()
     for body in (plain_email(attachments=[{"name": "a", "content_type": "b"}]), postmark_email()):
-        actual = inspected(body)
+        actual = inspected(FORM.reduced(body))
         attachments = actual.get("attachments") or actual["Attachments"]
         assert {*actual, *attachments[0]} <= names
 

@@ -204,12 +204,20 @@ def test_encoded_bytes_become_text_that_every_database_takes(charset: str, encod
 def test_the_longest_header_is_read_in_no_time(piece: str) -> None:
     header = piece * (20_000 // len(piece))
     began = time.process_time()
-    for text in (header, f"x <a@b.example> {header}", f'"{header}'):
+    for text in (header, f"x <a@b.example> {header}", f'"{header}', f"a:{header}", f":{header}"):
         mailboxes_in(text)
         is_empty_group(text)
         decoded_words(text)
     # It takes a fifth of a second at most.
     assert time.process_time() - began < 5
+
+
+def test_a_group_has_as_many_mailboxes_as_an_email_may_have_and_a_much_longer_one_has_none() -> None:
+    named, plain = '"Doe, J. [Shop]" <jane.doe@mail.shop.example>', "a@b.example"
+    assert len(mailboxes_in(f"Friends: {', '.join([named] * 100)};")) == 100
+    # The standard library copies the mailboxes of a group for each further one, in time that grows with their square.
+    assert mailboxes_in(f"Friends: {', '.join([plain] * 1500)};") == []
+    assert len(mailboxes_in(", ".join([plain] * 1500))) == 1500
 
 
 @pytest.mark.parametrize("piece", ["=?utf-8?q?a?= ", "=?utf-8?b?YQ==?=", "=?utf-8?q?a?=x"])

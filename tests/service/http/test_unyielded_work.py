@@ -43,7 +43,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> SeededDatabase:
 
 NAMES: Final = (
     *("selectors", "compounds", "names", "page_urls", "encoded_urls", "members", "texts", "descriptions", "dry_run"),
-    *("email_text", "email_html", "email_html_beside_text", "email_headers"),
+    *("email_text", "email_html", "email_html_beside_text", "email_headers", "email_groups"),
     *("capture", "capture_of_names", "cms", "storefront", "ticket", "target", "compliance"),
 )
 

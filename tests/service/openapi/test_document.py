@@ -134,7 +134,8 @@ def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None
             for body in examples_of(resource, method, tmp_path):
                 tried += 1
                 assert operation.form.read(body) is not None
-                assert rules.find(operation.inspected(body), operation.known_names) == ()
+                reduced = operation.form.reduced(body)
+                assert rules.find(operation.inspected(reduced), operation.known_names) == ()
     assert tried > 10
 
 
