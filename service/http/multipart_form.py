@@ -59,7 +59,7 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
         raise _malformed() from None
     if len(content) > max_file_bytes:
         raise too_large
-    if any("\0" in text for text in (*fields.values(), *fields)):
+    if any("\0" in text for text in (*fields.values(), *fields, file_name)):
         raise _malformed()
     return MultipartFields(fields, file_name, content)
 

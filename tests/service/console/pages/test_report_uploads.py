@@ -140,6 +140,16 @@ def test_a_file_name_with_a_card_number_is_not_stored(person: ConsoleBrowser, cu
     assert rows("SELECT file_name FROM report_uploads") == [("report",)]
 
 
+@pytest.mark.parametrize("name", ["a\0b.json", "a\0/b.json"])
+def test_a_file_name_with_nul_is_refused_unless_only_its_folder_has_it(
+    person: ConsoleBrowser, customer: Customer, name: str
+) -> None:
+    sent = send(person, customer, ZAP, name)
+    is_refused = not name.endswith("/b.json")
+    assert sent.status_code == (422 if is_refused else 303)
+    assert rows("SELECT file_name FROM report_uploads") == ([] if is_refused else [("b.json",)])
+
+
 @on_sqlite
 @pytest.mark.parametrize("body", [b"", b"--x\r\n", b"no form at all", b"--x--"])
 def test_a_broken_form_is_refused(person: ConsoleBrowser, body: bytes) -> None:
