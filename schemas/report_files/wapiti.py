@@ -45,7 +45,8 @@ def _issue(target: str, category: str, entry: Node, description: str, pages: lis
     message = _stable_part(entry.member("info").text())
     return ScanIssue(
         url=_url(target, entry.member("path").text()),
-        code=f"wapiti:{_NO_NAME.sub('-', category.lower()).strip('-')}",
+        # A category in another script is its own name: without one, all of them would be one code.
+        code=f"wapiti:{_NO_NAME.sub('-', category.lower()).strip('-') or category}",
         title=category,
         severity=SEVERITIES.get(entry.member("level").text(), "info"),
         description=paragraphs(message, description),

@@ -183,6 +183,12 @@ def test_wapiti_has_three_sections_and_issues_without_a_page() -> None:
     assert found.skipped == ("1 issue without an http or https URL; the first has the code wapiti:three",)
 
 
+def test_categories_of_wapiti_in_another_script_are_issues_of_their_own() -> None:
+    value = {"infos": {"target": SHOP}, "vulnerabilities": {"注入": [{"path": "/a"}], "跨站脚本": [{"path": "/a"}]}}
+    found = imported("wapiti", json.dumps(value).encode())
+    assert [code for _, _, code, _ in summary(found)] == ["wapiti:注入", "wapiti:跨站脚本"]
+
+
 def test_what_is_skipped_is_not_named_by_a_code_with_forbidden_content() -> None:
     value = {"template-id": "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "matched-at": "shop.example:443", "info": {"name": "x"}}
     assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without an http or https URL",)
