@@ -30,6 +30,9 @@ MAX_ID: Final = 2**63 - 1
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 _MAX_NAMED: Final = 5
 
+#: The scheme and authority of a URL.
+_AUTHORITY: Final = re.compile(r"\A[^:/]*+://[^/?#]*+")
+
 #: Whether a message may repeat the name of an unknown field.
 MayName: TypeAlias = Callable[[str], bool]
 
@@ -202,6 +205,14 @@ class WebUrl(fields.Url):
         if not isinstance(value, str):
             raise ValidationError("invalid_type")
         return value
+
+
+class PageUrl(WebUrl):
+    """The URL of a page. Its host may have underscores, as RFC 3986 allows and browsers open."""
+
+    def _validate(self, value: str) -> None:
+        # marshmallow's expression has no underscores in hosts.
+        super()._validate(_AUTHORITY.sub(lambda host: host[0].replace("_", "x"), value, count=1) if "_" in value else value)
 
 
 class Moment(fields.Field[datetime]):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Form, Several, Text, Truth, WebUrl, WholeNumber, optional, required
+from schemas.base.fields import AnyObject, Form, PageUrl, Several, Text, Truth, WholeNumber, optional, required
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
@@ -163,7 +163,7 @@ class _TicketForm(Form):
     title = Title(max_length=MAX_TITLE, **required("The title, a single line."))
     description = Text(**optional("The description."))
     severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
-    page_url = WebUrl(**optional("The URL of the page."))
+    page_url = PageUrl(**optional("The URL of the page."))
     labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **optional("Labels to sort tickets by."))
     evidence = _Evidence(**optional("Supporting data, up to 8 KiB of JSON."))
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber, optional, required
+from schemas.base.fields import Form, PageUrl, Several, Text, WholeNumber, optional, required
 from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
@@ -98,7 +98,7 @@ class _CmsReportForm(Form):
     commerce_plugin_version = _version("The version of the commerce plugin.")
     active_theme = _name("The active theme.")
     active_plugin_names = Several(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The active plugins."))
-    checkout_page_url = WebUrl(**optional("The URL of the checkout page."))
+    checkout_page_url = PageUrl(**optional("The URL of the checkout page."))
     commerce_plugin_status = _name("The status of the commerce plugin.")
     visible_browser_symptoms = Symptoms("Problems that people saw in the browser: a list of texts, or one text.")
 
@@ -119,7 +119,7 @@ class CmsDiagnosticsForm(Form):
     project_id = WholeNumber(minimum=1, **required("The project."))
     report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
     platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
-    site_url = WebUrl(**required("The URL of the site."))
+    site_url = PageUrl(**required("The URL of the site."))
     plugin_version = _version("The version of the plugin.")
     diagnostics = fields.Nested(_CmsReportForm, **required("The diagnostics."))
 

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError
 
-from schemas.base.fields import WebUrl
+from schemas.base.fields import PageUrl
 
 _WEB_ADDRESS: Final = re.compile(r"""https?://[^\s<>"'`]++""", re.IGNORECASE)
-_WEB_URL: Final = WebUrl()
+_WEB_URL: Final = PageUrl()
 
 
 @dataclass(frozen=True, slots=True)

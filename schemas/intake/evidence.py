@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import fields, post_load
 
-from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber, optional, required
+from schemas.base.fields import Form, Moment, PageUrl, Several, Text, WholeNumber, optional, required
 from schemas.base.timestamps import rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -60,11 +60,11 @@ class CaptureForm(Form):
 
     project_id = WholeNumber(minimum=1, **required("The project."))
     report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
-    page_url = WebUrl(**required("The URL of the page."))
+    page_url = PageUrl(**required("The URL of the page."))
     page_title = Text(max_length=MAX_LINE, **optional("The title of the page."))
     selected_text = Text(**optional("The selected text."))
     meta_description = Text(**optional("The meta description of the page."))
-    canonical_url = WebUrl(**optional("The canonical URL of the page."))
+    canonical_url = PageUrl(**optional("The canonical URL of the page."))
     heading_outline = Several(
         fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, **optional("The headings of the page, in order.")
     )

@@ -13,7 +13,18 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber, nullable, required
+from schemas.base.fields import (
+    MAX_URL,
+    AnyObject,
+    Form,
+    LenientForm,
+    PageUrl,
+    Several,
+    Text,
+    WholeNumber,
+    nullable,
+    required,
+)
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -122,7 +133,7 @@ class _IssueForm(Form):
     )
     description = Text(allow_none=True, metadata={"description": "The issue in full."})
     location = Text(max_length=2000, allow_none=True, metadata={"description": "The location on the page."})
-    url = WebUrl(allow_none=True, metadata={"description": "The URL of the page, if it differs from the postback's."})
+    url = PageUrl(allow_none=True, metadata={"description": "The URL of the page, if it differs from the postback's."})
 
     @pre_load
     def _fold_aliases(self, entry: Any, **_: Any) -> Any:
@@ -164,8 +175,8 @@ class _IssueForm(Form):
 
 
 class _PageForm(LenientForm):
-    url = WebUrl(**required("The URL that was scanned."))
-    normalized_url = WebUrl(data_key="normalizedUrl", **nullable("The scanner's normalized URL of the page."))
+    url = PageUrl(**required("The URL that was scanned."))
+    normalized_url = PageUrl(data_key="normalizedUrl", **nullable("The scanner's normalized URL of the page."))
     status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, **nullable("The page's HTTP status."))
     page_type = Text(data_key="pageType", max_length=100, **nullable("The kind of page."))
     response_headers = AnyObject(

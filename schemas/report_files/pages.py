@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 from marshmallow import ValidationError
 
-from schemas.base.fields import WebUrl
+from schemas.base.fields import PageUrl
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find, find_each
 from schemas.intake.page_url import page_key, without_session
@@ -43,7 +43,7 @@ _PARAMETERS: Final = re.compile(r";[^/]*")
 #: A fragment that identifies a page of a single-page application.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
 
-_web_url: Final = WebUrl()
+_web_url: Final = PageUrl()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _skipped(without_page: Sequence[ScanIssue], too_many: int) -> tuple[str, ...
     if without_page:
         code = one_line(without_page[0].code, MAX_TITLE)
         example = "" if find([code], frozenset()) else f"; the first has the code {code}"
-        reasons.append(f"{_count(len(without_page))} without an http or https URL{example}")
+        reasons.append(f"{_count(len(without_page))} without a valid http or https URL{example}")
     if too_many:
         reasons.append(f"{_count(too_many)} that differ from others on their page only in order, beyond one postback")
     return tuple(reasons)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from marshmallow import ValidationError, fields
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.fields import Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import Form, PageUrl, Several, Text, WebUrl, WholeNumber
 from schemas.exports.record import Severity
 
 LIMIT = 5
@@ -77,3 +77,43 @@ def test_a_message_names_the_allowed_values_or_the_limit(body: dict[str, Any], p
     with pytest.raises(ValidationFailed) as refused:
         _Outer().read(body)
     assert [(each.path, each.message) for each in refused.value.problems] == [(path, message)]
+
+
+def is_refused(field: WebUrl, url: str) -> bool:
+    try:
+        return field.deserialize(url) != url
+    except ValidationError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "https://my_shop.example/",
+            "https://_a.my_shop.example:8443/b_c?d_e#f_g",
+            "http://my_shop",
+            "HTTPS://MY_SHOP.example",
+        ),
+        *("https://a_b@my_shop.example/", "https://shop_.example"),
+    ],
+)
+def test_the_host_of_a_page_may_have_underscores_and_other_hosts_may_not(url: str) -> None:
+    assert (is_refused(PageUrl(), url), is_refused(WebUrl(), url)) == (False, True)
+
+
+@pytest.mark.parametrize("url", ["https://shop.example/a_b?c_d#e_f", "http://localhost/_"])
+def test_other_parts_of_any_url_may_have_underscores(url: str) -> None:
+    assert (is_refused(PageUrl(), url), is_refused(WebUrl(), url)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://", "https:///my_shop.example", "my_shop.example", "ft_p://my_shop.example", "ftp://my_shop.example/"),
+        *("https://my shop_.example/", "https://my_shop.example:port/", "https://my_shop.example:99999/", "https://[_]/"),
+        *("https://my_shop.example/a b", f"https://my_shop.example/{'_' * 2048}", f"https://{'_' * 64}.example/", ""),
+    ],
+)
+def test_a_page_with_an_underscore_is_refused_for_everything_else(url: str) -> None:
+    assert is_refused(PageUrl(), url)

@@ -124,7 +124,9 @@ def test_requests_and_responses_of_a_scanner_are_not_copied(name: str, canaries:
 
 
 def test_issues_without_a_page_are_reported_as_skipped() -> None:
-    assert imported("nuclei").skipped == ("1 issue without an http or https URL; the first has the code nuclei:open-port",)
+    assert imported("nuclei").skipped == (
+        "1 issue without a valid http or https URL; the first has the code nuclei:open-port",
+    )
     files = prepare(read_issues((REPORTS / "files.sarif").read_bytes(), "sarif"), 7)
     assert files.postbacks == ()
     assert "2 issues without" in files.skipped[0]
@@ -180,7 +182,14 @@ def test_wapiti_has_three_sections_and_issues_without_a_page() -> None:
         (f"{SHOP}b", "wapiti:two"),
         (f"{SHOP}c", "wapiti:three"),
     ]
-    assert found.skipped == ("1 issue without an http or https URL; the first has the code wapiti:three",)
+    assert found.skipped == ("1 issue without a valid http or https URL; the first has the code wapiti:three",)
+
+
+def test_a_page_whose_host_has_an_underscore_is_imported() -> None:
+    match = {"template-id": "a", "matched-at": "https://my_shop.example/a_b", "info": {"name": "x"}}
+    found = imported("nuclei", json.dumps(match).encode())
+    assert [url for url, *_ in summary(found)] == ["https://my_shop.example/a_b"]
+    assert found.skipped == ()
 
 
 def test_categories_of_wapiti_in_another_script_are_issues_of_their_own() -> None:
@@ -191,7 +200,7 @@ def test_categories_of_wapiti_in_another_script_are_issues_of_their_own() -> Non
 
 def test_what_is_skipped_is_not_named_by_a_code_with_forbidden_content() -> None:
     value = {"template-id": "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "matched-at": "shop.example:443", "info": {"name": "x"}}
-    assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without an http or https URL",)
+    assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without a valid http or https URL",)
 
 
 #: Wapiti's message about an issue without a parameter, and the location.

@@ -98,13 +98,13 @@ def test_a_report_is_stored_encrypted_and_read_by_its_holder_alone(customer: Cus
 def test_postbacks_their_counts_and_refusals_are_stored_and_the_content_is_erased(customer: Customer) -> None:
     upload = report_uploads.create(new(customer), NOW, VAULT, UNLIMITED)
     lease = claimed()
-    assert report_uploads.begin(lease, 3, ["2 issues without an http or https URL"], NOW)
+    assert report_uploads.begin(lease, 3, ["2 issues without a valid http or https URL"], NOW)
     assert record(lease, 0, 3, posted(customer, upload, "a", "b"), in_s(1))
     assert record(lease, 1, 3, REFUSED, in_s(2))
     assert not record(lease, 2, 3, posted(customer, upload, "b", "c"), in_s(3))
     assert counts(upload.id, customer) == ("done", 3, 3, 3, 1, 3, 1)
     ended = report_uploads.get(upload.id, customer.account_id)
-    assert ended.left_out == [["", "2 issues without an http or https URL"], [REFUSED.url, REFUSED.reason]]
+    assert ended.left_out == [["", "2 issues without a valid http or https URL"], [REFUSED.url, REFUSED.reason]]
     assert (ended.finished_at, stored_content(upload.id)) == (in_s(3), None)
     assert not report_uploads.any_waiting(in_s(1000))
     audited = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", (upload.id,))
