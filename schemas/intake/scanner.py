@@ -142,9 +142,9 @@ class _IssueForm(Form):
         folded = dict(entry)
         for name, aliases in ISSUE_ALIASES.items():
             value = folded.pop(name, None)
-            if value is None:
-                given = next((alias for alias in aliases if folded.get(alias) is not None), None)
-                value = None if given is None else folded.pop(given)
+            if _is_missing(value):
+                given = next((alias for alias in aliases if not _is_missing(folded.get(alias))), None)
+                value = value if given is None else folded.pop(given)
             if value is not None:
                 folded[name] = str(value) if type(value) is int else value
         return folded
@@ -235,6 +235,11 @@ class PostbackForm(LenientForm):
             screenshot_path=postback["artifacts"].get("screenshot_path"),
             issues=tuple(postback["issues"]),
         )
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is null or a blank text."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text_or_none(text: str | None) -> str | None:

@@ -139,6 +139,9 @@ def test_every_mistake_is_reported_at_once() -> None:
         ({"id": 7, "title": "t"}, "7", "t", ""),
         ({"code": "c", "rule": "r", "id": 1}, "c", "c", ""),  # the first name wins, and a code may be the title
         ({"code": None, "type": "y", "rule": "r"}, "r", "r", ""),
+        ({"code": "", "rule": "r", "title": " ", "message": "m", "location": "", "selector": "s"}, "r", "m", "s"),
+        ({"code": "\t", "rule": " ", "id": 7}, "7", "7", ""),
+        ({"code": "", "message": "m", "location": ""}, "m", "m", ""),
         ({"message": "m"}, "m", "m", ""),  # a title may be the code
     ],
 )
