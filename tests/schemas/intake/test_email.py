@@ -28,6 +28,7 @@ from schemas.intake.email_forms import (
     EmailForm,
     inspected,
 )
+from schemas.intake.mail_headers import Mailbox, mailboxes_in
 from tests.support.corpora import CORPORA
 from tests.support.factories import plain_email, postmark_email
 
@@ -372,8 +373,12 @@ def test_each_address_header_is_parsed_once_and_others_may_work_after_each(
     body: dict[str, Any], parsed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    original = email_forms.mailboxes_in
-    monkeypatch.setattr(email_forms, "mailboxes_in", lambda header: (steps.append("parsed"), original(header))[1])
+
+    def parse(header: str) -> list[Mailbox]:
+        steps.append("parsed")
+        return mailboxes_in(header)
+
+    monkeypatch.setattr(email_forms, "mailboxes_in", parse)
     with suppress(ValidationFailed):
         read_checked(FORM, body, inspected, None, lambda: steps.append("checkpoint"))
     assert steps.count("parsed") == parsed
