@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from falcon.testing import Result, TestClient
@@ -52,7 +53,10 @@ ABSENT: Final = object()
 
 @dataclass
 class CloudInstallation:
-    """An installation in `cloud` mode with a customer, tokens of every kind, a target, and a second customer."""
+    """An installation in `cloud` mode with a customer, tokens of every kind, a target, and a second customer.
+
+    What most tests do not touch is made when a test first asks for its id.
+    """
 
     settings: Settings
     client: TestClient
@@ -61,21 +65,76 @@ class CloudInstallation:
     other: Customer
     platform_token: str
     report_id: int
+    other_project_id: int
     other_report_id: int
     export_id: str
     target_id: str
-    recovery_id: str
-    rule_id: str
-    job_id: str
-    session_id: str
-    handoff_id: str
-    finding_id: str
-    account_id: str
-    user_id: str
-    grant_id: str
-    token_id: str
-    scan_run_id: str
-    compliance_id: str
+
+    @cached_property
+    def recovery_id(self) -> str:
+        """A recovery of another target of the customer."""
+        return recoveries.begin(make_target(self.customer).id, NOW, utc_now(), "user:test").id
+
+    @cached_property
+    def job_id(self) -> str:
+        """A bulk job that has nothing to do yet."""
+        return make_bulk_job(self.customer)
+
+    @cached_property
+    def rule_id(self) -> str:
+        """An approval rule that matches nothing."""
+        action = RuleAction(RuleActionType.APPROVE, target_id=self.target_id)
+        return make_rule(self.customer, action, RuleMatch(rule="none")).id
+
+    @cached_property
+    def session_id(self) -> str:
+        """A session of the customer's user at the console."""
+        return make_session(self.customer)
+
+    @cached_property
+    def handoff_id(self) -> str:
+        """The handoff of a capture."""
+        return make_handoff(self.customer).id
+
+    @cached_property
+    def finding_id(self) -> str:
+        """The first finding."""
+        return str(rows("SELECT MIN(id) FROM findings")[0][0])
+
+    @property
+    def account_id(self) -> str:
+        """The account of the second customer."""
+        return str(self.other.account_id)
+
+    @cached_property
+    def colleague(self) -> Customer:
+        """Another user of the customer's account."""
+        return make_colleague(self.customer)
+
+    @property
+    def user_id(self) -> str:
+        """The colleague's id."""
+        return str(self.colleague.user_id)
+
+    @cached_property
+    def grant_id(self) -> str:
+        """The colleague's grant."""
+        return str(accounts.grant_project(self.colleague.email, self.other_project_id, NOW).id)
+
+    @cached_property
+    def token_id(self) -> str:
+        """A token of the colleague's."""
+        return str(tokens.create(self.colleague.email, TokenKind.API, utc_now())[0].id)
+
+    @cached_property
+    def scan_run_id(self) -> str:
+        """A scan run of the customer's second project."""
+        return str(projects.add_scan_run(self.other_project_id, NOW).id)
+
+    @cached_property
+    def compliance_id(self) -> str:
+        """The id of a compliance request that is not there."""
+        return identifiers.new_id(identifiers.COMPLIANCE, NOW)
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -116,35 +175,20 @@ def everything(customer: Customer) -> dict[str, str]:
 
 def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue, customer: Customer) -> CloudInstallation:
     """Fill an installation whose default project is the customer's."""
-    other = make_customer()
     project = projects.add_project("Another", customer.account_id, NOW)
-    target = make_target(customer)
-    recovering = recoveries.begin(make_target(customer).id, NOW, utc_now(), "user:test")
-    managed = make_colleague(customer)
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     return CloudInstallation(
         settings=settings,
         client=client,
         wake_ups=wake_ups,
         customer=customer,
-        other=other,
+        other=make_customer(),
         platform_token=tokens.create(customer.email, TokenKind.PLATFORM, utc_now(), abilities)[1],
         report_id=projects.add_report("Report", customer.project_id, NOW).id,
+        other_project_id=project.id,
         other_report_id=projects.add_report("Elsewhere", project.id, NOW).id,
         export_id=prepared(client, 1),
-        target_id=target.id,
-        recovery_id=recovering.id,
-        job_id=make_bulk_job(customer),
-        rule_id=make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id), RuleMatch(rule="none")).id,
-        session_id=make_session(customer),
-        handoff_id=make_handoff(customer).id,
-        finding_id=rows("SELECT MIN(id) FROM findings")[0][0],
-        account_id=str(other.account_id),
-        user_id=str(managed.user_id),
-        grant_id=str(accounts.grant_project(managed.email, project.id, NOW).id),
-        token_id=str(tokens.create(managed.email, TokenKind.API, utc_now())[0].id),
-        compliance_id=identifiers.new_id(identifiers.COMPLIANCE, NOW),
-        scan_run_id=str(projects.add_scan_run(project.id, NOW).id),
+        target_id=make_target(customer).id,
     )
 
 
