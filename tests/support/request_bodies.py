@@ -41,19 +41,25 @@ def patient_world(folder: Path) -> CloudInstallation:
 
 def calls(world: CloudInstallation) -> dict[str, Call]:
     """Every request with a body, as it should be."""
-    by_hand = Call("POST", EXPORTS, world.call(4).headers).with_json(BY_HAND)
-    return {**{str(endpoint): world.call(endpoint) for endpoint in ENDPOINTS}, "by hand": by_hand}
+    return {which: call_of(world, which) for which in WHICH}
+
+
+def call_of(world: CloudInstallation, which: str) -> Call:
+    """One of them."""
+    if which == "by hand":
+        return Call("POST", EXPORTS, world.call(4).headers).with_json(BY_HAND)
+    return world.call(int(which))
 
 
 def send(world: CloudInstallation, which: str, body: Any) -> Result:
     """Send one of them with another body, and with a key: an upload of the same page and text is no repeat then."""
-    call = calls(world)[which].with_json(body).plus(("Idempotency-Key", str(uuid4())))
+    call = call_of(world, which).with_json(body).plus(("Idempotency-Key", str(uuid4())))
     return (signed(call) if which == "9" else call).send(world.client)
 
 
 def send_raw(world: CloudInstallation, which: str, raw: bytes) -> Result:
     """Send one of them with bytes for a body."""
-    there = calls(world)[which]
+    there = call_of(world, which)
     call = Call(there.method, there.path, there.headers, raw)
     return (signed(call) if which == "9" else call).send(world.client)
 
