@@ -6,8 +6,10 @@ by their names and the first rows by their values, so that measurements of pages
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_opaque, is_password
@@ -33,8 +35,7 @@ _SEPARATORS: Final = (",", ";", "\t", "|")
 #: Characters of a head or row.
 _MAX_LINE: Final = 4000
 _MAX_COLUMNS: Final = 100
-#: Rows that are read below a head; the first may be a rule. As each line is a row of that many heads at most, the number of
-#: heads needs no limit.
+#: Rows that are read below a head; the first may be a rule.
 _ROWS: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
 #: Characters that no cell contains and csv.reader refuses.
@@ -67,6 +68,8 @@ _ORDERED: Final = frozenset({TOTAL, LINE_ITEMS})
 _LEAST_PASSWORD: Final = 4
 _LEAST_KEY: Final = 8
 
+Column = TypeVar("Column")
+
 
 class _Column(NamedTuple):
     """A column with a part of an order record: its index, the part, and what else its name says of its values."""
@@ -79,6 +82,17 @@ class _Column(NamedTuple):
     is_phone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Head(Generic[Column]):
+    """A line of names of columns: those in question, where it begins and ends, its separator and number of columns."""
+
+    columns: list[Column]
+    start: int
+    end: int
+    separator: str
+    width: int
+
+
 def has_password_hash(text: str) -> bool:
     """Return whether `text` holds the hash of a password, as a table of users has it."""
     return _HASH.search(text) is not None or _LDAP.search(text) is not None
@@ -88,8 +102,7 @@ def has_credential_table(text: str) -> bool:
     """Return whether `text` holds a table with a column for passwords or keys, and one in it."""
     return any(
         is_password(cells[at], _LEAST_PASSWORD) if is_of_passwords else is_opaque(cells[at], _LEAST_KEY)
-        for head, rows in _tables(text)
-        if (columns := list(_credential_columns(head)))
+        for columns, rows in _tables(text, _credential_columns)
         for cells in rows
         for at, is_of_passwords in columns
     )
@@ -97,29 +110,29 @@ def has_credential_table(text: str) -> bool:
 
 def has_customer_table(text: str) -> bool:
     """Return whether `text` holds a table of customers or orders: a row with a person and another part of an order."""
-    for head, rows in _tables(text):
-        columns = list(_customer_columns(head))
-        if len({column.part for column in columns}) > 1 and any(_is_of_a_customer(cells, columns) for cells in rows):
-            return True
-    return False
+    return any(_is_of_a_customer(cells, columns) for columns, rows in _tables(text, _customer_columns) for cells in rows)
 
 
-def _credential_columns(head: Sequence[str]) -> Iterator[tuple[int, bool]]:
-    """Yield the index of each column of passwords or keys, and whether it is one of passwords."""
-    for at, name in enumerate(head):
+def _credential_columns(names: Sequence[str]) -> list[tuple[int, bool]]:
+    """Return the index of each column of passwords or keys, and whether it is one of passwords."""
+    columns = []
+    for at, name in enumerate(names):
         is_of_passwords = _PASSWORDS.fullmatch(name.lower().replace(" ", "_")) is not None
         if is_of_passwords or meaning(name).forbidden in _KEYS:
-            yield at, is_of_passwords
+            columns.append((at, is_of_passwords))
+    return columns
 
 
-def _customer_columns(head: Sequence[str]) -> Iterator[_Column]:
-    """Yield the columns with a part of an order record."""
-    for at, name in enumerate(head):
+def _customer_columns(names: Sequence[str]) -> list[_Column]:
+    """Return the columns with a part of an order record; none unless there are two parts."""
+    columns = []
+    for at, name in enumerate(names):
         part = meaning(name).part
         folded_name = name.lower().replace("_", "").replace(" ", "")
         if found := part or _PEOPLE.get(folded_name) or (LINE_ITEMS if is_bought(name) else None):
             is_of_customers = part is not None or folded_name in _OF_CUSTOMERS
-            yield _Column(at, found, part is not None, is_of_customers, folded_name in _PHONES)
+            columns.append(_Column(at, found, part is not None, is_of_customers, folded_name in _PHONES))
+    return columns if len({column.part for column in columns}) > 1 else []
 
 
 def _is_of_a_customer(cells: Sequence[str], columns: Sequence[_Column]) -> bool:
@@ -146,8 +159,19 @@ def _is_personal(cell: str, column: _Column) -> bool:
     return column.is_of_customers and column.part in _PERSONAL and plausible(column.part, cell)
 
 
-def _tables(text: str) -> Iterator[tuple[Sequence[str], Iterator[Sequence[str]]]]:
-    """Yield the names of columns of each line that may be a table's head, with the rows below it."""
+def _tables(
+    text: str, columns_of: Callable[[Sequence[str]], list[Column]]
+) -> Iterator[tuple[list[Column], Iterator[Sequence[str]]]]:
+    """Yield the columns in question of each head that has some, with the rows below it, up to the next such head.
+
+    So each line is read once, however many look like heads.
+    """
+    heads = list(_heads(text, columns_of))
+    for head, following in zip_longest(heads, heads[1:]):
+        yield head.columns, _rows(text, head, following.start if following else len(text))
+
+
+def _heads(text: str, columns_of: Callable[[Sequence[str]], list[Column]]) -> Iterator[_Head[Column]]:
     at = 0
     lower = folded(text)
     while word := _COLUMN.search(lower, at):
@@ -155,17 +179,20 @@ def _tables(text: str) -> Iterator[tuple[Sequence[str], Iterator[Sequence[str]]]
         at = _end_of_line(text, word.end())
         line = text[start:at]
         separator = _separator(line)
-        head = _cells(line, separator) if separator else []
-        if len(head) > 1 and all(map(_COLUMN_NAME.fullmatch, head)):
-            yield head, _rows(text, at, separator, len(head))
+        names = _cells(line, separator) if separator else []
+        if len(names) > 1 and all(map(_COLUMN_NAME.fullmatch, names)) and (columns := columns_of(names)):
+            yield _Head(columns, start, at, separator, len(names))
 
 
-def _rows(text: str, at: int, separator: str, columns: int) -> Iterator[Sequence[str]]:
+def _rows(text: str, head: _Head[Column], stop: int) -> Iterator[Sequence[str]]:
+    at = head.end
     for _ in range(_ROWS):
         start, at = at + 1, _end_of_line(text, at + 1)
-        if start < len(text) and at - start <= _MAX_LINE and separator in (line := text[start:at]):
-            cells = _cells(line, separator)
-            if len(cells) >= columns:
+        if start >= stop:
+            return
+        if at - start <= _MAX_LINE and head.separator in (line := text[start:at]):
+            cells = _cells(line, head.separator)
+            if len(cells) >= head.width:
                 yield cells
 
 
