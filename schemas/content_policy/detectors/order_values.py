@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"[^\W\d_][^\d/@<>{}=]{1,100}")
 _AMOUNT: Final = re.compile(r"[^\d\s]{0,4}\s?[0-9][0-9.,' ]{0,20}\s?[^\d\s]{0,4}")
 _FITS: Final = {EMAIL: _EMAIL, ADDRESS: _ADDRESS, NAME: _NAME, TOTAL: _AMOUNT}
 #: As much of a text as tells what it is.
-_LOOKED_AT: Final = 4096
+_LOOKED_AT: Final = 500
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 #: The types of JSON Schema.
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
@@ -38,8 +38,10 @@ _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "
 def plausible(part: str, value: str) -> bool:
     """Return whether `value` can be this part of an order; of line items, any text."""
     fits = _FITS.get(part)
-    # Placeholders come last: they take the longest to tell.
-    return bool(value) and (fits is None or fits.match(value) is not None) and not is_placeholder(value)
+    if not value or (fits is not None and not fits.match(value)):
+        return False
+    # An amount may have a single digit, or one twice.
+    return part == TOTAL or not is_placeholder(value)
 
 
 def is_order_record(members: Mapping[str, Any]) -> bool:
