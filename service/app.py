@@ -57,7 +57,7 @@ from service.http.idempotency import IdempotentExecutor
 from service.http.limits.large_body_limiter import BodyBudgets
 from service.http.limits.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
-from service.http.request_context import RequestContext, RequestMetrics
+from service.http.request_context import RequestContext, RequestMetrics, ServiceRequest
 from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource
@@ -84,7 +84,7 @@ def create_app(
     wake_ups = wake_ups or BackgroundWakeUps(connect(settings.redis_url))
     operations = build_operations(settings, wake_ups, resolver)
     pipeline = RequestPipeline(settings.max_body_bytes, rate_limits, body_budgets)
-    app: App = falcon.App(middleware=[RequestContext(RequestMetrics()), pipeline])
+    app: App = falcon.App(middleware=[RequestContext(RequestMetrics()), pipeline], request_type=ServiceRequest)
     resources = api_resources(settings, wake_ups, operations)
     if RouteFamily.CONSOLE in settings.route_families:
         console = Console(settings, rate_limits, Vault(settings.encryption_keys), wake_ups, operations)

@@ -603,6 +603,16 @@ def test_a_refusal_says_what_and_stores_nothing(row: ErrorCase, scene: HttpScene
     assert not [line for line in log_lines.lines if '"level": "error"' in line]
 
 
+@pytest.mark.filterwarnings("ignore:Unknown REQUEST_METHOD")
+@pytest.mark.parametrize("method", ["FOO", "WEBSOCKET"])
+@pytest.mark.parametrize(("path", "allow"), [("/healthz", "GET, HEAD, OPTIONS"), (EXPORTS, "GET, HEAD, POST, OPTIONS")])
+def test_a_method_nobody_knows_is_not_allowed_either(method: str, path: str, allow: str, scene: HttpScene) -> None:
+    answer = Call(method, path).send(scene.client)
+    assert_is_error(answer, 405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == allow
+    assert_is_error(Call(method, f"/{CANARY}").send(scene.client), 404, "NOT_FOUND")
+
+
 #: One row for each answer there is.
 ONE_OF_EACH = list({(row.status, row.code, bool(row.fields)): row for row in ROWS if row.status != 406}.values())
 

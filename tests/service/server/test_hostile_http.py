@@ -196,7 +196,8 @@ HEADS: Final = [
     # TRACE would send back the request, secrets included.
     kept("TRACE", get(b"X-A: " + WORD, line=b"TRACE /healthz HTTP/1.1"), 405),
     kept("a method of WebDAV", get(line=b"PROPFIND /healthz HTTP/1.1"), 405),
-    kept("a method nobody knows", get(line=b"FROBNICATE /healthz HTTP/1.1"), 422),
+    kept("a method nobody knows", get(line=b"FROBNICATE /healthz HTTP/1.1"), 405),
+    kept("a method that only the framework knows", get(line=b"WEBSOCKET /healthz HTTP/1.1"), 405),
     refused("a method in small letters", get(line=b"get /healthz HTTP/1.1")),
     refused("a method with a brace", get(line=b"G{T /healthz HTTP/1.1")),
     refused("a method without an end", get(line=b"G" * 64 + b" /healthz HTTP/1.1")),
