@@ -195,10 +195,12 @@ def _parsed(body: bytes) -> Any:
 def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
     if "dry_run" not in req.params:
         return False
-    asked = req.params["dry_run"]
-    if not operation.has_dry_run or not isinstance(asked, str) or asked not in _DRY_RUN:
-        # A request for a dry run must never do the work, so an unclear value is an error.
+    if not operation.has_dry_run:
         raise ValidationFailed(problem("/dry_run", "not_supported"))
+    asked = req.params["dry_run"]
+    if not isinstance(asked, str) or asked not in _DRY_RUN:
+        # A request for a dry run must never do the work, so an unclear value is an error.
+        raise ValidationFailed(problem("/dry_run", "not_allowed", ", ".join(_DRY_RUN)))
     return _DRY_RUN[asked]
 
 

@@ -519,11 +519,13 @@ def _dry(call: Call, asked: str = "true") -> Call:
 DRY = [
     invalid("approve: a dry run", lambda scene: _dry(scene.approve), ("/dry_run", "not_supported")),
     invalid("read: a dry run", lambda scene: _dry(scene.read), ("/dry_run", "not_supported")),
-    invalid("register: perhaps a dry run", lambda scene: _dry(scene.register, "perhaps"), ("/dry_run", "not_supported")),
-    invalid("results: perhaps a dry run", lambda scene: _dry(scene.results, ""), ("/dry_run", "not_supported")),
+    invalid("register: perhaps a dry run", lambda scene: _dry(scene.register, "perhaps"), ("/dry_run", "not_allowed")),
+    invalid("results: perhaps a dry run", lambda scene: _dry(scene.results, ""), ("/dry_run", "not_allowed")),
     invalid(
-        "results: a dry run and none", lambda scene: _dry(scene.results, "true&dry_run=false"), ("/dry_run", "not_supported")
+        "results: a dry run and none", lambda scene: _dry(scene.results, "true&dry_run=false"), ("/dry_run", "not_allowed")
     ),
+    invalid("results: a dry run in capitals", lambda scene: _dry(scene.results, "TRUE"), ("/dry_run", "not_allowed")),
+    invalid("approve: perhaps a dry run", lambda scene: _dry(scene.approve, "perhaps"), ("/dry_run", "not_supported")),
 ]
 
 #: Two mistakes in one request: the check that comes first answers.
@@ -611,6 +613,11 @@ def test_a_method_nobody_knows_is_not_allowed_either(method: str, path: str, all
     assert_is_error(answer, 405, "METHOD_NOT_ALLOWED")
     assert answer.headers["allow"] == allow
     assert_is_error(Call(method, f"/{CANARY}").send(scene.client), 404, "NOT_FOUND")
+
+
+def test_a_refused_dry_run_names_the_values(scene: HttpScene) -> None:
+    [problem] = _dry(scene.results, "maybe").send(scene.client).json["error"]["details"]["fields"]
+    assert problem["message"] == "This value is not one of the allowed values: true, 1, false, 0."
 
 
 #: One row for each answer there is.
