@@ -56,7 +56,7 @@ def read_certificate() -> str:
 def _checked(text: str, fix: str) -> str:
     secret = secret_from(text)
     if secret is SecretFault.TOO_SHORT:
-        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more{fix}. Nothing was changed.")
+        raise Refused(f"A secret must have at least {LEAST_SECRET_BYTES} bytes{fix}. Nothing was changed.")
     if isinstance(secret, SecretFault):
         raise Refused(f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.")
     return secret

@@ -109,7 +109,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "in_the_past": "This moment is in the past.",
     "not_both": "Use either target_id or target_ids, not both.",
     "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
-    "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
+    "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` prints one. Nothing was changed.",
     "not_of_this_action": (
         "This field belongs to another action: target_id to approve, reason and note to dismiss, labels to label."
     ),

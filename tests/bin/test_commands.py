@@ -348,7 +348,7 @@ def test_a_secret_that_is_too_short_is_refused_with_the_fix_and_changes_nothing(
     for words in (["scanner"], ["target", target_id]):
         for typed in ("abcde", "hunter2\n"):
             reported = shell.refused("secret", "set", *words, standard_input=typed)
-            assert "openssl rand" in reported
+            assert "A secret must have at least 8 bytes; `openssl rand -hex 32` prints one." in reported
             assert typed.strip() not in reported
     assert shell.json("secret", "list") == before
 

@@ -72,7 +72,7 @@ def test_a_tracker_without_a_token_is_inactive_until_it_gets_one(shell: Shell, t
 @pytest.mark.parametrize("typed", ["short", "two\nlines are no token", "x" * 5000])
 def test_what_is_no_token_is_refused_and_no_target_is_made(shell: Shell, typed: str) -> None:
     reported = shell.refused("target", "add", "gitea", PAGE, standard_input=typed)
-    assert ("8 bytes or more" in reported or "one line" in reported, typed in reported) == (True, False)
+    assert ("at least 8 bytes" in reported or "one line" in reported, typed in reported) == (True, False)
     # The tracker makes the token, not a command of ours.
     assert "openssl" not in reported
     assert shell.json("target", "list") == []
