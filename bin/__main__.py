@@ -34,7 +34,7 @@ class RiskRelayGroup(LazyGroup):
 
 def _describe(refused: RiskRelayError) -> str:
     """Return the refusal as one line with the fields it concerns."""
-    about = "; ".join(f"{each.path} {each.message}".strip() for each in refused.problems)
+    about = "; ".join(": ".join(filter(None, (each.path, each.message))) for each in refused.problems)
     return f"{refused.message}: {about}" if about else refused.message
 
 

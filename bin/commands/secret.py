@@ -1,7 +1,7 @@
 """`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ from bin.cli.secret_input import own_vault, read_certificate, read_line, read_se
 from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.api.targets import dump_target
+from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import rfc3339_or_none
 from schemas.intake.sources import Rejection, connected_status
@@ -34,6 +35,9 @@ _SECRETS: Final = RecordTable(
     ),
     "There are no secrets.",
 )
+
+#: What a person gives for each field of a header.
+_GIVEN: Final = {"/name": "--header", "/value": "standard input"}
 
 secret: Final = click.Group("secret")
 
@@ -93,11 +97,15 @@ def target(
 
 def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> dict[str, object]:
     vault = own_vault(settings)
-    if is_removed:
-        webhook_secrets.remove_header(target_id, name, vault, utc_now(), OPERATOR.key)
-        return {"name": target_id, "header": name, "removed": True}
-    value = read_line(f"Value of {name}")
-    fingerprint = webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
+    try:
+        if is_removed:
+            webhook_secrets.remove_header(target_id, name, vault, utc_now(), OPERATOR.key)
+            return {"name": target_id, "header": name, "removed": True}
+        value = read_line(f"Value of {name}")
+        fingerprint = webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
+    except ValidationFailed as invalid:
+        named = (replace(each, path=_GIVEN.get(each.path, each.path)) for each in invalid.problems)
+        raise ValidationFailed(*named) from None
     return {"name": target_id, "header": name, "fingerprint": fingerprint}
 
 

@@ -209,7 +209,7 @@ class ApiClient:
         details = error.get("details")
         fields = details.get("fields") if isinstance(details, ApiRecord) else None
         named = [each for each in fields if isinstance(each, ApiRecord)] if isinstance(fields, list) else []
-        about = "; ".join(f"{each.get('path', '')} {each.get('message', '')}".strip() for each in named)
+        about = "; ".join(": ".join(str(each[name]) for name in ("path", "message") if each.get(name)) for each in named)
         # One line, whatever a server sends.
         text = " ".join((f"{error['message']}: {about}" if about else error["message"]).split())
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -254,7 +254,8 @@ def _problems(body: dict[str, Any]) -> list[str]:
     match body:
         case {"error": {"details": {"fields": list(fields)}}}:
             invalid = [each for each in fields if isinstance(each, dict)]
-            return [f"{each.get('path', '')} {each.get('message', '')}".strip() for each in invalid[:_MAX_PROBLEMS]]
+            shown = invalid[:_MAX_PROBLEMS]
+            return [": ".join(str(each[name]) for name in ("path", "message") if each.get(name)) for each in shown]
         case _:
             return []
 

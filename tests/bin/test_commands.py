@@ -301,10 +301,10 @@ def test_headers_of_a_webhook_come_from_standard_input_and_are_listed_as_fingerp
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("Host", "x", "RiskRelay or HTTP itself sets this header"),
-        ("X Api", "x", "A header name has"),
-        ("X-Api-Key", "s3cret\ns3cret", "one line"),
-        ("X-Api-Key", "", "one line"),
+        ("Host", "x", "--header: RiskRelay or HTTP itself sets this header"),
+        ("X Api", "x", "--header: A header name has"),
+        ("X-Api-Key", "s3cret\ns3cret", "standard input: A header value is one line"),
+        ("X-Api-Key", "", "standard input: A header value is one line"),
     ],
 )
 def test_a_header_that_is_refused_says_why_and_changes_nothing(
@@ -438,7 +438,7 @@ def test_an_export_is_not_approved_for_a_target_that_is_paused_or_whose_url_is_r
 ) -> None:
     shell.json("target", "pause", target_id)
     refused = shell.refused("export", "approve", export_id, "--target", target_id)
-    assert "/target_id This target is paused (operator)." in refused
+    assert "/target_id: This target is paused (operator)." in refused
     assert "`target resume`" in refused
     shell.json("target", "resume", target_id)
     shell.environment["TARGET_ALLOWED_PORTS"] = "8443"

@@ -210,10 +210,10 @@ def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(
 
 #: What stands on standard input, what is told of it.
 REFUSED: Final[list[tuple[str | bytes, str]]] = [
-    ("{}", "/ticket/title This field is required."),
-    ('{"ticket": {"title": ""}}', "/ticket/title This value cannot be empty."),
-    (f'{{"title": "x", "{CANARY}": 1}}', "/ticket Unknown field."),
-    ("[1]", "/ticket This value has the wrong JSON type."),
+    ("{}", "/ticket/title: This field is required."),
+    ('{"ticket": {"title": ""}}', "/ticket/title: This value cannot be empty."),
+    (f'{{"title": "x", "{CANARY}": 1}}', "/ticket: Unknown field."),
+    ("[1]", "/ticket: This value has the wrong JSON type."),
     ('{"title": "x", "title": "y"}', "not strict JSON: duplicate_member"),
     ('{"title": "\\ud800"}', "not strict JSON: lone_surrogate"),
     (b'{"title": "\xff"}', "not strict JSON: not_utf8"),
@@ -320,4 +320,4 @@ def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: Export
 def test_a_retry_for_a_target_that_is_not_active_is_refused(shell: ExportShell, status: str) -> None:
     [export_id] = shell.failed()
     shell.turn_to(status)
-    assert f"/target_id This target is {status}." in shell.refused("retry", export_id)
+    assert f"/target_id: This target is {status}." in shell.refused("retry", export_id)

@@ -266,10 +266,10 @@ def test_a_rejected_page_is_reported_and_the_others_are_sent(service: FakeServic
     result = run("zap", "--json")
     assert (result.exit_code, len(service.asked)) == (1, 5)
     assert record(result)["refused"] == [
-        {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title Contains a JSON Web Token; remove it."]},
+        {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title: Contains a JSON Web Token; remove it."]},
         {"url": SHOP, "problems": ["larger than the service's MAX_BODY_BYTES"]},
     ]
-    assert f"Rejected: {SHOP}subscribe: /issues/0/title Contains" in result.stderr
+    assert f"Rejected: {SHOP}subscribe: /issues/0/title: Contains" in result.stderr
 
 
 TRANSIENT: Final = [
@@ -381,7 +381,7 @@ def test_reports_end_in_delivered_tickets_and_the_next_scan_prepares_none(
             next_scan = import_(name, "--scan-run", "42")
             assert next_scan["findings"] == {"new": 0, "seen": done["flaws"]}, name
         rejected, others = import_rejected(tmp_path, env)
-        assert rejected["problems"][0].startswith("/page/url ")
+        assert rejected["problems"][0].startswith("/page/url: ")
         prepared += others
         target = make_target(shop, receiver.url)
         for export_id in prepared:

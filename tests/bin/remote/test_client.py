@@ -162,7 +162,7 @@ def test_an_error_is_printed_in_the_words_of_the_api(tmp_path: Path) -> None:
     error = {"code": "VALIDATION_FAILED", "message": "Validation\nfailed", "details": {"fields": [problem]}}
     with LoopbackServer(always(422, json.dumps({"error": error}).encode())) as server:
         message = refused(tmp_path, server.url(path=""), "target", "pause", "tgt_1")
-    assert message == "riskrelay: Validation failed: /name Required.\\u202e\n"
+    assert message == "riskrelay: Validation failed: /name: Required.\\u202e\n"
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
