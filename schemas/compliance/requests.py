@@ -198,7 +198,8 @@ def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
     """Read the two headers, None where one is missing. Raises ValidationFailed with what is wrong with either."""
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
-        problems.append(problem(f"/{TOPIC_HEADER}", "not_allowed" if topic else "required"))
+        path = f"/{TOPIC_HEADER}"
+        problems.append(problem(path, "not_allowed", ", ".join(Topic)) if topic else problem(path, "required"))
     domain = normalized_shop_domain(shop_domain or "")
     if domain is None:
         problems.append(problem(f"/{SHOP_HEADER}", "invalid_shop_domain" if shop_domain else "required"))

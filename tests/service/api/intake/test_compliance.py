@@ -386,6 +386,8 @@ def test_wycheproofs_tags_are_reported_apart() -> None:
 def test_another_topic_is_refused(topic: str, client: TestClient) -> None:
     answer = send_webhook(client, topic, redact_body(ADA))
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/X-Platform-Topic", "not_allowed"),))
+    [problem] = answer.json["error"]["details"]["fields"]
+    assert problem["message"].endswith(" allowed values: customers/data_request, customers/redact, shop/redact.")
     assert count() == 0
 
 
