@@ -24,6 +24,8 @@ from schemas.content_policy.field_names import (
 _EMAIL: Final = re.compile(r"(?:[^<>@\r\n]{0,100}<)?[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
 #: A digit, two letters in a row, and a space.
 _ADDRESS: Final = re.compile(r"(?=.*[0-9])(?=.*[^\W\d_]{2}).*\s", re.DOTALL)
+#: The same by its field's name, which says that it is one: a digit or a space is enough.
+_ADDRESS_OF_FIELD: Final = re.compile(r"(?=.*[^\W\d_]{2}).*[\s\d]", re.DOTALL)
 #: A name has letters, no digits, and no character of a path, an address or markup.
 _NAME: Final = re.compile(r"[^\W\d_][^\d/@<>{}=]{1,100}")
 _AMOUNT: Final = re.compile(r"[^\d\s]{0,4}\s?[0-9][0-9.,' ]{0,20}\s?[^\d\s]{0,4}")
@@ -88,5 +90,8 @@ def _is_schema(members: Mapping[str, Any]) -> bool:
 
 def _fits(part: str, value: Any) -> bool:
     if isinstance(value, str):
-        return plausible(part, value[:_LOOKED_AT].strip())
+        text = value[:_LOOKED_AT].strip()
+        if part == ADDRESS:
+            return _ADDRESS_OF_FIELD.match(text) is not None and not is_placeholder(text)
+        return plausible(part, text)
     return part == TOTAL and isinstance(value, int | float) and not isinstance(value, bool)

@@ -43,6 +43,7 @@ VALUES: Final[list[tuple[str, Any, bool]]] = [
     # The name of a field, its value, and whether the value makes it a part of an order.
     ("address", "1 High Street", True),
     ("address", " 1 High Street ", True),
+    ("address", "High Street", True),
     ("address", "required", False),
     ("address", "input#address", False),
     ("address", "192.0.2.1", False),
