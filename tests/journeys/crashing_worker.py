@@ -1,8 +1,8 @@
 """A worker daemon with bad luck: it is killed or stopped at a point that cannot be seen from outside, or its clock steps.
 
 It is the daemon of `bin/riskrelay work`, composed by it and fed by the same settings. What differs is assigned before it
-runs, in this process alone: functions at the named point, and the clock. It begins when a line comes on standard input, so
-that a test has it ready and says when.
+runs, in this process alone: functions at the named point, the clock, and how soon it deletes what is over. It begins when a
+line comes on standard input, so that a test has it ready and says when.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from schemas.settings.definitions import load_settings
 from storage.db.drivers.group_commit import GroupCommit
 from storage.exports import claims_sql
 from worker import daemon
+from worker.background import retention
 from worker.http.client import HttpClient
 from worker.http.connection_pool import GuardedConnection
 
@@ -40,11 +41,14 @@ def main() -> None:
     parser.add_argument("--at", choices=POINTS, help="the point that it reaches once and no further")
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL", help="what it does to itself there")
     parser.add_argument("--clock", type=Path, help="a file with the seconds that its clock is ahead")
+    parser.add_argument("--prune-after", type=float, help="the seconds until it first deletes what is over")
     asked = parser.parse_args()
     settings = load_settings()
     configure(settings.log_level, settings.log_format)
     if asked.clock:
         _step_with(asked.clock)
+    if asked.prune_after is not None:
+        vars(retention)["FIRST_RUN_AFTER"] = timedelta(seconds=asked.prune_after)
     if asked.at:
         POINTS[asked.at](_Once(signal.Signals[f"SIG{asked.signal}"]))
     logging.getLogger(__name__).info("waiting for its cue")

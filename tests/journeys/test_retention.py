@@ -18,7 +18,7 @@ from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports
 from tests.support.servers import RedisServer
 from tests.support.storefront import ADA, give_shop, plant_captures, receive
-from tests.support.workers import RISKRELAY, SteppingClock, UnluckyWorker, notify_workers, wait_until
+from tests.support.workers import RISKRELAY, UnluckyWorker, notify_workers, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
@@ -82,16 +82,14 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
 
 @on_sqlite
 def test_a_worker_removes_what_is_over_by_itself(
-    unlucky: Callable[..., UnluckyWorker], redis: RedisServer, customer: Customer, stepping_clock: SteppingClock
+    unlucky: Callable[..., UnluckyWorker], redis: RedisServer, customer: Customer
 ) -> None:
     make_exports(customer, 3, utc_now() - timedelta(days=91))
     [young] = make_exports(customer, 1, utc_now())
-    with unlucky("--clock", str(stepping_clock.path)) as worker:
+    with unlucky("--prune-after", "2") as worker:
         worker.go()
         wait_until(lambda: worker.has_logged("worker started"))
         assert len(left()) == 4
-        # As if it had been at work for a while.
-        stepping_clock.step_to(timedelta(minutes=11).total_seconds())
         wait_until(lambda: notify_workers(redis) and left() == {young})
         wait_until(lambda: worker.has_logged("expired records deleted"))
     [line] = [line for line in worker.log_lines if line["message"] == "expired records deleted"]

@@ -93,5 +93,6 @@ def _fits(part: str, value: Any) -> bool:
         text = value[:_LOOKED_AT].strip()
         if part == ADDRESS:
             return _ADDRESS_OF_FIELD.match(text) is not None and not is_placeholder(text)
-        return plausible(part, text)
+        # Of a name, an initial may be what is left.
+        return plausible(part, text) or (part == NAME and len(text) == 1 and text.isalpha())
     return part == TOTAL and isinstance(value, int | float) and not isinstance(value, bool)

@@ -22,6 +22,11 @@ def test_the_fields_of_a_customer_count_as_those_of_its_order(name: str) -> None
     assert not is_order_record({name: {"name": True, "email": 3}})
 
 
+def test_an_initial_is_a_name() -> None:
+    assert is_order_record({"email": MAIL, "customer_name": "A"})
+    assert not is_order_record({"email": MAIL, "customer_name": "?"})
+
+
 @pytest.mark.parametrize("name", ["client", "recipient", "shipping", "delivery", "author"])
 def test_the_fields_of_an_object_that_need_not_be_a_person_count_for_nothing(name: str) -> None:
     assert not is_order_record({name: {"name": "Ann", "email": MAIL}})
