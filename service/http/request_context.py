@@ -45,6 +45,8 @@ class ServiceRequest(falcon.Request):
     Falcon has 405 for the methods that it knows, 400 for others, and runs no middleware for its own `WEBSOCKET`.
     """
 
+    __slots__ = ()
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.method not in _ROUTED_METHODS:
