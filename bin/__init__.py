@@ -1,1 +1,1 @@
-"""The command line `bin/riskrelay`, and the generators of the reference pages."""
+"""The command line `bin/riskrelay`."""

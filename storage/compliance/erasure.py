@@ -223,9 +223,8 @@ def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     row = BulkJobRow
     jobs = tuples(for_update(row.select(row.id, row.options).where(row.id.in_(ids)).order_by(row.id)))
     for job_id, options in jobs:
-        row.update(options={name: value for name, value in options.items() if name != _NOTE}).where(
-            row.id == job_id
-        ).execute()
+        without = {name: value for name, value in options.items() if name != _NOTE}
+        row.update(options=without).where(row.id == job_id).execute()
     return Counter({"bulk_jobs": len(jobs)})
 
 
@@ -265,9 +264,7 @@ ERASABLE_TABLES: Final = (
     # First: a job copies its note to exports, which are searched later.
     ErasableTable(
         BulkJobRow,
-        owner=lambda shop: BulkJobRow.account.in_(
-            ProjectRow.select(ProjectRow.account).where(ProjectRow.shop_domain == shop)
-        ),
+        owner=lambda shop: BulkJobRow.account.in_(_accounts(shop)),
         moment=BulkJobRow.created_at,
         columns=(BulkJobRow.options,),
         erase=_erase_notes,
