@@ -22,7 +22,7 @@ from tests.support.kept_sessions import KeptSession
 from tests.support.redmine_server import RedmineServer
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.shared_routes import SharedRoutes
-from tests.support.workers import CountingReceiver, WorkerProcess
+from tests.support.workers import CountingReceiver, StartedWorker, WorkerProcess
 
 # Collecting the tests makes no garbage; the search for it would take a third of the time.
 gc.disable()
@@ -197,8 +197,9 @@ def receiver() -> Iterator[CountingReceiver]:
 def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
     """Start real worker processes on the open database; settings can be changed by name."""
 
-    def started(**changes: str) -> WorkerProcess:
-        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
+    def started(*, forked: bool = True, **changes: str) -> WorkerProcess:
+        kind = WorkerProcess if forked else StartedWorker
+        return kind(tmp_path / "data", database, redis.url, **changes)
 
     return started
 

@@ -25,7 +25,7 @@ from tests.support.hosts import approved_over, count_alive, delivered_by, name_o
 from tests.support.raw_http import EXPORTS
 from tests.support.redis_servers import PortRedis
 from tests.support.servers import PostgresServer
-from tests.support.workers import RISKRELAY, ROOT, CountingReceiver, WorkerProcess, all_are, is_exported, wait_until
+from tests.support.workers import RISKRELAY, ROOT, CountingReceiver, StartedWorker, all_are, is_exported, wait_until
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
 from worker.delivery.options import RENEW_S
 
@@ -125,7 +125,7 @@ class _PostgresOnTheBridge(PostgresServer):
         return [word.replace(listening, f"{listening},{HERE}") for word in super()._command()]
 
 
-class Worker(WorkerProcess):
+class Worker(StartedWorker):
     """A worker on a host."""
 
     def __init__(self, host: Namespace, settings: Mapping[str, str]) -> None:

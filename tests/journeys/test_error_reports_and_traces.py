@@ -78,7 +78,7 @@ def serve(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., Se
 
     def service(**changes: str) -> Service:
         settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
-        return Service(environment(tmp_path, **settings, **changes))
+        return Service(environment(tmp_path, **settings, **changes), forked=False)
 
     return service
 
@@ -145,7 +145,7 @@ def test_attempts_arrive_as_spans_and_take_no_trace_along(
 ) -> None:
     target = make_target(customer, busy_then_well.url(path=f"/{CANARY}?token={CANARY}"))
     export_id = make_approved(customer, target.id, utc_now())
-    with start(OTEL_EXPORTER_OTLP_ENDPOINT=traces.endpoint, RETRY_SCHEDULE="0,0,0") as worker:
+    with start(forked=False, OTEL_EXPORTER_OTLP_ENDPOINT=traces.endpoint, RETRY_SCHEDULE="0,0,0") as worker:
         wait_until(is_exported(export_id))
         worker.signal()
         assert worker.wait() == 0
@@ -208,7 +208,7 @@ def test_an_error_within_an_attempt_arrives_with_its_ids(
     # When its schedule began is what the judge of a failure counts from.
     execute("UPDATE exports SET schedule_began_at = NULL WHERE id = ?", (export_id,))
     release()
-    with start(SENTRY_DSN=sentry.dsn) as worker:
+    with start(forked=False, SENTRY_DSN=sentry.dsn) as worker:
         wait_until(lambda: sentry.requests)
         worker.signal()
         assert worker.wait() == 0
@@ -229,7 +229,7 @@ def test_a_sentry_and_a_collector_that_hang_hold_up_nobody(
     release()
     with LoopbackServer(hang) as nobody:
         deaf = {"SENTRY_DSN": f"http://key@127.0.0.1:{nobody.port}/1", "OTEL_EXPORTER_OTLP_ENDPOINT": nobody.url(path="")}
-        with serve(**deaf) as service, start(**deaf) as worker:
+        with serve(**deaf) as service, start(forked=False, **deaf) as worker:
             wait_until(is_exported(sent))
             began = time.monotonic()
             answers = [service.request("GET", f"{EXPORTS}/{broken}", customer.bearer).status for _ in range(3)]

@@ -37,7 +37,7 @@ def test_only_processes_on_postgresql_load_its_driver(
     database: str, redis: RedisServer, tmp_path: Path, start: Callable[..., WorkerProcess]
 ) -> None:
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
-    with Service(settings) as service, start() as worker:
+    with Service(settings, forked=False) as service, start(forked=False) as worker:
         pids = [service.pid, *serving(service), worker.process.pid]
         assert [loads_driver(pid) for pid in pids] == [database.startswith("postgresql")] * 4
 
@@ -57,7 +57,7 @@ def test_only_tracing_loads_opentelemetry(tmp_path: Path, endpoint: dict[str, st
 
 def test_the_processes_of_a_service_share_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
-    with Service(settings) as service:
+    with Service(settings, forked=False) as service:
         # Of about 60 MB; each process has its own copy of what it wrote to since the fork.
         assert [shared_kb(pid) > 25_000 for pid in serving(service)] == [True, True]
 

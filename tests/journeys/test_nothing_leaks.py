@@ -412,7 +412,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
             ALERT_WEBHOOK_SECRET=SIGNS_ALERTS,
             EGRESS_PROXY_URL=f"http://riskrelay:{PROXY}@127.0.0.1:{proxy.port}",
         )
-        service = day.enter_context(Service(given))
+        service = day.enter_context(Service(given, forked=False))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
         worker = day.enter_context(WorkCommand(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
         receivers = [

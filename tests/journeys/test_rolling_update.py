@@ -21,7 +21,7 @@ from tests.support.factories import environment, make_customer, make_exports, ma
 from tests.support.gunicorn_process import free_port
 from tests.support.raw_http import EXPORTS, RESULTS, SCANNER
 from tests.support.servers import PostgresServer, RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.workers import CountingReceiver, StartedWorker, wait_until
 
 #: More than are approved while everything is replaced twice.
 EXPORTS_MADE: Final = 2000
@@ -39,7 +39,7 @@ def up(_migrator, db):
 """
 
 
-class Running(WorkerProcess):
+class Running(StartedWorker):
     """One command of one version's code, as a process."""
 
     def __init__(self, code: Path, verb: str, folder: Path, database: str, redis: RedisServer, **changes: str) -> None:

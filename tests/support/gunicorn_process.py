@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bin.commands.installation.serve import GUNICORN
+from tests.support.forked_processes import Process, start
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -39,18 +39,22 @@ class RawResponse:
 
 
 class Service:
-    """A running service; everything of it ends with the block. `options` are gunicorn's."""
+    """A running service; everything of it ends with the block. `options` are gunicorn's.
 
-    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
+    It is forked from a process that has imported everything, unless the test says otherwise.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *options: str, forked: bool = True) -> None:
         self._command = (sys.executable, *GUNICORN, *options)
+        self._imported = "tests.support.imported_service" if forked else None
         self.port = free_port()
         self.log = Path(environment["DATA_DIR"]) / "service.log"
         self._environment = {"PYTHONPATH": str(ROOT), **environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
+            self._process = start(self._command, ROOT, self._environment, log, self._imported)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:

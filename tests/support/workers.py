@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
+from tests.support.forked_processes import PYTHON, start
 from tests.support.servers import RedisServer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -72,8 +72,12 @@ def notify_workers(redis: RedisServer) -> bool:
 
 
 class WorkerProcess:
-    """The process that `bin/riskrelay work` becomes; it is killed at the end, if it has not ended before."""
+    """The process that `bin/riskrelay work` becomes; it is killed at the end, if it has not ended before.
 
+    It is forked from one that has imported the same modules.
+    """
+
+    imported: str | None = "tests.support.imported_worker"
     # As `run` starts it: the command's own checks take as long as the start of the worker.
     command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
     #: What its log says when it is where a test can go on.
@@ -83,16 +87,9 @@ class WorkerProcess:
         folder.mkdir(exist_ok=True)
         self.log = folder / f"worker-{time.monotonic_ns()}.log"
         settings = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "LOG_FORMAT": "json", **LOOPBACK, **changes}
+        env = environment(folder, PYTHONPATH=str(ROOT), **settings)
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=folder,
-                # -P as the launcher: the folder it runs in is no place to import from, the checkout is.
-                env=environment(folder, PYTHONPATH=str(ROOT), **settings),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+            self.process = start(self.command, folder, env, log, self.imported)
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:
@@ -119,8 +116,6 @@ class WorkerProcess:
         """End it as a crash does; harmless when it has ended."""
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send it a signal."""
@@ -145,7 +140,13 @@ class WorkerProcess:
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
 
 
-class WorkCommand(WorkerProcess):
+class StartedWorker(WorkerProcess):
+    """The same, started by itself."""
+
+    imported = None
+
+
+class WorkCommand(StartedWorker):
     """`bin/riskrelay work`, which has parts of its own with several processes or with WORKER_METRICS_BIND."""
 
     command = (RISKRELAY, "work")
@@ -157,7 +158,7 @@ class UnluckyWorker(WorkerProcess):
     first_words = "waiting for its cue"
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, *options: str, **changes: str) -> None:
-        self.command = (sys.executable, "-P", "-m", "tests.journeys.crashing_worker", *options)
+        self.command = (*PYTHON, "tests.journeys.crashing_worker", *options)
         super().__init__(folder, database_url, redis_url, **changes)
 
     def go(self) -> None:
