@@ -21,6 +21,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,8 @@ _COMMENT: Final = re.compile(r"<!--\s*(?P<what>.*?)\s*-->", re.DOTALL)
 _MARKERS: Final = re.compile(r"/?[a-z-]+")
 
 _MARKDOWN: Final = MarkdownIt("gfm-like", {"linkify": False})
+#: Two modules read every page, and each process of a test run imports both.
+_parsed: Final = cache(_MARKDOWN.parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def page_of(name: str, text: str) -> MarkdownPage:
     settings: dict[str, str] = {}
     comments: list[str] = []
     above = ""
-    for token in _MARKDOWN.parse(text):
+    for token in _parsed(text):
         if token.type == "html_block":
             comments += _COMMENT.findall(token.content)
             continue
@@ -155,7 +158,7 @@ def page_of(name: str, text: str) -> MarkdownPage:
 
 def inline_codes(text: str) -> tuple[str, ...]:
     """Return the contents of all inline code in a text."""
-    inside = (child for token in _MARKDOWN.parse(text) for child in token.children or ())
+    inside = (child for token in _parsed(text) for child in token.children or ())
     return tuple(child.content for child in inside if child.type == "code_inline")
 
 
