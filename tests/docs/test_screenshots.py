@@ -38,7 +38,7 @@ def test_each_is_a_small_picture() -> None:
 
 
 def test_the_command_takes_the_same_pictures_again(tmp_path: Path) -> None:
-    runtime("chromium")
+    runtime("chromium-headless-shell")
     first, second = (made_in(tmp_path / folder) for folder in ("first", "second"))
     assert {*first} == {*SOME}
     assert first == second

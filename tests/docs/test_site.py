@@ -150,7 +150,7 @@ def served(site: Path) -> Iterator[str]:
 def chromium() -> Iterator[Browser]:
     """The Chromium of this machine."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(runtime("chromium")), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=str(runtime("chromium-headless-shell")), args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -23,7 +23,7 @@ addEventListener("securitypolicyviolation", (event) => {
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the machine's own; it ends with the block."""
-    path = runtime("chromium")
+    path = runtime("chromium-headless-shell")
     with sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield launched
