@@ -21,11 +21,11 @@ _recorder: "Recorder | None" = None
 
 
 def leave_out_if_unused(settings: Settings) -> None:
-    """Let imports of OpenTelemetry fail from now on if no endpoint is set; call it before the Redis client is imported.
+    """Let imports of OpenTelemetry fail from now on if no endpoint is set; too late once the Redis client is imported.
 
     That client imports OpenTelemetry wherever it is installed, 2 MB in each process.
     """
-    if settings.otlp_endpoint is None:
+    if settings.otlp_endpoint is None and "redis" not in sys.modules:
         # Python's own sign for a module that cannot be imported.
         sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the annotation knows modules alone
 

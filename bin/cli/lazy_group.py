@@ -74,6 +74,9 @@ class LazyGroup(click.Group):
 
 def load(path: tuple[str, ...]) -> click.Command:
     """Import and return the command at `path`, such as `("secret", "set", "target")`; its texts must be UTF-8."""
+    if path[0] != "completion":
+        # That one is quick: it needs no settings.
+        _leave_out_unused_packages()
     module = importlib.import_module(f"bin.commands.{_MODULES.get(path[0], path[0])}".replace("-", "_"))
     command: click.Command = getattr(module, path[0].replace("-", "_"))
     for name in path[1:]:
@@ -82,3 +85,18 @@ def load(path: tuple[str, ...]) -> click.Command:
         if parameter.type is click.STRING:
             parameter.type = TEXT
     return command
+
+
+def _leave_out_unused_packages() -> None:
+    """Keep packages that the settings have no use for out of this process: their imports take a fifth of a short command."""
+    from runtime import tracing  # noqa: PLC0415 - help is quick without it
+    from schemas.settings.definitions import InvalidSettings, load_settings  # noqa: PLC0415 - as above
+    from storage.db.drivers.unused_driver import leave_out_postgresql  # noqa: PLC0415 - as above
+
+    try:
+        settings = load_settings()
+    except InvalidSettings:
+        # The command reports it, unless it needs no settings.
+        return
+    leave_out_postgresql(settings.database_url)
+    tracing.leave_out_if_unused(settings)

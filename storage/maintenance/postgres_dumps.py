@@ -11,14 +11,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from peewee import Select, fn
-from psycopg import conninfo
 
 from storage.db.engine import database, is_pooled
 from storage.db.models import ALL
@@ -191,12 +190,19 @@ def _require_success(process: subprocess.Popen[bytes], complaint: IO[bytes]) -> 
 
 def _address(url: str) -> str:
     """Return the connection string for libpq's programs, without a password."""
-    known = {name: value for name, value in conninfo.conninfo_to_dict(url).items() if "password" not in name}
-    return conninfo.make_conninfo("", **known)
+    from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - SQLite does not need the driver
+
+    return make_conninfo("", **{name: value for name, value in _parameters(url).items() if "password" not in name})
+
+
+def _parameters(url: str) -> Mapping[str, Any]:
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - as above
+
+    return conninfo_to_dict(url)
 
 
 def _environment(url: str | None) -> dict[str, str]:
-    password = None if url is None else conninfo.conninfo_to_dict(url).get("password")
+    password = None if url is None else _parameters(url).get("password")
     # Its messages are matched and shown: in one language.
     return {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": str(password)} if password else {})}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.factories import LOOPBACK, environment
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.workers import RISKRELAY, WorkerProcess, wait_until
 
 #: The compiled part of PostgreSQL's driver, among the files that a process has mapped.
 DRIVER = "psycopg_binary"
@@ -40,6 +40,14 @@ def test_only_processes_on_postgresql_load_its_driver(
     with Service(settings, forked=False) as service, start(forked=False) as worker:
         pids = [service.pid, *serving(service), worker.process.pid]
         assert [loads_driver(pid) for pid in pids] == [database.startswith("postgresql")] * 4
+
+
+def test_a_command_on_sqlite_is_quick_because_it_imports_no_other_driver(database: str, tmp_path: Path) -> None:
+    settings = {**environment(tmp_path, DATABASE_URL=database), "PYTHONPROFILEIMPORTTIME": "1"}
+    ran = subprocess.run([RISKRELAY, "token", "list"], env=settings, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "peewee" in imported
+    assert ("psycopg.pq" in imported) is database.startswith("postgresql")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 
 def leave_out_postgresql(database_url: str) -> None:
-    """Let imports of the driver fail from now on if `database_url` is SQLite's; call it before Peewee is imported."""
-    if database_url.startswith("sqlite:"):
+    """Let imports of the driver fail from now on if `database_url` is SQLite's; too late once Peewee is imported."""
+    if database_url.startswith("sqlite:") and "peewee" not in sys.modules:
         # Python's own sign for a module that cannot be imported.
         sys.modules["psycopg"] = None  # type: ignore[assignment]  # the annotation knows modules alone
