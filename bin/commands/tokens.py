@@ -17,12 +17,12 @@ from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
 from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
-from schemas.base.principal import OPERATOR, Ability, TokenKind
+from schemas.base.principal import OPERATOR, Ability, TokenKind, role_abilities
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from service.operations.accounts import sessions as session_operations
 from service.operations.accounts import tokens as token_operations
-from storage.accounts import sessions, tokens
-from storage.accounts.accounts import user_by_email
+from storage.accounts import grants, sessions, tokens
+from storage.accounts.accounts import User, user_by_email
 from storage.accounts.tokens import Token
 
 TOKENS: Final = RecordTable(
@@ -64,12 +64,22 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
     with opened():
         expires = timedelta(days=expires_days) if expires_days else None
         named = [Ability(ability) for ability in abilities]
-        row, text = token_operations.create(user_by_email(email), TokenKind(kind), named, name, expires, OPERATOR)
+        user = user_by_email(email)
+        row, text = token_operations.create(user, TokenKind(kind), named, name, expires, OPERATOR)
+        allowed = _allowed_by_role(user)
+        if not allowed.issuperset(row.abilities):
+            effective = ", ".join(each for each in row.abilities if each in allowed) or "nothing"
+            echo(f"The role of this user limits the token to: {effective}", err=True)
         if as_json:
             print_record({**_record(row), "token": text}, as_json)
             return
         echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
         echo(text)
+
+
+def _allowed_by_role(user: User) -> frozenset[str]:
+    granted = [] if user.role else grants.list_all(user.email)
+    return role_abilities(user.role, [each.role for each in granted if each.role])
 
 
 @token.command(

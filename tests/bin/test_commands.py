@@ -243,6 +243,19 @@ def test_a_token_is_printed_alone_and_once(shell: Shell, customer_id: Customer) 
     assert text not in shell.type("token", "list", "--json").output
 
 
+def test_a_new_token_says_what_the_role_of_its_user_leaves_of_it(shell: Shell, customer_id: Customer) -> None:
+    words = ("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:read", "--ability")
+    assert "limits" not in shell.type(*words, "ticket-exports:approve").stderr
+    shell.type("user", "set", customer_id.email, "--role", "viewer")
+    limited = shell.type(*words, "ticket-exports:approve")
+    assert limited.stderr.splitlines()[0] == "The role of this user limits the token to: ticket-exports:read"
+    assert limited.stdout.startswith("rrt_")
+    nothing = shell.type("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:approve")
+    assert nothing.stderr.splitlines()[0] == "The role of this user limits the token to: nothing"
+    uploads = shell.type("token", "create", "--user", customer_id.email, "--kind", "platform")
+    assert "limits" not in uploads.stderr
+
+
 def test_a_token_can_be_limited_listed_and_revoked(shell: Shell, customer_id: Customer) -> None:
     words = ("--ability", "ticket-exports:read", "--expires-days", "30")
     made = shell.json("token", "create", "--user", customer_id.email, *words)
