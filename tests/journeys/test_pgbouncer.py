@@ -17,6 +17,7 @@ from storage.accounts.audit_chain import has_unchained
 from storage.db import locks, schema_version
 from storage.db.engine import close_database, connection, is_pooled, open_database, rows, transaction
 from storage.db.locks import Lock
+from tests.support import kept_sessions
 from tests.support.backups import CommandRunner
 from tests.support.databases import PostgresEmptier, on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
@@ -39,6 +40,7 @@ def pooled(postgres_url: str, postgres_emptier: PostgresEmptier) -> Iterator[str
     """The URL of the pooler, whose database is open in this process."""
     # All sessions of the database are then the pooler's.
     postgres_emptier.close()
+    kept_sessions.end_all()
     with PgBouncer(postgres_url) as pooler:
         open_database(pooler.url)
         with connection():
