@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ from tests.support.workers import CountingReceiver, StartedWorker, WorkerProcess
 
 # Collecting the tests makes no garbage; the search for it would take a third of the time.
 gc.disable()
+
+# Databases are written to memory where there is enough: the disk would take a third of the time of many tests.
+_MEMORY = Path("/dev/shm")  # noqa: S108 - the names of the folders in it are drawn
+_ENOUGH_BYTES = 8 << 30
+if "TMPDIR" not in os.environ and _MEMORY.is_dir():
+    _memory = os.statvfs(_MEMORY)
+    # Some tests run what they write.
+    if _memory.f_bavail * _memory.f_frsize >= _ENOUGH_BYTES and not _memory.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 # The settings of an installation in this checkout do not affect tests.
 os.environ["RISKRELAY_ENV_FILE"] = "/nonexistent/.env"
