@@ -29,7 +29,7 @@ from tests.support.workers import CountingReceiver, StartedWorker, WorkerProcess
 gc.disable()
 
 # Databases are written to memory where there is enough: the disk would take a third of the time of many tests.
-_MEMORY = Path("/dev/shm")  # noqa: S108 - the names of the folders in it are drawn
+_MEMORY = Path("/dev/shm")  # noqa: S108 - the folders in it get random names
 _ENOUGH_BYTES = 8 << 30
 if "TMPDIR" not in os.environ and _MEMORY.is_dir():
     _memory = os.statvfs(_MEMORY)

@@ -11,7 +11,7 @@ from tests.support.workers import SteppingClock, UnluckyWorker
 
 @pytest.fixture
 def unlucky(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., UnluckyWorker]:
-    """Start real worker processes that begin on command; options as `unlucky_worker.py` takes them, settings by name."""
+    """Start real worker processes that begin on command; options as `crashing_worker.py` takes them, settings by name."""
 
     def started(*options: str, **changes: str) -> UnluckyWorker:
         return UnluckyWorker(tmp_path / "data", database, redis.url, *options, **changes)

@@ -77,6 +77,7 @@ class WorkerProcess:
     It is forked from one that has imported the same modules.
     """
 
+    #: The module whose imports it shares; None for one that is started.
     imported: str | None = "tests.support.imported_worker"
     # As `run` starts it: the command's own checks take as long as the start of the worker.
     command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
@@ -141,7 +142,7 @@ class WorkerProcess:
 
 
 class StartedWorker(WorkerProcess):
-    """The same, started by itself."""
+    """A worker that is started as `run` does it, not forked."""
 
     imported = None
 
