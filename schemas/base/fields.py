@@ -7,6 +7,7 @@ never repeated; the name of an unknown field is repeated only if it is an ordina
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from heapq import nsmallest
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -283,7 +284,7 @@ class Form(Schema):
 
     def member_names(self) -> frozenset[str]:
         """Return every name this form knows at any depth: what a path may be made of."""
-        return frozenset(_names(self))
+        return _names_of(type(self))
 
     def on_bind_field(self, field_name: str, field_obj: fields.Field[Any]) -> None:
         """Replace marshmallow's error messages with our codes."""
@@ -317,6 +318,11 @@ def _at_least(min_length: int) -> Callable[[str], None]:
             raise ValidationError("too_short")
 
     return check
+
+
+@cache
+def _names_of(form: type[Form]) -> frozenset[str]:
+    return frozenset(_names(form()))
 
 
 def _names(form: Schema) -> Iterator[str]:

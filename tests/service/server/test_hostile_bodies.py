@@ -1,6 +1,5 @@
-"""Bodies that nobody would send by accident: generated ones at every schema, and naughty strings in every text.
-
-Whatever comes in, the answer is not a 5xx, and a refusal names what it refuses.
+"""Bodies that nobody would send by accident, generated at every schema: the answer is not a 5xx, and a refusal names what it
+refuses. Texts that others collected are in `tests/fuzz/test_corpora.py`.
 """
 
 import json
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.corpora import naughty_strings
 from tests.support.databases import on_postgresql
-from tests.support.request_bodies import WHICH, calls, changed, patient_world, put, send, send_raw, texts
+from tests.support.request_bodies import WHICH, calls, changed, patient_world, send, send_raw
 from tests.support.specification import CloudInstallation
 
 # Most of these bodies never reach a database; of the two, PostgreSQL is the one that refuses texts.
@@ -68,25 +66,3 @@ def test_no_bytes_break_a_route(world: CloudInstallation, data: st.DataObject, r
     which = data.draw(st.sampled_from(WHICH))
     answer = send_raw(world, which, raw)
     assert answer.status_code == 422, (which, raw, answer.text)
-
-
-#: What these keep of each string is read back in test_uploads and test_naughty_tickets.
-READ_BACK_ELSEWHERE: Final = {"6", "7", "8", "by hand"}
-
-
-@pytest.mark.parametrize("which", WHICH)
-def test_naughty_strings_are_taken_or_refused_by_name(which: str, world: CloudInstallation) -> None:
-    """Each string goes into every text that may say anything at once, and then into one of the others."""
-    body = json.loads(calls(world)[which].body)
-    places = list(texts(body))
-    free = [place for place in places if send(world, which, put(body, place, "just words")).status_code < 300]
-    bound = [place for place in places if place not in free] or places
-    for number, text in enumerate(naughty_strings()):
-        everywhere = body
-        for place in free:
-            everywhere = put(everywhere, place, text)
-        bodies = [put(body, bound[number % len(bound)], text)]
-        bodies += [everywhere] if free and which not in READ_BACK_ELSEWHERE else []
-        for answer in (send(world, which, sent) for sent in bodies):
-            assert answer.status_code < 500, text
-            assert answer.status_code != 422 or answer.json["error"]["details"]["fields"], text

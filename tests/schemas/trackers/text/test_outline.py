@@ -88,7 +88,7 @@ def test_the_room_is_used(write: Flavor) -> None:
 
 
 @every_flavor
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     ticket=tickets(),
     length_of=st.tuples(*[st.integers(0, 3 * MIN_CHARS)] * 3),

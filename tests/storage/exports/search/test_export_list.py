@@ -180,7 +180,7 @@ def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
     return ExportQuery(now=NOW, **{name: draw(strategy) for name, strategy in of.items() if name in present})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
 def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject) -> None:
