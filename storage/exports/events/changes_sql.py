@@ -24,9 +24,10 @@ ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""  # noqa: 
 _REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
 _ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
 _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
+#: Events to a disabled target fail, and a removed one is disabled.
 _SUBSCRIBED: Final = """
 WITH r (id, target_id) AS ({rows})
-SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.deleted_at IS NULL"""
+SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.status <> 'disabled'"""
 
 
 class NotedChange(NamedTuple):
@@ -38,7 +39,7 @@ class NotedChange(NamedTuple):
 
 
 def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
-    """Return those of the exports whose approval covers an event for which their targets ask now."""
+    """Return those of the exports whose approval covers an event for which their targets ask now, without disabled ones."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 

@@ -270,6 +270,17 @@ def test_a_target_that_asks_for_nothing_hears_nothing_and_gets_a_new_ticket(
     assert worker.run() == []
 
 
+@pytest.mark.parametrize("verb", ["pause", "disable"])
+def test_a_reopened_finding_gets_a_new_ticket_if_the_target_of_the_earlier_one_is_disabled(
+    grouped: Customer, verb: str
+) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    targets.change_status(delivered(grouped, export_id, *ALL_EVENTS), verb, NOW, "user:1")
+    for run in (2, 3):
+        post(grouped, run)
+    assert len(post(grouped, 4, "csp")) == (verb == "disable")
+
+
 def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id)
