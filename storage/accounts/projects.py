@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from peewee import IntegrityError, fn
+from peewee import fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import MAX_ID, problem
@@ -150,14 +150,16 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
     """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
     with transaction():
         _require_project(project_id)
-        chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
-        if chosen > MAX_ID:
-            raise Conflict("The next scan run id would exceed the largest one; set the id of the scan run yourself.")
-        try:
-            row = ScanRunRow.create(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
-        except IntegrityError:
-            raise Conflict(f"Scan run {chosen} exists already.") from None
-    return ScanRun(chosen, project_id, row.status, now, now)
+        # Another request may take the next free id first.
+        while True:
+            chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
+            if chosen > MAX_ID:
+                raise Conflict("The next scan run id would exceed the largest one; set the id of the scan run yourself.")
+            row = ScanRunRow.insert(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
+            if row.on_conflict_ignore().as_rowcount().execute():
+                return ScanRun(chosen, project_id, "running", now, now)
+            if scan_run_id is not None:
+                raise Conflict(f"Scan run {chosen} exists already.")
 
 
 def list_scan_runs(account_id: int | None, project_id: int | None, limit: int, before: int | None) -> list[ScanRun]:

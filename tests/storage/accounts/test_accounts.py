@@ -1,11 +1,14 @@
 """Accounts, users, projects, reports, scan runs and grants: what belongs to what, and what the tables refuse."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, NotFound
 from storage.accounts import accounts, projects
-from storage.db.engine import execute, rows
+from storage.db.engine import connection, execute, rows
 from tests.support.factories import NOW, Customer, make_customer
 
 
@@ -58,6 +61,19 @@ def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: C
     with pytest.raises(Conflict, match="Scan run 41"):
         projects.add_scan_run(customer.project_id, NOW, 41)
     assert rows("SELECT status FROM scan_runs WHERE id = 42") == [("running",)]
+
+
+def test_scan_runs_that_are_registered_at_once_get_ids_of_their_own(customer: Customer) -> None:
+    barrier = Barrier(4)
+
+    def add(_: int) -> list[int]:
+        with connection():
+            barrier.wait()
+            return [projects.add_scan_run(customer.project_id, NOW).id for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as threads:
+        ids = [each for added in threads.map(add, range(4)) for each in added]
+    assert sorted(ids) == list(range(1, 41))
 
 
 def test_a_grant_is_for_a_project_or_report_of_the_users_own_account(customer: Customer) -> None:
