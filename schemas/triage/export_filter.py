@@ -111,6 +111,9 @@ class OneOrMore(Text):
         given = split_values(value) if isinstance(value, str) else value
         if not isinstance(given, list):
             raise ValidationError("invalid_type")
+        if not given:
+            # Without a value it would have no effect, and a decision would be about every export.
+            raise ValidationError("too_short")
         if len(given) > max(len(self.allowed), self.at_most):
             raise ValidationError("too_many")
         return tuple(sorted({self._read(each) for each in given}))

@@ -77,6 +77,7 @@ def test_moments_are_read_with_their_zone() -> None:
         ({"status": "lost"}, ("/status", "not_allowed")),
         ({"status": ["failed", 1]}, ("/status", "invalid_type")),
         ({"status": {}}, ("/status", "invalid_type")),
+        ({"status": []}, ("/status", "too_short")),
         ({"severity": "high,"}, ("/severity", "not_allowed")),
         ({"project_id": [0]}, ("/project_id", "not_allowed")),
         ({"project_id": [True]}, ("/project_id", "invalid_type")),
