@@ -18,7 +18,7 @@ from schemas.base.fields import Form, Moment, Text
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.search_words import words_in
+from schemas.triage.search_words import folded, words_in
 
 #: Values of one filter: each may be a part of the query.
 MAX_VALUES: Final = 20
@@ -145,7 +145,7 @@ class SearchText(Text):
 
     at_most = MAX_VALUES
 
-    def __init__(self, fold: Callable[[str], str] = str.casefold, **options: Any) -> None:
+    def __init__(self, fold: Callable[[str], str] = folded, **options: Any) -> None:
         super().__init__(**options)
         self._fold = fold
 

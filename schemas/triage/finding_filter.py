@@ -10,6 +10,7 @@ from schemas.base.fields import Form
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import MAX_SEARCH, PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
+from schemas.triage.search_words import lowered
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class FindingFilterForm(Form):
     project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only findings of these projects."})
     rule = OneOrMore(metadata={"description": "Only exactly these rule codes; a comma in one is written `\\,`."})
     host = Hosts(metadata={"description": "Only findings on one of these hosts."})
-    # Databases lower the case of texts, and do not fold it: a sharp s stays one.
-    q = SearchText(str.lower, max_length=MAX_SEARCH, metadata={"description": "Only findings with all these words."})
+    # Databases lower the case of texts, and change no other character: a sharp s stays one.
+    q = SearchText(lowered, max_length=MAX_SEARCH, metadata={"description": "Only findings with all these words."})
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> dict[str, Any]:

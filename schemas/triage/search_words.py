@@ -21,10 +21,19 @@ _MOST_URLS: Final = 1024
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
-def words_in(text: str, fold: Callable[[str], str] = str.casefold) -> list[str]:
-    """Return the different words of a text, in their order; `fold` gives them one case."""
-    folded = fold(unicodedata.normalize("NFKC", text))
-    words = dict.fromkeys(_WORD.findall(folded))
+def folded(text: str) -> str:
+    """Return a text in one case and one Unicode form."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def lowered(text: str) -> str:
+    """Return a text in lower case, with its characters in one Unicode form, which keeps ligatures and superscripts."""
+    return unicodedata.normalize("NFC", text).lower()
+
+
+def words_in(text: str, fold: Callable[[str], str] = folded) -> list[str]:
+    """Return the different words of a text as `fold` returns it, in their order."""
+    words = dict.fromkeys(_WORD.findall(fold(text)))
     # To cut every word would take longer than to find it, and hardly any is too long.
     is_short = max(map(len, words), default=0) <= MAX_WORD
     return list(words if is_short else dict.fromkeys(word[:MAX_WORD] for word in words))

@@ -1,5 +1,6 @@
 """Findings as lists and the API show them: an account's, by filters, the newest first; one with the state of its ticket."""
 
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +22,8 @@ from storage.exports.search.export_sets import union
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+#: The Unicode forms that a word may have in a stored text.
+_FORMS: Final = ("NFC", "NFD", "NFKC")
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
 #: Findings that are counted by state; a list of more says so.
 MOST_COUNTED: Final = 10_000
@@ -211,6 +214,7 @@ def _any_of(conditions: Iterator[Any]) -> Any:
 def _has_word(word: str) -> Any:
     f, find = FindingRow, fn.instr if is_sqlite() else fn.strpos
     text = fn.LOWER(f.title.concat(" ").concat(f.code).concat(" ").concat(f.page_url).concat(" ").concat(f.location))
-    # SQLite lowers the case of ASCII letters alone.
-    spellings = {each.translate(_ASCII_LOWER) for each in (word, word.upper(), word.capitalize())}
+    # SQLite lowers the case of ASCII letters alone, and neither database changes the Unicode form.
+    cases = [each.translate(_ASCII_LOWER) for each in (word, word.upper(), word.capitalize())]
+    spellings = {unicodedata.normalize(form, each) for each in cases for form in _FORMS}
     return _any_of(find(text, each) > 0 for each in spellings)

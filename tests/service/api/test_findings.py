@@ -124,6 +124,18 @@ def test_words_are_found_in_any_case_and_script(client: TestClient, customer: Cu
     assert codes(client, customer, f"?q={quote(word)}") == ["named"]
 
 
+@pytest.mark.parametrize(
+    ("word", "title"),
+    [("ﬁx", "ﬁx"), ("fix", "fix"), ("x²", "x²"), ("Acme™", "Acme™ banner"), ("\uff21\uff22", "ab")]
+    + [(word, title) for word in ("café", "cafe\u0301") for title in ("Café", "Cafe\u0301")],
+)
+def test_words_are_found_in_the_form_in_which_they_are_shown(
+    client: TestClient, customer: Customer, word: str, title: str
+) -> None:
+    scan(customer.project_id, 1, issue("named", title=title))
+    assert codes(client, customer, f"?q={quote(word)}") == ["named"]
+
+
 def test_a_snooze_that_is_over_leaves_the_finding_open(client: TestClient, scanned: Customer) -> None:
     execute("UPDATE exports SET snoozed_until = 1 WHERE snoozed_at IS NOT NULL")
     assert codes(client, scanned, "?state=open") == ["snoozed", "open"]
