@@ -69,9 +69,9 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
 def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
     """Return the ticket of an open group that has become `group`; a person's edits of it stay, and labels of rules."""
     if opened.row.original_ticket is None:
-        ticket = group_ticket(group)
-        own = () if opened.group is None else group_ticket(opened.group).labels
-        added = [label for label in _json.python_value(opened.row.ticket)["labels"] if label not in {*own, *ticket.labels}]
+        ticket, before = group_ticket(group), _json.python_value(opened.row.ticket)
+        own = group_ticket(read_group(before, before["title"], None)).labels
+        added = [label for label in before["labels"] if label not in {*own, *ticket.labels}]
         return replace(ticket, labels=(*ticket.labels, *added))
     original = _json.python_value(opened.row.original_ticket)
     return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)

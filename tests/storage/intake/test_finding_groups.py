@@ -177,6 +177,7 @@ def test_a_restored_group_has_the_places_that_waited_once_it_grows(customer: Cus
     assert urls(group) == [f"https://shop.example/{page}" for page in "abc"]
     assert (group.findings, group.severity) == ((3, 0), "critical")
     assert group.ticket["title"].endswith(": 3 pages of shop.example")
+    assert group.ticket["labels"] == ["website-risk", "severity:critical"]
 
 
 def test_an_edited_group_keeps_its_words_and_grows(customer: Customer) -> None:
