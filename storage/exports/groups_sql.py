@@ -10,10 +10,10 @@ from storage.db.models import ExportRow, FindingRow
 
 
 class GroupRow(NamedTuple):
-    """An open group as the tables have it; `title` is that of its first finding, unless that was erased."""
+    """A group as the tables have it; `title` is that of its first finding, unless that was erased."""
 
     id: str
-    open_group: str
+    open_group: str | None
     version: int
     status: str
     severity_rank: int
@@ -25,6 +25,10 @@ class GroupRow(NamedTuple):
     siblings: str | None
 
 
+_GROUPS: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT {select_list(GroupRow, {"e": ExportRow}, title="f.title")} FROM r JOIN exports e ON e.id = r.id
+    LEFT JOIN findings f ON f.id = e.source_id AND f.project_id = e.project_id"""  # noqa: S608 - our own names
 _OPEN: Final = f"""
 WITH r (rule, url) AS ({{{{rows}}}})
 SELECT {select_list(GroupRow, {"e": ExportRow}, title="f.title")}, r.url,
@@ -101,6 +105,11 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
         if is_known:
             pages.add(url)
     return list(found.values())
+
+
+def groups(export_ids: Iterable[str]) -> list[GroupRow]:
+    """Return groups by the ids of their exports, open or not, which the caller's transaction has locked."""
+    return [GroupRow._make(row) for row in rows_over(_GROUPS, ("TEXT",), [(each,) for each in export_ids])]
 
 
 def extend(extensions: Sequence[tuple[Any, ...]]) -> None:

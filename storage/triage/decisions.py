@@ -39,6 +39,7 @@ from storage.exports.transitions import (
     transition_many,
 )
 from storage.exports.transitions_sql import LockedExport
+from storage.triage import groups
 
 #: The parts of a ticket that an edit can replace.
 _EDITABLE: Final = ("title", "description", "severity", "labels")
@@ -115,8 +116,8 @@ def restore_many(
 ) -> list[DecisionResult]:
     """Make dismissed exports prepared again, and end snoozes; the results are in the order of `wanted`.
 
-    New places join a restored group, unless the project has another open group of its rule. `reason` is for the audit log.
-    Raises ValidationFailed at an account's limit.
+    A restored group has the places that joined it meanwhile. New ones join it, unless the project has another open group of
+    its rule. `reason` is for the audit log. Raises ValidationFailed at an account's limit.
     """
     with transaction():
         # Before the exports, in the order of a postback.
@@ -127,6 +128,7 @@ def restore_many(
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
         transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
         open_groups(dismissed)
+        groups.write_what_waited(dismissed)
         snoozed = [each for each in held if _is_snoozed(each)]
         transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
         # A snoozed export has counted as waiting all the time.

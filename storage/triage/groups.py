@@ -21,6 +21,7 @@ from schemas.exports.tickets.group_ticket import (
     group_ticket,
     grown_ticket,
     highest,
+    is_group,
     read_group,
     with_stored,
 )
@@ -32,9 +33,10 @@ from storage.db.models import FindingRow
 from storage.db.queries import tuples
 from storage.exports import groups_sql
 from storage.exports.groups_sql import GroupRow
-from storage.exports.rows import WrittenTicket
+from storage.exports.rows import WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import lock_many
+from storage.exports.transitions_sql import LockedExport, write_locked
 
 _json: Final = JsonField()
 
@@ -63,7 +65,7 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
     With `locks`, in the caller's transaction, they stay as they are until it ends.
     """
     found = groups_sql.open_groups(project_id, places, locks=locks)
-    return {row.open_group: OpenGroup(row, frozenset(pages), _group(row)) for row, pages in found}
+    return {str(row.open_group): OpenGroup(row, frozenset(pages), _group(row)) for row, pages in found}
 
 
 def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
@@ -75,6 +77,34 @@ def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
         return replace(ticket, labels=(*ticket.labels, *added))
     original = _json.python_value(opened.row.original_ticket)
     return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)
+
+
+def write_what_waited(exports: Sequence[LockedExport]) -> None:
+    """Write the tickets of restored groups with the findings that joined them while they were dismissed.
+
+    The caller's transaction has locked the exports.
+    """
+    # Without a rule, a ticket by hand: its evidence may have any names.
+    groups = [each for each in exports if each.rule is not None and is_group(each.ticket)]
+    known = {each.id: each.ticket["evidence"]["findings"] for each in groups}
+    grown = [
+        (row.id, extended_ticket(OpenGroup(row, frozenset(), group), group))
+        for row in groups_sql.groups(known)
+        if row.findings_total != known[row.id] and (group := _group(row)) is not None
+    ]
+    tickets = dict(zip([export_id for export_id, _ in grown], written([ticket for _, ticket in grown]), strict=True))
+    records = [
+        {
+            "id": export_id,
+            "ticket": each.text,
+            "ticket_digest": each.digest,
+            "preview_problems": each.problems,
+            "severity_rank": each.severity_rank,
+        }
+        for export_id, each in tickets.items()
+    ]
+    write_locked(records, {})
+    export_search.replace({export_id: (each.words, each.hosts) for export_id, each in tickets.items()})
 
 
 def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:

@@ -14,12 +14,17 @@ from schemas.base.errors import Conflict
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.tickets.ticket import digest
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
+from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.decision_forms import Edit
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
 from storage.exports import queries, transitions
+from storage.exports.search import export_list
 from storage.intake import findings
 from storage.triage import decisions, splits
 from tests.support.factories import (
@@ -178,6 +183,29 @@ def test_a_restored_group_has_the_places_that_waited_once_it_grows(customer: Cus
     assert (group.findings, group.severity) == ((3, 0), "critical")
     assert group.ticket["title"].endswith(": 3 pages of shop.example")
     assert group.ticket["labels"] == ["website-risk", "severity:critical"]
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_restored_group_has_the_places_that_joined_it_while_it_was_dismissed(customer: Customer, is_edited: bool) -> None:
+    [export_id] = post(customer, "a", "csp").ticket_exports
+    [other] = post(customer, "a", "img-alt").ticket_exports
+    if is_edited:
+        decisions.edit(export_id, customer.account_id, NOW, "user:1", Edit(title="My title"))
+    for each in (export_id, other):
+        decisions.dismiss(each, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
+    post(customer, "b", issue("csp", severity="critical"))
+    before = queries.get(other)
+    decisions.restore_many([ExportReference(each) for each in (export_id, other)], customer.account_id, NOW, "user:1")
+    group = queries.get(export_id)
+    assert urls(group) == ["https://shop.example/a", "https://shop.example/b"]
+    assert (group.ticket["severity"], group.severity, group.findings) == ("critical", "critical", (2, 0))
+    assert group.ticket["title"] == ("My title" if is_edited else "Image without alternative text: 2 pages of shop.example")
+    assert group.ticket_digest == digest(group.ticket)
+    found = export_list.list_page(ExportQuery(customer.account_id, words=("b",)))
+    assert [each.id for each in found] == [export_id]
+    assert queries.get(other).ticket == before.ticket
+    assert post(customer, "c", "csp").ticket_exports == (export_id,)
+    assert len(urls(queries.get(export_id))) == 3
 
 
 def test_an_edited_group_keeps_its_words_and_grows(customer: Customer) -> None:

@@ -221,6 +221,16 @@ def test_an_export_of_one_finding_is_restored_without_a_group(customer: Customer
     assert open_group(export_id) is None
 
 
+def test_a_ticket_by_hand_that_looks_like_a_group_is_restored_as_it_was(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    looks = '"evidence":{"places":["x"],"findings":2,"pages":{},"sites":5}'
+    execute("UPDATE exports SET ticket = REPLACE(ticket, ?, ?)", ('"evidence":{"rule":"label"}', looks))
+    before = queries.get(export_id).ticket
+    assert before["evidence"]["findings"] == 2
+    decisions.dismiss(export_id, None, NOW, USER)
+    assert decisions.restore(export_id, None, in_s(1), USER).ticket == before
+
+
 def test_restoring_what_is_prepared_changes_nothing(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     before = queries.get(export_id)
