@@ -202,9 +202,10 @@ def change(
 def delete(rule_id: str, account_id: int | None, now: datetime, actor: str) -> None:
     """Delete a rule; what waited for its target is left to people. Raises NotFound."""
     with transaction():
-        _get(rule_id, account_id)
-        if ApprovalRuleRow.delete().where(ApprovalRuleRow.id == rule_id).execute():
-            append(now, actor, "delete_rule", rule_id)
+        _locked(rule_id, account_id)
+        # The entry finds its account by the rule.
+        append(now, actor, "delete_rule", rule_id)
+        ApprovalRuleRow.delete().where(ApprovalRuleRow.id == rule_id).execute()
 
 
 def enabled_rules(account_id: int) -> list[ApprovalRule]:

@@ -18,6 +18,7 @@ from storage.accounts import audit_log, projects, tokens
 from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers
 from storage.db.engine import execute, rows
+from storage.exports.rules import approval_rules
 from storage.secrets.vault import Vault
 from tests.support.factories import (
     NOW,
@@ -84,6 +85,12 @@ def test_an_account_sees_what_is_about_its_records(client: TestClient, customer:
     assert [entry["id"] for entry in everything] == sorted((entry["id"] for entry in everything), reverse=True)
     [of_one] = listed(client, customer, f"account_id={first.account_id}&object=alr_1", Ability.ADMIN).json["items"]
     assert of_one["actor"] == {"kind": "user", "id": str(first.user_id)}
+
+
+def test_an_account_sees_that_the_operator_deleted_a_rule(client: TestClient, customer: Customer) -> None:
+    rule = make_rule(customer, _LABEL)
+    approval_rules.delete(rule.id, None, utc_now(), "operator")
+    assert [entry["action"] for entry in items(client, customer, f"object={rule.id}")] == ["delete_rule", "create_rule"]
 
 
 def test_filters_and_pages(client: TestClient, customer: Customer) -> None:
