@@ -11,10 +11,14 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.exports.tickets.group_ticket import MAX_SITES
+
 #: Longer words are compared by their beginning: no index of either database holds arbitrarily long ones.
 MAX_WORD: Final = 64
 #: Characters of one ticket's different words; the title's and the page's come first.
 MAX_WORDS: Final = 10_000
+#: Characters of a name in DNS. A longer text is no host.
+MAX_HOST: Final = 253
 #: Pages whose host is cached: all findings of a postback are on one.
 _MOST_URLS: Final = 1024
 
@@ -49,7 +53,7 @@ def words_of(ticket: Mapping[str, Any]) -> str:
 def hosts_of(ticket: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the different hosts of a ticket's page and of the places of a group, in lower case and without a port."""
     urls = (ticket["page_url"] or "", *_place_urls(ticket))
-    return tuple(dict.fromkeys(filter(None, map(host_of, urls))))
+    return tuple(dict.fromkeys([*filter(None, map(host_of, urls)), *_sites(ticket)]))
 
 
 @lru_cache(maxsize=_MOST_URLS)
@@ -59,6 +63,14 @@ def host_of(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+def _sites(ticket: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the hosts of a group, whose evidence has only the first places; that of other tickets has any form."""
+    sites = ticket["evidence"].get("sites")
+    for site in sites[:MAX_SITES] if isinstance(sites, list) else ():
+        if isinstance(site, str) and 0 < len(site) <= MAX_HOST:
+            yield site
 
 
 def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:

@@ -133,7 +133,8 @@ def with_findings(group: Group, added: Sequence[tuple[Place, str]], known_pages:
 
 def with_stored(group: Group, severity: str, places: Sequence[Place], findings: int, pages: int) -> Group:
     """Return the group as the findings of its export are stored: their highest severity, first places, and counts."""
-    sites = tuple(dict.fromkeys(_site(place.url) for place in places))[:MAX_SITES]
+    # The first places may lack the sites of later ones.
+    sites = tuple(dict.fromkeys((*(_site(place.url) for place in places), *group.sites)))[:MAX_SITES]
     return replace(group, severity=severity, places=_first_places(places), findings=findings, pages=pages, sites=sites)
 
 

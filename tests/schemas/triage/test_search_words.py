@@ -49,3 +49,5 @@ def test_hosts_are_those_of_the_page_and_of_every_place() -> None:
     assert found == ("a.example", "b.example", "::1")
     assert hosts_of(ticket()) == ()
     assert hosts_of(ticket(evidence={"places": "https://a.example/"})) == ()
+    assert hosts_of(ticket(evidence={"sites": ["a.example", "", 3, "x" * 254]})) == ("a.example",)
+    assert hosts_of(ticket(evidence={"sites": {"a.example": 1}})) == ()

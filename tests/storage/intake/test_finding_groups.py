@@ -164,6 +164,18 @@ def test_findings_join_a_frozen_group_and_wait(customer: Customer, status: str) 
     assert rows("SELECT DISTINCT export_id FROM findings") == [(export_id,)]
 
 
+def test_a_group_is_found_by_the_host_of_a_place_that_its_ticket_does_not_list(customer: Customer) -> None:
+    [export_id] = post(customer, "a", *(issue("csp", location=f"p:nth-child({n})") for n in range(60))).ticket_exports
+    body = postback(2, [issue("csp")], page={"url": "https://blog.example/"})
+    record_postback(PostbackForm().read(body), customer.project_id)
+    query = ExportQuery(customer.account_id, hosts=("blog.example",))
+    assert [each.id for each in export_list.list_page(query)] == [export_id]
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
+    post(customer, "b", "csp", run=3)
+    decisions.restore(export_id, customer.account_id, NOW, "user:1")
+    assert [each.id for each in export_list.list_page(query)] == [export_id]
+
+
 def test_a_closed_group_is_followed_by_a_new_one(customer: Customer) -> None:
     [first] = post(customer, "a", "csp").ticket_exports
     execute("UPDATE exports SET status = 'dismissed', open_group = NULL")
