@@ -38,10 +38,8 @@ _WEEK: Final = 7
 _MOST_TRENDS: Final = 500
 
 _IN_PROGRESS: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
-#: What to do about a target, by its status or the reason of its pause.
+#: What to do about a target, by its status or the reason of its pause; of the others the reason tells it.
 _ADVICE: Final[Mapping[str, str]] = {
-    TargetStatus.BLOCKED: "Its address is not allowed. Fix the address, then resume the target.",
-    TargetStatus.INACTIVE: "It has no signing secret. Set one on the target's page.",
     TargetStatus.PAUSED: "It was paused, and its approved exports wait. Resume it when it may receive again.",
     TargetStatus.DISABLED: "It was disabled, and its approved exports fail. Resume it if it is still in use.",
     RESTORED: "It was restored from a backup. Check which tickets the receiver already has, then resume it.",
@@ -243,7 +241,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
         why, to_do = help_for(reason) if reason else ("Its last deliveries failed.", _FAILING)
         return Attention(target.name, host, FAILING, "bad", why, to_do, path)
     reason = target.status_reason
-    advice = _ADVICE[RESTORED] if reason == RESTORED else _ADVICE[target.status]
+    advice = _ADVICE.get(RESTORED if reason == RESTORED else target.status) or help_for(reason or "").fix
     tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
     why = (reason or "unknown").replace("_", " ")
     return Attention(target.name, host, target.status.value, tone, why, advice, path)

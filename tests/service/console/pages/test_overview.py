@@ -296,8 +296,9 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
 
 #: What happens to a target, what it shows then, and a part of what to do.
 TROUBLES = {
-    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Fix the address"),
-    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Set one on"),
+    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Correct the URL"),
+    "token": ({"status": "blocked", "status_reason": "tracker_token_rejected"}, "tracker token rejected", "a new token"),
+    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Set it on"),
     "paused by hand": ({"status": "paused", "status_reason": "operator"}, "operator", "It was paused"),
     "restored": ({"status": "paused", "status_reason": "restored"}, "restored", "It was restored from a backup"),
     "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "receiver gone", "It was disabled"),
