@@ -19,6 +19,7 @@ from bin.processes.local_service import DIRECTLY
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
 from storage.db.disk_space import LOW_BYTES, free_bytes
+from storage.maintenance.backup import PART
 from storage.secrets.vault import installation_ids
 
 #: As in setup.cfg.
@@ -30,6 +31,8 @@ LITTLE_DISK_BYTES: Final = 1024**3
 NO_DISK_BYTES: Final = LOW_BYTES
 #: A daily backup that was missed once.
 BACKUP_WITHIN: Final = timedelta(days=2)
+#: Files beside backups: the redactions file, which cron and the systemd units write every hour, and incomplete backups.
+_NO_BACKUPS: Final = frozenset({".redactions", PART})
 
 ANOTHER_INSTALLATION: Final = "another installation responds"
 
@@ -128,7 +131,8 @@ def backups(settings: Settings, now: datetime) -> CheckResult:
     fix = f"bin/riskrelay backup '{folder}/'; docs/backup.md has a line for cron"
     if not folder.is_dir():
         return ok("backups", f"No backups in {folder}; `bin/riskrelay backup FILE` creates one anywhere.")
-    newest = max((path.stat().st_mtime for path in folder.iterdir() if path.is_file()), default=None)
+    files = (path for path in folder.iterdir() if path.is_file() and path.suffix not in _NO_BACKUPS)
+    newest = max((path.stat().st_mtime for path in files), default=None)
     if newest is None:
         return warning("backups", f"No backups in {folder}.", fix)
     made_at = datetime.fromtimestamp(newest, UTC)

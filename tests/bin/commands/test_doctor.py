@@ -212,8 +212,18 @@ def backup_is_old(patient: Patient) -> None:
     os.utime(made, (at, at))
 
 
+def backup_is_old_and_redactions_are_new(patient: Patient) -> None:
+    backup_is_old(patient)
+    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
+
+
 def backup_folder_is_empty(patient: Patient) -> None:
     (patient.data_dir / "backups").mkdir()
+
+
+def backup_folder_has_redactions_only(patient: Patient) -> None:
+    backup_folder_is_empty(patient)
+    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
 
 
 # ---- what is wrong with the stores
@@ -382,7 +392,9 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (base_url_is_not_safe, "base URL", "warning", "unencrypted", "https"),
     (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve"),
     (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
+    (backup_is_old_and_redactions_are_new, "backups", "warning", "The newest", "/backups/'; "),
     (backup_folder_is_empty, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
+    (backup_folder_has_redactions_only, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
     (redis_is_stopped, "Redis", "failure", "does not respond", "REDIS_URL"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
     (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
