@@ -150,7 +150,9 @@ def deliveries(figures: MetricsSnapshot) -> CheckResult:
 def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResult]:
     """Check for targets that receive nothing until somebody acts."""
     restored, by_hand = figures.paused.get(RESTORED, 0), figures.paused.get(PAUSED_BY_HAND, 0)
-    blocked, inactive = figures.targets.get(TargetStatus.BLOCKED, 0), figures.targets.get(TargetStatus.INACTIVE, 0)
+    blocked, inactive, disabled = (
+        figures.targets.get(status, 0) for status in (TargetStatus.BLOCKED, TargetStatus.INACTIVE, TargetStatus.DISABLED)
+    )
     all_of_them = "bin/riskrelay target resume --all"
     if restored:
         yield warning(
@@ -159,17 +161,19 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
     if by_hand:
         yield warning("targets", f"{by_hand} paused manually.", f"bin/riskrelay target resume ID, or: {all_of_them}")
     if blocked:
-        fix = "see bin/riskrelay target list; correct the target or TARGET_ALLOWED_…, then: bin/riskrelay target resume ID"
-        yield warning("targets", f"{blocked} blocked: the address policy refuses their address.", fix)
+        fix = "fix the status_reason of bin/riskrelay target list, then: bin/riskrelay target resume ID"
+        yield warning("targets", f"{blocked} blocked: the address policy, the tracker or the account forbids them.", fix)
     if inactive:
         in_cloud = settings.deployment_mode is DeploymentMode.CLOUD
         # There, the default secret serves the operator's account alone.
-        fix = "OPERATOR_ACCOUNT_ID, for that account's targets," if in_cloud else "WEBHOOK_SECRET"
+        fix = "OPERATOR_ACCOUNT_ID, for that account's webhooks," if in_cloud else "WEBHOOK_SECRET, for webhooks,"
         fix = f"bin/riskrelay secret set target ID, or set {fix} and restart"
-        yield warning("targets", f"{inactive} inactive: they have no signing secret.", fix)
-    if not (restored or by_hand or blocked or inactive):
-        active, disabled = figures.targets.get(TargetStatus.ACTIVE, 0), figures.targets.get(TargetStatus.DISABLED, 0)
-        yield ok("targets", f"{active} active, {disabled} disabled")
+        yield warning("targets", f"{inactive} inactive: a webhook has no signing secret, or a tracker no token.", fix)
+    if disabled:
+        fix = "bin/riskrelay target resume ID once the receiver works, or bin/riskrelay target remove ID"
+        yield warning("targets", f"{disabled} disabled: their approved exports fail.", fix)
+    if not (restored or by_hand or blocked or inactive or disabled):
+        yield ok("targets", f"{figures.targets.get(TargetStatus.ACTIVE, 0)} active")
 
 
 def first_records(settings: Settings) -> CheckResult:
