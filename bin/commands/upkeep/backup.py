@@ -25,7 +25,7 @@ from schemas.base.errors import RiskRelayError
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import Settings
 from storage.db import schema_version
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import OUTAGES, database, is_sqlite, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import backup as backup_files
 from storage.maintenance import restore as restoring
@@ -65,7 +65,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
         _require_another(path)
         _make_sure_of_canary(settings)
         record = _taken(settings, path, taken_at)
-        backup_files.record(taken_at)
+        _store_time(taken_at)
     record["removed"] = [str(each) for each in _remove_older(place, keep, path)] if keep is not None else []
     print_record(record, as_json)
     if not as_json:
@@ -126,6 +126,15 @@ def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]
         "exports": exports,
         "keys_included": False,
     }
+
+
+def _store_time(taken_at: datetime) -> None:
+    """Store the time for the alert about old backups; a complete backup of a full or locked database is not a failed one."""
+    try:
+        backup_files.record(taken_at)
+    except OUTAGES as away:
+        reason = f"the database cannot be written ({outage_reason(away)})"
+        echo(f"riskrelay: The backup is complete, but alerts do not know of it: {reason}.", err=True)
 
 
 @contextmanager

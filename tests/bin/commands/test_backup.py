@@ -205,6 +205,16 @@ def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: Comman
     assert "ENCRYPTION_KEYS does not open" in reported.stderr
 
 
+def test_a_backup_is_taken_of_a_database_that_nobody_can_write_to(on_sqlite: CommandRunner) -> None:
+    old = on_sqlite.folder / "riskrelay-20200101T000000Z.backup"
+    old.touch()
+    with on_sqlite.database(), transaction():
+        execute("UPDATE installation SET backup_at = 1")
+        done = on_sqlite.type_apart("backup", ".", "--keep", "1", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["removed"]) == (0, [old.name])
+    assert "The backup is complete, but alerts do not know of it" in done.stderr
+
+
 def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     damage(path)
