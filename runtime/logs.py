@@ -188,10 +188,21 @@ def configure(level: str, form: str) -> None:
     # RQ logs at INFO and DEBUG what our own lines contain already.
     for noisy in ("rq", "rq.worker", "rq.job"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    _silence_what_quotes()
+    _log_what_python_would_print()
+
+
+def quote_nothing() -> None:
+    """Keep data out of what a command, which does not `configure` its logs, writes to standard error: cron mails it."""
+    _silence_what_quotes()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_FormatterWithoutMessages())
+
+
+def _silence_what_quotes() -> None:
     # urllib3 warns with the address and with response headers; the others quote their servers.
     for quoting in ("urllib3", "sentry_sdk", "opentelemetry", "psycopg"):
         logging.getLogger(quoting).setLevel(logging.CRITICAL)
-    _log_what_python_would_print()
 
 
 def set_context(**fields: object) -> None:

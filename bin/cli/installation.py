@@ -61,7 +61,8 @@ class Refused(click.ClickException):
 
 
 def checked_settings() -> Settings:
-    """Return the settings. Raises WrongSettings with every mistake in one report."""
+    """Return the settings, before anything is logged. Raises WrongSettings with every mistake in one report."""
+    logs.quote_nothing()
     try:
         return load_settings()
     except InvalidSettings as wrong:

@@ -1,6 +1,7 @@
 """`riskrelay compliance`, as an operator types it."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from storage.secrets.vault import Vault
 from tests.support.factories import make_customer
 from tests.support.shell import Shell
 from tests.support.storefront import ADA, BOB, SHOP, give_shop, plant_captures, receive, traces_of
+from tests.support.workers import RISKRELAY
 
 VAULT = Vault([b"A" * 32])
 
@@ -71,6 +73,16 @@ def test_run_tells_by_its_exit_code_that_something_broke_off(shell: ComplianceSh
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"done": 0, "waiting": 1})
     [line] = shell.json("list")
     assert (line["status"], line["last_error"], line["attempts"]) == ("received", "WrongEncryptionKey", 1)
+
+
+def test_an_error_that_quotes_a_row_is_reported_without_its_message(shell: ComplianceShell) -> None:
+    shell.receive(Topic.CUSTOMER_REDACT)
+    with shell.database():
+        execute("CREATE TRIGGER quoting BEFORE DELETE ON evidence_captures BEGIN SELECT RAISE(ABORT, 'secret row'); END")
+    command = [RISKRELAY, "compliance", "run"]
+    done = subprocess.run(command, env=shell.for_processes(), capture_output=True, text=True, check=False)
+    assert (done.returncode, "secret row" in done.stderr) == (1, False)
+    assert done.stderr.splitlines()[-1] == "peewee.IntegrityError"
 
 
 def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: ComplianceShell) -> None:
