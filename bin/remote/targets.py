@@ -12,6 +12,7 @@ from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_membe
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.twins import Twin, listing, posting, printing, removing, showing
 from schemas.targets.error_help import help_for
+from schemas.targets.target import ASKED_FOR
 from schemas.trackers.registry import GENERIC_WEBHOOK
 
 _TARGETS: Final = "/api/ticket-export-targets"
@@ -44,6 +45,8 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
         return
     resumed, refusals = list[ApiRecord](), list[str]()
     for each in api.items(_TARGETS, status="paused"):
+        if each.get("status_reason") in ASKED_FOR:
+            continue
         try:
             resumed.append(_resumed(api, each["id"]))
         except ApiRefusal as refused:

@@ -5,6 +5,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from click.testing import Result
 from bin.remote.dispatch import LOCAL, twin_of
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, TokenKind
+from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import Topic
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from storage.accounts import audit_chain, projects
@@ -164,6 +166,8 @@ def make_world(count: int) -> tuple[str, list[dict[str, Any]]]:
     exported = deliver(customer, target_id=target.id)
     execute("UPDATE exports SET provider_ticket_url = 'https://tracker.example.com/7' WHERE id = ?", (exported,))
     projects.add_scan_run(customer.project_id, NOW, 42)
+    held = (to_ms(utc_now() + timedelta(hours=1)), make_target(customer, "http://127.0.0.1:9/").id)
+    execute("UPDATE targets SET held_reason = 'rate_limited', held_until = ? WHERE id = ?", held)
     shared = {
         "account": customer.account_id,
         "email": customer.email,
