@@ -72,7 +72,7 @@ def list_alerts(as_json: bool) -> None:
     with opened():
         recovered = all_pages(partial(alerts.list_recovered, OPERATOR, is_operator=True), attrgetter("id"))
         shown = islice(recovered, None if as_json else _RECOVERED_SHOWN)
-        found = [*alerts.list_open(OPERATOR, is_operator=True), *shown]
+        found = [*alerts.list_open(OPERATOR, None, is_operator=True), *shown]
     _ALERTS.show([_record(each) for each in found], as_json)
 
 

@@ -9,11 +9,12 @@ from runtime.clock import utc_now
 from schemas.alerts.alert import Alert
 from schemas.base.principal import Actor
 from storage.reporting import alerts
+from storage.reporting.alerts import MOST_OPEN
 
 
-def list_open(actor: Actor, *, is_operator: bool) -> Sequence[Alert]:
-    """Return the open alerts, the latest first."""
-    return alerts.list_open(_account(actor, is_operator))
+def list_open(actor: Actor, limit: int | None = MOST_OPEN, *, is_operator: bool) -> Sequence[Alert]:
+    """Return up to `limit` open alerts, the latest first; all with None."""
+    return alerts.list_open(_account(actor, is_operator), limit)
 
 
 def list_recovered(actor: Actor, limit: int, before: str | None = None, *, is_operator: bool) -> Sequence[Alert]:

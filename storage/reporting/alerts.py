@@ -24,7 +24,7 @@ from storage.db.queries import for_update, tuples
 from storage.reporting import alert_causes
 from storage.reporting.alert_causes import AlertSources, OpenAlert
 
-#: Open alerts that a page or a list shows.
+#: Open alerts that a page shows.
 MOST_OPEN: Final = 200
 #: Alerts of one message; it names a few and counts the others.
 MOST_AT_ONCE: Final = 1_000
@@ -123,9 +123,9 @@ def finish_message(held: HeldMessage, *, is_sent: bool, now: datetime) -> None:
             _jobs.finish(lease.id, lease.lease, due_at=now + timedelta(seconds=wait_s))
 
 
-def list_open(account_id: int | None = None) -> list[Alert]:
-    """Return up to MOST_OPEN open alerts, the latest first, of one account where `account_id` is given."""
-    return read(Alert, _of(_open(), account_id).order_by(AlertRow.last_at.desc()).limit(MOST_OPEN))
+def list_open(account_id: int | None = None, limit: int | None = MOST_OPEN) -> list[Alert]:
+    """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
+    return read(Alert, _of(_open(), account_id).order_by(AlertRow.last_at.desc()).limit(limit))
 
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
@@ -140,7 +140,7 @@ def acknowledge(alert_id: str, account_id: int | None, now: datetime, actor: str
     with transaction():
         is_known = identifiers.is_id(identifiers.ALERT, alert_id)
         if not is_known or not tuples(_of(AlertRow.select(AlertRow.id).where(AlertRow.id == alert_id), account_id)):
-            raise NotFound
+            raise NotFound("There is no such alert; see `bin/riskrelay alert list`.")
         # It may have recovered, or somebody else was faster.
         if compare_and_swap(AlertRow, alert_id, is_unanswered, acknowledged_at=now, acknowledged_by=actor):
             append(now, actor, "acknowledge_alert", alert_id)

@@ -11,6 +11,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
 from storage.db.engine import close_database, rows
 from storage.exports import worker_heartbeats
+from storage.reporting.alerts import MOST_OPEN
 from tests.support.authorities import CertificateAuthority
 from tests.support.factories import make_alert, make_customer
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
@@ -90,7 +91,14 @@ def test_alerts_are_listed_and_acknowledged(shell: Shell) -> None:
     assert (first["id"], first["alert"]) == (opened, "Target fails: Tracker (tracker.example.com)")
     assert (first["acknowledged_by"], second["id"]) == ("operator", over)
     assert "Target fails" in shell.type("alert", "list").stdout
-    assert shell.type("alert", "acknowledge", "alr_none").exit_code == 1
+    assert shell.refused("alert", "acknowledge", "alr_none").startswith("riskrelay: There is no such alert")
+
+
+def test_every_open_alert_is_listed(shell: Shell) -> None:
+    with shell.database():
+        customer = make_customer()
+        ids = {make_alert(customer, number) for number in range(MOST_OPEN + 1)}
+    assert {each["id"] for each in shell.json("alert", "list")} == ids
 
 
 def test_json_has_every_alert_that_is_over_and_a_table_a_hundred(shell: Shell) -> None:
