@@ -10,6 +10,7 @@ import click
 from bin.cli.lazy_group import LazyGroup
 from bin.cli.option_types import TEXT
 from bin.cli.output import echo, escape_unencodable
+from bin.cli.terminal import replace_closed_input
 from bin.command_table import COMMAND_TABLE
 from runtime import tls_key_log
 from schemas.base.errors import RiskRelayError
@@ -79,4 +80,5 @@ if __name__ == "__main__":
     tls_key_log.disable()
     sys.excepthook = _print_bug
     escape_unencodable()
+    replace_closed_input()
     riskrelay(prog_name="riskrelay")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -10,6 +11,12 @@ import click
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether a standard stream is a terminal; Python has None for one that was closed before the start."""
     return stream is not None and stream.isatty()
+
+
+def replace_closed_input() -> None:
+    """Read from an empty file if standard input was closed before the start: Python has None for it, which nothing reads."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - open until the process ends
 
 
 def secret_line() -> bytes:

@@ -1,4 +1,7 @@
-"""A standard output that lacks a letter, is closed, or cannot be written: no traceback, and no success without output."""
+"""A standard output that lacks a letter, is closed, or cannot be written: no traceback, and no success without output.
+
+A closed standard input is an empty one.
+"""
 
 import errno
 import json
@@ -96,6 +99,22 @@ def test_a_file_is_written_without_a_standard_output(shell: Shell, tmp_path: Pat
         written = run(shell, ">&-", *words.split(), str(tmp_path / "written"))
         assert (written.returncode, written.stderr) == (0, "")
     assert run(shell, "2>&-", "backup", str(tmp_path / "taken")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "complaint"),
+    [
+        ("secret set scanner", 1, "riskrelay: Invalid secret; pass one line"),
+        ("trigger --secret-stdin", 1, "riskrelay: No secret"),
+        ("audit verify -", 0, ""),
+        (f"restore {RISKRELAY} --dry-run", 1, f"riskrelay: {RISKRELAY} is no backup"),
+    ],
+)
+def test_a_closed_input_is_an_empty_one(shell: Shell, words: str, exit_code: int, complaint: str) -> None:
+    ended, empty = (run(shell, redirection, *words.split()) for redirection in ("<&-", "</dev/null"))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (empty.returncode, empty.stdout, empty.stderr)
+    assert ended.returncode == exit_code
+    assert ended.stderr.startswith(complaint)
 
 
 class FullDisk:
