@@ -104,7 +104,7 @@ def cron_lines() -> list[tuple[list[str], str]]:
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield each RiskRelay command that a file starts, with the file."""
     for unit in UNITS:
-        for line in values(unit, "ExecStart"):
+        for line in values(unit, "ExecStart") + values(unit, "ExecStopPost"):
             program, *words = shlex.split(line)
             assert program == "/srv/riskrelay/bin/riskrelay"
             yield unit.name, words
@@ -157,6 +157,12 @@ def test_cron_and_the_timers_run_the_recurring_jobs() -> None:
     timers = {timer.stem for timer in (DEPLOY / "systemd").glob("*.timer")}
     assert timers == {"riskrelay-backup", "riskrelay-prune", "riskrelay-compliance"}
     assert timers <= {unit.stem for unit in UNITS}
+
+
+def test_no_failure_of_another_command_keeps_a_timer_from_its_command() -> None:
+    """systemd skips every further ExecStart once one has failed."""
+    for unit in UNITS:
+        assert len(values(unit, "ExecStart")) == 1, unit.name
 
 
 #: The range of each of the five fields of a crontab's line.
