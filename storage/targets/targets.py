@@ -120,8 +120,10 @@ def set_secret(
         _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         activate(row, None, now)
         if row.provider_key != GENERIC_WEBHOOK:
+            # The result of a validation under way is that of the former token.
             is_unsure = (TargetRow.validation_status == FAILED) | TargetRow.validation_status.is_null()
-            compare_and_swap(TargetRow, target_id, is_unsure & TargetRow.validation_lease.is_null(), validation_due_at=now)
+            is_unsure |= TargetRow.validation_lease.is_null(False)
+            compare_and_swap(TargetRow, target_id, is_unsure, validation_lease=None, validation_due_at=now)
         append(now, actor, "set_secret", target_id)
     return fingerprint
 

@@ -23,7 +23,7 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from storage.targets import changes, targets, throttle_state_sql
+from storage.targets import changes, targets, throttle_state_sql, validations
 from tests.support.factories import (
     DEFAULT_SECRET,
     NOW,
@@ -107,6 +107,21 @@ def test_a_new_token_lets_a_failed_validation_of_a_tracker_be_repeated_now(custo
     due = dict(rows("SELECT id, validation_due_at FROM targets"))
     assert due[tracker_id] == to_ms(LATER)
     assert due[webhook.id] != to_ms(LATER)
+
+
+@pytest.mark.parametrize("found", [Validation(), Validation("tracker_token_rejected")], ids=["passed", "failed"])
+def test_a_validation_with_the_former_token_says_nothing_about_the_new_one(customer: Customer, found: Validation) -> None:
+    target_id = make_tracker(customer)
+    targets.set_secret(target_id, "a token", VAULT, NOW)
+    former = validations.claim_next(NOW, 90)
+    assert former is not None
+    targets.set_secret(target_id, "another token", VAULT, LATER)
+    validations.request(target_id, None, LATER, "operator")
+    assert not validations.finish(former, found, LATER, "worker")
+    assert targets.get(target_id, None).validation_status is None
+    again = validations.claim_next(LATER, 90)
+    assert again is not None
+    assert VAULT.open(bytes(again.secret_sealed or b""), targets.secret_context(target_id)) == "another token"
 
 
 #: A target's status and reason, whether it has a secret of its own, its status where the default secret serves its account,
