@@ -47,7 +47,7 @@ WHERE t.id = r.id AND t.status = 'active' AND (t.held_until IS NULL OR t.held_un
     AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?"""  # noqa: S608 - our own names
 _READ: Final = f"""
 WITH r (id) AS ({{rows}})
-SELECT {_COLUMNS}, t.base_url, t.secret_sealed FROM r CROSS JOIN targets t
+SELECT {_COLUMNS}, t.base_url, t.secret_sealed, t.provider_settings FROM r CROSS JOIN targets t
 WHERE t.id = r.id ORDER BY t.id"""  # noqa: S608 - our own names
 _NEXT: Final = f"""{_WAITING}, ready (at) AS (
     SELECT CASE WHEN t.held_until > f.due_at THEN t.held_until ELSE f.due_at END
@@ -79,11 +79,12 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class AddressedState(NamedTuple):
-    """A target's throttle state with the URL and the sealed secret that its next attempt uses."""
+    """A target's throttle state with the URL, the sealed secret and the settings that its next attempt uses."""
 
     state: ThrottleState
     base_url: str
     secret_sealed: bytes | None
+    provider_settings: str
 
 
 def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
@@ -120,7 +121,7 @@ def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = Tru
 
 
 def read_addressed(target_ids: Collection[str]) -> dict[str, AddressedState]:
-    """Return the throttle states of these targets with their URLs and secrets."""
+    """Return the throttle states of these targets with their URLs, secrets and settings."""
     return {row[0]: _addressed(row) for row in _rows(target_ids)}
 
 
@@ -168,8 +169,8 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
 
 
 def _addressed(row: tuple[Any, ...]) -> AddressedState:
-    *_, base_url, sealed = row
-    return AddressedState(_state(row), base_url, None if sealed is None else bytes(sealed))
+    *_, base_url, sealed, settings = row
+    return AddressedState(_state(row), base_url, None if sealed is None else bytes(sealed), settings)
 
 
 def _row(state: ThrottleState) -> tuple[Any, ...]:

@@ -155,7 +155,8 @@ class EventTask:
                 result=result,
                 is_outcome_unknown=verdict.is_outcome_unknown,
             )
-            sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed)
+            settings = event.options.provider_settings
+            sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed, settings)
             # An event that the tracker skipped sent nothing, so it must not count as an attempt without a delivery.
             is_silent = result == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
             effects = {event.target_id: [sent]} if is_recorded and not is_silent else {}

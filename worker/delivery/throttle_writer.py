@@ -3,7 +3,7 @@
 Part of the transaction that writes the attempts. Rows are locked only where something is to be written: a healthy target has
 the same row for a second at a time, and two workers that deliver to it do not wait for each other.
 
-An attempt may come back after its target has got another URL or another token: it shows nothing about the new one.
+An attempt may come back after its target has got another URL, token or settings: it shows nothing about the new ones.
 """
 
 import logging
@@ -24,14 +24,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SentEffect(NamedTuple):
-    """What an attempt shows about its target, with the URL and the sealed secret that it used.
+    """What an attempt shows about its target, with the URL, the sealed secret and the settings that it used.
 
-    Without `secret_sealed`, it counts whatever the target's secret is now.
+    Without `secret_sealed`, it counts whatever the target's secret and settings are now.
     """
 
     effect: TargetEffect
     base_url: str
     secret_sealed: bytes | None = None
+    provider_settings: str = "{}"
 
 
 #: What attempts show about their targets, by target, in the order in which they came back.
@@ -51,14 +52,16 @@ def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> 
     for attempt in attempts:
         claim = attempt.claim
         if claim.export_id in moved:
-            effects[claim.target_id].append(SentEffect(attempt.verdict.effect, claim.base_url, claim.secret_sealed))
+            effects[claim.target_id].append(
+                SentEffect(attempt.verdict.effect, claim.base_url, claim.secret_sealed, claim.options.provider_settings)
+            )
     return effects
 
 
 def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:
     """Apply effects to their targets and write what changed; also return the states of `others`, unchanged.
 
-    Effects of another URL or token than the target's change nothing. The caller holds the transaction.
+    Effects of another URL, token or settings than the target's change nothing. The caller holds the transaction.
     """
     seen = throttle_state_sql.read_addressed({*effects, *others})
     updates = {each: _update(seen[each], found, now) for each, found in effects.items() if each in seen}
@@ -93,10 +96,10 @@ def _update(target: AddressedState, sent: Iterable[SentEffect], now: datetime) -
 
 
 def _is_about(target: AddressedState, sent: SentEffect) -> bool:
-    """Return whether an attempt used the target's URL, and its token if a tracker refused the attempt."""
+    """Return whether an attempt used the target's URL, and its token and settings if a tracker refused the attempt."""
     if sent.base_url != target.base_url:
         return False
     if sent.secret_sealed is None or sent.effect.reason not in CONFIGURATION_CODES:
         return True
     # After a key rotation the same token has other bytes; the effect is dropped, and the next attempt turns the target off.
-    return sent.secret_sealed == target.secret_sealed
+    return (sent.secret_sealed, sent.provider_settings) == (target.secret_sealed, target.provider_settings)

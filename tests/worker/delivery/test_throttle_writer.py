@@ -14,7 +14,7 @@ from schemas.exports.delivery import CompletedAttempt, TargetEffect, TargetHealt
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetEdit, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from schemas.targets.validations import Validation
-from schemas.trackers.failures import TOKEN_REJECTED
+from schemas.trackers.failures import NOT_FOUND, TOKEN_REJECTED
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets, throttle_state_sql, validations
@@ -316,6 +316,14 @@ def test_a_late_refusal_of_a_replaced_token_does_not_block_its_tracker(customer:
     late()
     assert status_of(target_id) == ("active", None)
     assert targets.get(target_id, None).connected_status == "unknown"
+
+
+def test_a_late_refusal_of_former_settings_does_not_block_their_tracker(customer: Customer) -> None:
+    target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)
+    late = attempt_refused(customer, target_id, replace(UNAUTHORIZED, reason=NOT_FOUND))
+    changes.edit(target_id, TargetEdit(provider_settings={"labels": ["risk"]}), DEFAULT_SECRET, LATER, "operator")
+    late()
+    assert status_of(target_id) == ("active", None)
 
 
 def test_a_refusal_of_the_token_that_a_tracker_still_has_blocks_it(customer: Customer) -> None:
