@@ -5,15 +5,16 @@ written in the order of their ids, so that two workers that write the same targe
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.targets.target import TargetStatus
+from schemas.targets.target import BREAKER_OPEN, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
-from storage.db.engine import is_sqlite, rows
+from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import TargetRow
 
 _COLUMNS: Final = select_list(ThrottleState, {"t": TargetRow}, target_id="t.id", connected="t.connected_status")
@@ -74,6 +75,9 @@ _WRITE: Final = f"""
 WITH r ({", ".join(_WRITTEN)}) AS ({{rows}})
 UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN[1:])}
 FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
+
+_HELD_BEYOND: Final = """
+SELECT t.id FROM targets t WHERE t.paced_until > ? OR (t.held_until > ? AND t.held_reason = 'breaker_open')"""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -136,6 +140,23 @@ def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
 def write(states: Iterable[ThrottleState]) -> None:
     """Write throttle states without their status; the caller holds the transaction and has read them locked."""
     execute_over(_WRITE, _WRITTEN_TYPES, [_row(state) for state in states])
+
+
+def shorten_holds(now: datetime, longest_s: float) -> None:
+    """Let no rate limit and no breaker hold a target for longer than `longest_s` seconds, as after a clock was set back."""
+    until = now + timedelta(seconds=longest_s)
+    with transaction():
+        held = [row[0] for row in rows(_HELD_BEYOND, (_us(until), to_ms(until)))]
+        write(_shortened(state, until) for state in read(held, locked=True).values())
+
+
+def _shortened(state: ThrottleState, until: datetime) -> ThrottleState:
+    paced_until, held_until = state.paced_until, state.held_until
+    if paced_until is not None:
+        paced_until = min(paced_until, until)
+    if held_until is not None and state.held_reason == BREAKER_OPEN:
+        held_until = min(held_until, until)
+    return replace(state, paced_until=paced_until, held_until=held_until)
 
 
 def _rows(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> list[tuple[Any, ...]]:

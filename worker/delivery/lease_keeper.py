@@ -10,9 +10,11 @@ from schemas.exports.delivery import Claim
 from schemas.targets.throttle_state import TargetKey, WorkerShare
 from storage.db.engine import connection, transaction
 from storage.exports import claims_sql, transitions, worker_heartbeats
+from storage.targets import throttle_state_sql
 from worker.delivery.claim_planner import MAX_BATCH
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.options import DispatcherOptions
+from worker.delivery.throttle import LONGEST_HOLD_S
 
 #: After a renewal that failed, how soon to try again.
 RENEW_AGAIN_S: Final = 0.5
@@ -63,8 +65,10 @@ class LeaseKeeper:
             self._renew_at = 0.0
             self._clock.defer_claims(DEFER_CLAIMS_FACTOR * self._options.renew_s)
         if step_s is None or step_s < 0:
-            # A worker that died before a step back left leases that would last until the old time comes again.
+            # Leases of a worker that died before a step back would last until the old time comes again; so would the waits
+            # for rate limits and breakers.
             transitions.shorten_leases(self._options.now(), self._options.lease_s)
+            throttle_state_sql.shorten_holds(self._options.now(), LONGEST_HOLD_S)
         if self._is_due():
             self._renew()
 

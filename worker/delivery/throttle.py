@@ -38,6 +38,8 @@ SUCCESS_SHOWN_WITHIN: Final = timedelta(seconds=1)
 _ROUNDING: Final = 1e-9
 #: The rate limit allows this much of itself at once: a worker claims every 20 ms, and may catch up with what it missed.
 BURST_S: Final = 1.0
+#: The longest wait of a breaker, and that after an attempt at one a minute.
+LONGEST_HOLD_S: Final = max(MAX_PROBE_WAIT_S, 60 + BURST_S)
 
 
 class TargetEvent(NamedTuple):

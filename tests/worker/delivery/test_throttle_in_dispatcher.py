@@ -283,6 +283,27 @@ def test_five_failures_open_the_breaker_and_single_probes_follow_until_one_succe
     assert rows("SELECT held_until, failures_in_row, failing_since FROM targets") == [(None, 0, None)]
 
 
+@pytest.mark.parametrize("wait", ["a rate limit", "a breaker"])
+def test_a_wait_from_before_the_clock_was_set_back_lasts_a_minute_at_most(
+    customer: Customer, clock: FakeClock, wait: str
+) -> None:
+    post, target_id = FakePost(now=clock), make_target(customer, BUSY_URL).id
+    ahead = NOW + timedelta(hours=1)
+    if wait == "a rate limit":
+        limit_target(target_id, 1)
+        execute("UPDATE targets SET paced_until = ?", (to_ms(ahead) * 1000,))
+    else:
+        execute("UPDATE targets SET failures_in_row = 9, held_reason = 'breaker_open', held_until = ?", (to_ms(ahead),))
+    clock.at = ahead
+    with running_dispatchers(post, clock, count=1):
+        clock.at = NOW
+        make_approved(customer, target_id, NOW)
+        clock.wait_for_scans()
+        assert post.calls == []
+        clock.advance(62)
+        wait_until(lambda: statuses() == {"exported": 1})
+
+
 def held_reason() -> str | None:
     [(reason,)] = rows("SELECT held_reason FROM targets")
     return None if reason is None else str(reason)
