@@ -31,6 +31,7 @@ CONFIGURATION_CODES: Final = frozenset({TOKEN_REJECTED, FORBIDDEN, NOT_FOUND, IS
 _CONFIGURATION: Final[Mapping[int, str]] = {
     301: MOVED,
     302: MOVED,
+    303: MOVED,
     307: MOVED,
     308: MOVED,
     401: TOKEN_REJECTED,

@@ -12,13 +12,13 @@ CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, 
 @pytest.mark.parametrize(
     ("status", "kind", "code"),
     [
-        *((status, CONFIGURATION, "tracker_moved") for status in (301, 302, 307, 308)),
+        *((status, CONFIGURATION, "tracker_moved") for status in (301, 302, 303, 307, 308)),
         (401, CONFIGURATION, "tracker_token_rejected"),
         (403, CONFIGURATION, "tracker_forbidden"),
         (404, CONFIGURATION, "tracker_not_found"),
         (410, CONFIGURATION, "tracker_issues_disabled"),
         (423, CONFIGURATION, "tracker_archived"),
-        *((status, PAYLOAD, "tracker_rejected") for status in (199, 300, 303, 304, 400, 405, 409, 413, 422, 499)),
+        *((status, PAYLOAD, "tracker_rejected") for status in (199, 300, 304, 400, 405, 409, 413, 422, 499)),
         *((status, RETRY, "tracker_unavailable") for status in (408, 425, 500, 502, 503, 504, 599)),
     ],
 )
