@@ -3,14 +3,16 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from runtime import logs
 from schemas.exports.delivery import Claim, CompletedAttempt
+from schemas.targets.target import TargetStatus
 from schemas.targets.throttle_state import TargetKey, ThrottleState
+from schemas.trackers.failures import CONFIGURATION_CODES
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import claims_sql, transitions
 from storage.exports.events import deliveries
@@ -108,6 +110,8 @@ class TickWriter:
             with transaction():
                 moved = claims_sql.record_attempts(attempts, now, worker)
                 written = write_effects(effects_of(attempts, moved), now, worker, self._queues.waiting())
+                for target_id in _refused_as_they_were(attempts, moved, written.states):
+                    transitions.requeue_blocked(target_id, now, worker)
                 claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
                 # Other writers may have delayed the transaction for as long as most of a lease.
                 now = self._options.now()
@@ -157,6 +161,18 @@ class TickWriter:
 def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
     with connection():
         return throttle_state_sql.read(target_ids)
+
+
+def _refused_as_they_were(
+    attempts: Sequence[CompletedAttempt], moved: Collection[str], states: Mapping[str, ThrottleState]
+) -> set[str]:
+    """Return the trackers that are still active although they refused attempts: with a former URL, token or settings."""
+    refused = {
+        each.claim.target_id
+        for each in attempts
+        if each.verdict.reason in CONFIGURATION_CODES and each.claim.export_id in moved
+    }
+    return {each for each in refused if each in states and states[each].status is TargetStatus.ACTIVE}
 
 
 def _log_stale(attempts: Sequence[CompletedAttempt], moved: set[str]) -> None:

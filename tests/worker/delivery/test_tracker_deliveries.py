@@ -15,10 +15,17 @@ from schemas.base.errors import ValidationFailed
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import RATE_LIMITED, TargetStatus
-from schemas.trackers.exchange import TrackerResponse
+from schemas.trackers.exchange import (
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerResponse,
+    TrackerTicket,
+)
 from schemas.trackers.gitea import GiteaTracker
 from schemas.trackers.registry import LONGEST_LOOKUP_S
-from storage.db.engine import execute, rows, transaction
+from storage.db.engine import connection, execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -244,6 +251,29 @@ def test_what_a_wrong_token_blocked_is_delivered_once_after_a_new_token_and_a_re
     resumed = rows("SELECT subject_id, reason FROM audit_entries WHERE action = 'retry' ORDER BY subject_id")
     assert resumed == [(each, "target_resumed") for each in sorted(ids[1:])]
     assert targets.get(target_id, None).validation_status == "passed"
+
+
+class ReplacedMeanwhile(QuickGitea):
+    """A Gitea whose target gets a good token while an attempt with the former one is under way."""
+
+    target_id = ""
+
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+        if access.token != TOKEN:
+            with connection():
+                targets.set_secret(self.target_id, TOKEN, VAULT, utc_now())
+        return (yield from super().create(access, ticket))
+
+
+def test_an_attempt_that_was_refused_with_a_replaced_token_is_made_again(customer: Customer, gitea: FakeGitea) -> None:
+    tracker = ReplacedMeanwhile()
+    tracker.target_id = make_tracker(customer, gitea.base_url, VAULT, token="an expired token")
+    [export_id] = approve(customer, tracker.target_id)
+    with delivering(tracker=tracker):
+        wait_until(lambda: statuses() == {"exported": 1})
+    assert targets.get(tracker.target_id, None).status is TargetStatus.ACTIVE
+    assert rows("SELECT error_code FROM attempts ORDER BY number") == [("tracker_token_rejected",), (None,)]
+    assert len(gitea.issues_of(export_id)) == 1
 
 
 def test_a_tracker_at_its_rate_limit_holds_up_no_other_target(
