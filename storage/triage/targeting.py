@@ -19,6 +19,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import AuditEntryRow, TargetRow
+from storage.db.queries import tuples
 from storage.exports.events import deliveries
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
@@ -102,7 +103,7 @@ def retry_elsewhere(
 
         results, held = judged([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
         require_changed(results, Transition.RETRY)
-        was_there = _was_at(export_id, target_id)
+        was_there = _was_at(export, target_id)
         approved_at = export.approved_at or now
         # An approval that covered events covers those that the new target asks for.
         events = TargetRow.get_by_id(target_id).events if held[0].events else []
@@ -131,11 +132,13 @@ def retry_elsewhere(
         return get(export_id)
 
 
-def _was_at(export_id: str, target_id: str) -> bool:
-    """Return whether an export was retried elsewhere after it had ended at a target."""
-    entry = AuditEntryRow
-    left = (entry.action == Transition.RETRY.value) & (entry.reason == target_id)
-    return bool(entry.select().where(entry.subject_id == export_id, left).exists())
+def _was_at(export: Export, target_id: str) -> bool:
+    """Return whether an export ended at a target before, or at another one with the same URL, which may be removed."""
+    entry, base_url = AuditEntryRow, TargetRow.get_by_id(target_id).base_url
+    own = TargetRow.select(TargetRow.id).where(TargetRow.account == export.account_id, TargetRow.base_url == base_url)
+    there = [row[0] for row in tuples(own)]
+    left = (entry.action == Transition.RETRY.value) & entry.reason.in_(there)
+    return export.target_id in there or bool(entry.select().where(entry.subject_id == export.id, left).exists())
 
 
 def _siblings(export: Export) -> list[Export]:

@@ -29,7 +29,7 @@ from storage.db.engine import connection, execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from storage.targets import targets
+from storage.targets import changes, targets
 from storage.triage import targeting
 from tests.support import canaries
 from tests.support.dispatchers import PATIENCE_S, name, statuses
@@ -218,6 +218,20 @@ def test_a_retry_back_at_the_first_tracker_looks_for_the_issue_that_it_may_have_
             execute("UPDATE exports SET due_at = schedule_began_at")
             settled(export_id)
     assert queries.get(export_id).status is ExportStatus.EXPORTED
+    assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id)), gitea.lookups) == (1, 1, 1)
+
+
+def test_a_retry_at_another_target_of_the_same_repository_looks_for_the_issue(customer: Customer, gitea: FakeGitea) -> None:
+    first = make_tracker(customer, gitea.base_url, VAULT)
+    [export_id] = approve(customer, first)
+    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    with delivering(ONE_TRY):
+        settled(export_id)
+        changes.remove(first, utc_now(), "user:1")
+        again = make_tracker(customer, gitea.base_url, VAULT)
+        targeting.retry_elsewhere(export_id, customer.account_id, again, utc_now(), "user:1", LOOPBACK_POLICY)
+        execute("UPDATE exports SET due_at = schedule_began_at")
+        wait_until(lambda: queries.get(export_id).status is ExportStatus.EXPORTED)
     assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id)), gitea.lookups) == (1, 1, 1)
 
 
