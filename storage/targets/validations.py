@@ -120,7 +120,8 @@ def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] =
                 compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                return _job(row, lease)
+                # Somebody may have edited it since it was read.
+                return _job(TargetRow.get_by_id(row.id), lease)
     return None
 
 

@@ -20,10 +20,11 @@ from schemas.targets.target import (
     TargetStatus,
 )
 from schemas.targets.validations import Validation
-from storage.db.engine import connection, execute, rows
+from storage.db.engine import connection, execute, rows, transaction
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets, throttle_state_sql, validations
+from storage.targets.validations import ValidationJob
 from tests.support.factories import (
     DEFAULT_SECRET,
     NOW,
@@ -122,6 +123,27 @@ def test_a_validation_with_the_former_token_says_nothing_about_the_new_one(custo
     again = validations.claim_next(LATER, 90)
     assert again is not None
     assert VAULT.open(bytes(again.secret_sealed or b""), targets.secret_context(target_id)) == "another token"
+
+
+def test_a_validation_is_made_with_the_token_that_is_set_while_it_is_claimed(customer: Customer) -> None:
+    target_id = make_tracker(customer)
+    targets.set_secret(target_id, "a token", VAULT, NOW)
+    validations.request(target_id, None, NOW, "operator")
+
+    def claim() -> ValidationJob | None:
+        with connection():
+            return validations.claim_next(LATER, 90)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction():
+            targets.set_secret(target_id, "another token", VAULT, LATER)
+            validations.request(target_id, None, LATER, "operator")
+            waiting = pool.submit(claim)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+        job = waiting.result(timeout=10)
+    assert job is not None
+    assert VAULT.open(bytes(job.secret_sealed or b""), targets.secret_context(target_id)) == "another token"
 
 
 #: A target's status and reason, whether it has a secret of its own, its status where the default secret serves its account,
