@@ -21,7 +21,7 @@ UNTIMED = [
 # What everyone runs on every change: no example depends on chance, and none on what a run before has left on disk.
 settings.register_profile(
     "quick",
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=20,
     derandomize=True,
     deadline=None,
