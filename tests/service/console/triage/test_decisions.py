@@ -179,6 +179,16 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
 
 
 @on_sqlite
+def test_an_edit_from_a_tickets_own_page_leads_back_to_it(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    path = f"/exports/{prepare()}"
+    links = re.findall(r'href="/console(/exports/[^"]*/edit[^"]*)"', person.get(path).text)
+    page = person.get(*unescape(links[0]).split("?", 1))
+    assert f'href="/console{path}">Cancel' in page.text
+    fields = {**shown_fields(page, f"{path}/edit"), "title": "Other"}
+    assert person.post(f"{path}/edit", **fields).headers["location"] == f"/console{path}?done=edited"
+
+
+@on_sqlite
 def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     odd = {"description": "One\r\ntwo.\rThree.", "labels": ["a, b", " c ", "d\ne"]}
     export_id = prepare("Soft\u00adhyphen", severity="low", **odd)
