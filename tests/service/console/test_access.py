@@ -5,7 +5,7 @@ A page without a row fails here.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -27,9 +27,11 @@ from schemas.triage.export_filter import ExportQuery
 from service.app import create_app
 from service.console.permissions import NEEDS, is_offered, route_of
 from service.operations import targets as operations_of_targets
-from storage.accounts import sessions, tokens, users
+from storage.accounts import audit_log, sessions, tokens, users
+from storage.accounts.accounts import grant_project
+from storage.accounts.audit_log import AuditEntry
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
-from storage.db.engine import execute, rows
+from storage.db.engine import execute, rows, transaction
 from storage.exports import recoveries
 from storage.exports.rules import approval_rules
 from storage.triage import bulk_jobs
@@ -40,6 +42,7 @@ from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
     make_alert,
+    make_approved,
     make_colleague,
     make_customer,
     make_exports,
@@ -485,6 +488,20 @@ def test_pages_offer_a_role_every_form_that_it_may_send_and_no_other(role: Role,
     assert ("/rules/{rule_id}/disable" in shown) is (role in {Role.MANAGER, Role.OWNER})
     assert ("/alerts/{alert_id}/acknowledge" in shown) is (role is not Role.VIEWER)
     assert "/sessions/{session_id}/revoke" in shown
+
+
+def test_pages_lead_a_role_in_a_project_nowhere_that_it_may_not_look(scene: AccessScene) -> None:
+    customer = replace(scene.customer, project_id=make_project(scene.customer, is_granted=False))
+    person = signed_in(scene, customer)
+    set_role(customer, None)
+    grant_project(customer.email, customer.project_id, utc_now(), Role.TRIAGER)
+    approved = make_approved(customer, scene.ids["target_id"], utc_now())
+    recovered = AuditEntry(to_ms(utc_now()), "user:1", "retry", approved, "approved", "failed", scene.ids["recovery_id"])
+    with transaction():
+        audit_log.append_all([recovered])
+    pages, _ = crawl(person, "/inbox", "/deliveries", "/findings", f"/exports/{approved}")
+    assert "Tracker</bdi>" in pages["/deliveries"]
+    assert '<span class="aside">recovery</span>' in pages[f"/exports/{approved}"]
 
 
 def principal_of(person: ConsoleBrowser) -> TokenPrincipal:
