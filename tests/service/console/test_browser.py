@@ -761,6 +761,27 @@ def test_the_inbox_names_new_tickets_without_moving_the_list(
 # --- the open ticket
 
 
+def test_the_open_ticket_begins_beside_the_list_and_its_decisions_are_in_view(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at("/inbox")) as seen:
+        seen.page.set_viewport_size(DESKTOP)
+        listed, ticket, decisions = (
+            seen.page.locator(each).bounding_box() for each in (".pane-list", "#ticket", ".pane-actions")
+        )
+        assert listed is not None
+        assert ticket is not None
+        assert decisions is not None
+        assert ticket["y"] == listed["y"]
+        assert decisions["y"] + decisions["height"] <= DESKTOP["height"]
+
+
+def test_a_long_label_fits_a_telephone(furnished: Installed, at_furnished: BrowserContext) -> None:
+    with visit(at_furnished, furnished.at("/exports/{prepared_id}")) as seen:
+        seen.page.locator(".labels bdi").first.evaluate("(label) => { label.textContent = 'label'.repeat(20); }")
+        assert_fits(seen.page, PHONE)
+
+
 class HeldTickets:
     """The inbox of somebody on a slow line: the answers with other tickets wait, and what is sent is kept and not done."""
 
