@@ -9,14 +9,14 @@ from urllib.parse import parse_qsl, urlsplit
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.errors import FieldProblem, Forbidden, ValidationFailed
 from schemas.base.fields import MESSAGES, problem
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
-from schemas.triage.bulk_jobs import BulkJobStatus
+from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
 from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm, safe_next
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, remember_target
@@ -170,10 +170,13 @@ class DecideSelection(_BulkForm, ConsolePage):
         """Decide, or show the summary again with the reasons."""
         try:
             decision = self._decide(resp, user, form)
-        except ValidationFailed as failed:
+        except (ValidationFailed, CountDiffers) as failed:
             content = self.summary(req, user, form)
-            again = RefusedForm(self.verb, form, {each.path: each for each in failed.problems})
-            resp.status = falcon.HTTP_422
+            problems, resp.status = failed.problems, falcon.HTTP_422
+            if isinstance(failed, CountDiffers):
+                differs = f"{content['number_text']} match now: check them, then decide again."
+                problems, resp.status = (FieldProblem("/expected_count", failed.code, differs),), falcon.HTTP_409
+            again = RefusedForm(self.verb, form, {each.path: each for each in problems})
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
             return
         self._operations.bulk.wake_workers()
