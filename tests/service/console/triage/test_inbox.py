@@ -20,6 +20,7 @@ from tests.support.factories import (
     make_approved,
     make_customer,
     make_exports,
+    make_failed,
     make_target,
     postback,
     record_postback,
@@ -151,6 +152,28 @@ def test_pages_follow_one_another_in_the_chosen_order(person: ConsoleBrowser, cu
     assert '<a href="/console/inbox?sort=created_at">First page</a>' in second.text
     # A cursor of another order is refused.
     assert person.get("/inbox", unescape(following).replace("sort=created_at", "sort=-severity")).status_code == 422
+
+
+@on_sqlite
+def test_a_page_on_which_everything_was_decided_leads_to_the_first(person: ConsoleBrowser, customer: Customer) -> None:
+    ids = make_exports(customer, PAGE_ROWS + 2)
+    [following] = re.findall(r'rel="next" href="/console/inbox\?([^"]*)"', person.get("/inbox", "severity=high").text)
+    for export_id in ids[:2]:
+        execute("UPDATE exports SET status = 'dismissed', finished_at = 1 WHERE id = ?", (export_id,))
+    page = person.get("/inbox", unescape(following))
+    assert listed(page) == []
+    assert "No tickets are left on this page." in page.text
+    assert 'href="/console/inbox?severity=high">First page' in page.text
+
+
+@on_sqlite
+def test_only_what_can_be_decided_together_can_be_selected(person: ConsoleBrowser, customer: Customer) -> None:
+    make_failed(customer, make_target(customer).id, 1)
+    assert '<input type="checkbox" form="selection"' in person.get("/deliveries", "view=failed").text
+    execute("UPDATE exports SET status = 'exported'")
+    page = person.get("/deliveries", "view=delivered")
+    assert len(listed(page)) == 1
+    assert "selection" not in page.text
 
 
 @on_sqlite
