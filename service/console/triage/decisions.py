@@ -257,11 +257,14 @@ def _kept(parts: Mapping[str, Any], ticket: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any) -> dict[str, Any]:
+    # What somebody else saved meanwhile is what the text that was typed would replace.
+    is_stale = any(each.code == "ticket_changed" for each in problems)
     return {
         "export": export,
         "parts": parts,
         "then": then,
         "problems": {each.path.strip("/").partition("/")[0]: each for each in problems},
-        "original": export.original_ticket or export.ticket,
+        "is_stale": is_stale,
+        "original": export.ticket if is_stale else export.original_ticket or export.ticket,
         "severities": tuple(reversed(SEVERITIES)),
     }

@@ -175,6 +175,9 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     stale = person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"})
     assert (stale.status_code, "changed meanwhile" in stale.text, 'value="Newer"' in stale.text) == (422, True, True)
     assert queries.get(export_id).ticket["title"] == "New title"
+    # What was saved meanwhile is beside it.
+    beside = stale.text.partition('<h2 id="original">As it is now</h2>')[2]
+    assert ("New title" in beside, "Old title" in stale.text) == (True, False)
     assert f'value="{export.ticket_digest}"' in stale.text
 
 
