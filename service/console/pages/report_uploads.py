@@ -8,6 +8,7 @@ import falcon
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, UploadError
 from schemas.report_files.formats import FORMATS
+from schemas.triage.export_filter import PROJECT_ID
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.pages.findings import MOST_PROJECTS
 from service.console.sessions import ConsoleUser
@@ -81,9 +82,12 @@ class ReportUploadPage(ConsolePage):
 
 
 def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Sequence[FieldProblem]) -> dict[str, Any]:
+    offered, chosen = projects.list_page(user.account_id, MOST_PROJECTS), typed.get("project", "")
+    if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
+        offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
     return {
-        "projects": projects.list_page(user.account_id, MOST_PROJECTS),
-        "chosen": typed.get("project", ""),
+        "projects": offered,
+        "chosen": chosen,
         "scan_run_id": typed.get("scan_run_id", ""),
         "formats": [each.title for each in FORMATS.values()],
         "max_mib": MAX_FILE_BYTES // 1024**2,

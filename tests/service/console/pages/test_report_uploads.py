@@ -7,6 +7,7 @@ from falcon.testing import Result
 
 from runtime.clock import utc_now
 from schemas.intake.report_uploads import MAX_FILE_BYTES
+from service.console.pages import report_uploads as upload_pages
 from storage.accounts.account_limits import UNLIMITED
 from storage.db.engine import rows
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
@@ -15,7 +16,7 @@ from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, make_customer, make_report_upload
+from tests.support.factories import Customer, make_customer, make_project, make_report_upload
 from tests.support.scan_reports import FILES
 from worker.background.batches.report_uploads import ReportUploadTask
 
@@ -179,6 +180,23 @@ def test_a_refused_page_is_shown_with_its_reason(person: ConsoleBrowser, custome
 def test_the_form_is_linked_from_the_empty_inbox_and_the_findings(person: ConsoleBrowser, customer: Customer) -> None:
     assert f'href="/console{NEW}"' in person.get("/inbox").text
     assert f'href="/console{NEW}?project={customer.project_id}"' in person.get("/findings").text
+
+
+@on_sqlite
+def test_among_several_projects_the_form_chooses_none_but_the_one_that_is_asked_for(
+    person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A report in the project of another client would become tickets of that client.
+    monkeypatch.setattr(upload_pages, "MOST_PROJECTS", 2)
+    assert "Project…" not in person.get(NEW).text
+    others = [make_project(customer) for _ in range(2)]
+    assert '<option value="">Project…</option>' in person.get(NEW).text
+    for project_id in (customer.project_id, *others):
+        page = person.get(NEW, f"project={project_id}").text
+        assert f'<option value="{project_id}" selected>' in page
+        assert "Project…" not in page
+    strange = make_customer().project_id
+    assert f'value="{strange}"' not in person.get(NEW, f"project={strange}").text
 
 
 @on_sqlite
