@@ -49,6 +49,7 @@ _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
 #: Longer than the address of a list with a search and filters in any script, shorter than servers' limits for a header line.
 _MAX_NEXT: Final = 7000
 
+_METHOD_NOT_ALLOWED: Final = 405
 _SERVER_ERROR: Final = 500
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -140,7 +141,13 @@ class PageLayout:
         if isinstance(error, SignInRequired) and req.method in {"GET", "HEAD"}:
             self._redirect_to_sign_in(req, resp, error.ended)
             return
-        content = {"error": error, "status": resp.status_code, "back": _parent(req), "request_id": req.context.request_id}
+        content = {
+            "error": error,
+            "status": resp.status_code,
+            "back": _parent(req, resp),
+            "then": req.context.get("then", ""),
+            "request_id": req.context.request_id,
+        }
         self.render(req, resp, "error.html", content, req.context.get("user"))
 
     def _redirect_to_sign_in(self, req: falcon.Request, resp: falcon.Response, ended: Ended | None) -> None:
@@ -171,6 +178,8 @@ class ConsoleRoute:
         """Return the user who sent a form, and its fields, after every check."""
         gate = self._layout.gate
         form = gate.read_form(req, gate.authenticate(req, resp))
+        # If the form is refused, the page of the error leads back to the list, too.
+        req.context.then = safe_next(form.get("then", ""))
         return self._permitted(req, ids), form
 
     def _permitted(self, req: falcon.Request, ids: Mapping[str, str]) -> ConsoleUser:
@@ -344,7 +353,11 @@ def _drop_empty_params(req: falcon.Request) -> None:
         del params[name]
 
 
-def _parent(req: falcon.Request) -> str:
-    """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb."""
+def _parent(req: falcon.Request, resp: falcon.Response) -> str:
+    """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb.
+
+    Browsers open the form's path without the form, for example in a duplicated tab.
+    """
     parent = req.path.removeprefix(CONSOLE).rpartition("/")[0]
-    return parent if req.method == "POST" and _SAFE_PATH.fullmatch(parent) else ""
+    is_form = req.method == "POST" or resp.status_code == _METHOD_NOT_ALLOWED
+    return parent if is_form and _SAFE_PATH.fullmatch(parent) else ""

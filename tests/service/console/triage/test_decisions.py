@@ -282,6 +282,27 @@ def test_what_failed_is_retried_at_another_target_and_a_second_click_changes_not
 
 
 @on_sqlite
+def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    execute("UPDATE exports SET status = 'dismissed', finished_at = 1")
+    page = person.post(f"/exports/{export_id}/snooze", days="7", then="/inbox?severity=high&export=x")
+    assert page.status_code == 409
+    assert f'<a href="/console/exports/{export_id}">Back</a>' in page.text
+    assert '<a href="/console/inbox?severity=high&amp;export=x">Back to the list</a>' in page.text
+
+
+@on_sqlite
+@pytest.mark.parametrize("path", ["/inbox/review", "/exports/{export_id}/dismiss"])
+def test_the_address_of_a_form_leads_back_to_its_page(
+    path: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    address = path.format(export_id=prepare())
+    page = person.get(address)
+    assert (page.status_code, "There is no page at the address of a form" in page.text) == (405, True)
+    assert f'<a href="/console{address.rpartition("/")[0]}">Back</a>' in page.text
+
+
+@on_sqlite
 @pytest.mark.parametrize("verb", ["approve", "retry", "dismiss", "restore", "snooze", "split", "edit"])
 def test_a_decision_on_another_accounts_export_is_404(
     verb: str, person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
