@@ -1,7 +1,7 @@
 """Which ability each page and form of the console needs: a user has those of the role.
 
-Roles and their abilities are in `schemas.base.principal`. A session that began with a token needs the token's abilities as
-well where an operation asks for them: `approval-rules:manage` for rules, `account:manage` for the settings of projects.
+Roles and their abilities are in `schemas.base.principal`. A session that began with a token needs two of them of the token
+as well: `approval-rules:manage` for rules, `account:manage` for the settings of projects.
 """
 
 import re
@@ -28,6 +28,8 @@ _DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, of_projects=True)
 _FINDINGS: Final = Need(Ability.READ_FINDINGS, of_projects=True)
 _TARGETS: Final = Need(Ability.MANAGE_TARGETS)
 _RULES: Final = Need(Ability.MANAGE_RULES)
+
+_OF_TOKEN: Final = frozenset({Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT})
 
 #: By the path below the console. Pages about the installation are for managers of the operator's account.
 NEEDS: Final[Mapping[str, Need]] = {
@@ -108,13 +110,16 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
     need = NEEDS[path]
     if need.ability not in principal.role_abilities:
         raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
+    if need.ability in _OF_TOKEN - principal.abilities:
+        raise Forbidden(f"This needs the ability {need.ability}, which the token of this session lacks.")
     require_project_role(principal, need.ability, ids, of_projects=need.of_projects)
 
 
 def is_offered(path: str, principal: TokenPrincipal) -> bool:
     """Return whether pages show a link or a form for `path`, which may contain ids: whether some role allows it."""
     need = NEEDS[route_of(path)]
-    return need.ability in principal.role_abilities and (need.of_projects or principal.projects is None)
+    may = need.ability in principal.role_abilities and need.ability not in _OF_TOKEN - principal.abilities
+    return may and (need.of_projects or principal.projects is None)
 
 
 def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrincipal) -> bool:

@@ -25,6 +25,7 @@ from peewee import IntegrityError, TextField
 from playwright.sync_api import Browser, Error, Page
 
 from runtime.clock import utc_now
+from schemas.base.principal import Ability
 from schemas.base.timestamps import to_ms
 from service.app import create_app
 from service.console.layout import CONSOLE, CONTENT_SECURITY_POLICY
@@ -274,7 +275,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
     open_database(url)
     with connection():
         customer = make_customer()
-        token = make_console_token(customer)
+        token = make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES)
         fill()
         planter = TextPlanter(naughty_strings())
         planter.plant()

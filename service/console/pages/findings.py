@@ -16,7 +16,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
-from schemas.base.errors import Forbidden, NotFound
+from schemas.base.errors import NotFound
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.findings.life_cycle import FindingState
@@ -147,9 +147,7 @@ class SetTicketGrouping(Action):
     path = f"{CONSOLE}/projects/{{project_id}}/grouping"
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Set the grouping. Raises Forbidden without the ability `account:manage`, NotFound, ValidationFailed."""
-        if Ability.MANAGE_ACCOUNT not in user.principal.abilities:
-            raise Forbidden(f"This needs the ability {Ability.MANAGE_ACCOUNT}, which the token of this session lacks.")
+        """Set the grouping. Raises NotFound, ValidationFailed."""
         project = projects.get(ids["project_id"], user.principal)
         grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
         projects.set_ticket_grouping(project.id, grouping, user.principal)

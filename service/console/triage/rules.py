@@ -6,6 +6,7 @@ from typing import Any, Final
 import falcon
 
 from schemas.base.errors import FieldProblem
+from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -63,6 +64,7 @@ class RulesPage(ConsolePage):
         targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
         return {
             "rules": rules,
+            "lacks_ability": Ability.MANAGE_RULES in user.principal.role_abilities - user.principal.abilities,
             "stops": _STOPS,
             "matches": {rule.id: list(_match_words(rule.match, projects)) for rule in rules},
             "actions": {rule.id: _action_words(rule.action, targets) for rule in rules},

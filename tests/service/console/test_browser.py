@@ -196,7 +196,8 @@ def _furnish(*, is_furnished: bool) -> tuple[str, int]:
         _attempt(make_approved(customer, target.id, utc_now()))
         for table in ("projects", "targets", "exports", "findings", "bulk_jobs", "approval_rules", "report_uploads"):
             execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
-    return tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1], customer.account_id
+    abilities = (Ability.CONSOLE, Ability.MANAGE_RULES)
+    return tokens.create(customer.email, TokenKind.API, utc_now(), abilities)[1], customer.account_id
 
 
 def _attempt(export_id: str) -> None:

@@ -11,6 +11,7 @@ from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleActionType
 from service.console.triage import rules as rules_page
 from service.http.limits import large_body_limiter
+from storage.db.engine import execute
 from storage.exports import queries
 from storage.exports.rules import approval_rules
 from storage.targets import changes
@@ -149,7 +150,19 @@ def test_a_refused_rule_keeps_what_was_typed(
 
 
 @on_sqlite
-def test_a_token_without_the_ability_makes_no_rule(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_token_without_the_ability_makes_no_rule(
+    decider: ConsoleBrowser, person: ConsoleBrowser, customer: Customer
+) -> None:
+    make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",)))
+    assert "/console/rules/new" in decider.get("/rules").text
+    # What would be refused is not offered.
+    listed = person.get("/rules").text
+    assert ("/console/rules/" in listed, "a token that has the ability <code>approval-rules:manage" in listed) == (
+        False,
+        True,
+    )
+    assert person.get("/rules/new").status_code == 403
+    execute("DELETE FROM approval_rules")
     page = person.post("/rules/new", **LABELS)
     assert (page.status_code, "approval-rules:manage" in page.text) == (403, True)
     assert stored(customer) == []
