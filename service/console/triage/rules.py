@@ -8,7 +8,6 @@ import falcon
 from schemas.base.errors import FieldProblem
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
-from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.approval_rules import (
     ApprovalRule,
@@ -25,7 +24,7 @@ from schemas.triage.export_filter import PROJECT_ID
 from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect, entries_of, sent_back
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
-from service.console.triage.ticket_view import MOST_TARGETS, REASONS
+from service.console.triage.ticket_view import MOST_TARGETS, REASONS, SOURCES
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from storage.db import engine
 from storage.exports import queries
@@ -172,7 +171,7 @@ def _match_words(match: RuleMatch, projects: Mapping[int, str]) -> Iterator[str]
         is_highest = match.severity_at_least == SEVERITIES[-1]
         yield match.severity_at_least if is_highest else f"{match.severity_at_least} or higher"
     if match.sources is not None:
-        yield " or ".join(each.replace("_", " ") for each in match.sources)
+        yield " or ".join(SOURCES.get(each, each) for each in match.sources)
     if match.rule is not None:
         yield f"rule {match.rule}"
     if match.page_path is not None:
@@ -241,7 +240,7 @@ def _form_content(
         "shown_problems": _SHOWN,
         "projects": _projects(user, typed.get("project_id", "")),
         "severities": tuple(reversed(SEVERITIES)),
-        "sources": SOURCE_TYPES,
+        "sources": SOURCES,
         "targets": _targets(user, typed.get("target_id", "")),
         "reasons": REASONS,
     }

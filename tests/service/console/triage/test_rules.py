@@ -53,12 +53,19 @@ def test_a_rule_is_made_shown_in_words_changed_and_removed(
     }
     assert decider.post("/rules/new", **fields).headers["location"] == "/console/rules?done=rule_saved"
     page = unescape(decider.get("/rules").text)
-    for words in ("High ones", "high or higher", "manual", "pages /checkout/*", "Approve for Tracker <b> (", ">on<"):
+    for words in (
+        "High ones",
+        "high or higher",
+        "written by hand",
+        "pages /checkout/*",
+        "Approve for Tracker <b> (",
+        ">on<",
+    ):
         assert words in page
     [rule] = stored(customer)
     assert (rule.action.type, rule.action.target_id) == (RuleActionType.APPROVE, target.id)
     edited = decider.get(f"/rules/{rule.id}")
-    assert 'name="source-manual" value="yes" checked' in edited.text
+    assert 'name="source-manual" value="yes" checked> written by hand' in edited.text
     assert decider.post(f"/rules/{rule.id}", **LABELS).status_code == 303
     [rule] = stored(customer)
     assert (rule.name, rule.action.labels, rule.match.rule) == ("Team", ("team", "shop"), "zap:*")
