@@ -114,7 +114,7 @@ class _BulkForm(ConsoleRoute):
         if is_all:
             number = export_list.count(listed.query)
             if number is None:
-                raise ValidationFailed(problem("/filter", "too_many"))
+                raise ValidationFailed(problem("/filter", "too_many_matches", f"{export_list.MOST_COUNTED:,}"))
             by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
         else:

@@ -136,6 +136,7 @@ class TicketListPage(ConsolePage):
             "total": MOST_COUNTED + 1 if total is None else total,
             "total_text": bounded(MOST_COUNTED + 1 if total is None else total, MOST_COUNTED),
             "bulk_actions": found.view.actions,
+            "most_at_once": MOST_COUNTED,
             "is_filtered": found.is_filtered,
             "clear_href": ListAddress(found.address.path, {"view": found.address.params.get("view", "")}).href(),
             "first_href": found.address.href(cursor=None, export=None) if "cursor" in found.address.params else None,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from html import unescape
 from urllib.parse import urlencode
 
@@ -13,8 +14,10 @@ from schemas.base.fields import MESSAGES
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
+from service.console.triage import ticket_list
 from storage.db.engine import execute, rows
 from storage.exports import queries
+from storage.exports.search import export_list
 from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
@@ -145,6 +148,22 @@ def test_a_decision_on_another_number_than_was_shown_is_shown_again_with_what_wa
     execute("UPDATE exports SET status = 'dismissed', finished_at = 1")
     gone = person.post("/inbox/decide", **again)
     assert (gone.status_code, 'href="/console/inbox?severity=high">Back to the list' in gone.text) == (409, True)
+
+
+@on_sqlite
+def test_more_than_one_job_decides_on_are_not_offered_together(
+    person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_list, "count", partial(export_list.count, limit=2))
+    monkeypatch.setattr(ticket_list, "MOST_COUNTED", 2)
+    for number in range(2):
+        prepare(f"Ticket {number}")
+    assert 'name="all"' in person.get("/inbox").text
+    prepare("One more")
+    page = person.get("/inbox").text
+    assert ('name="all"' in page, "filter the list to at most 2" in page) == (False, True)
+    page = person.post("/inbox/review", action="dismiss", all="yes", then="/inbox").text
+    assert MESSAGES["too_many_matches"].partition(";")[0] in page
 
 
 @on_sqlite
