@@ -31,7 +31,7 @@ from storage.targets import summaries
 
 #: Rows of one page: as many check boxes as a form may send.
 PAGE_ROWS: Final = 50
-#: Values of one filter's menu; the search finds the others.
+#: Rules of their menu; the search finds the others. Menus of what has a name, such as projects, have all of it.
 MOST_OPTIONS: Final = 20
 #: Projects that are named.
 MOST_PROJECTS: Final = 200
@@ -270,7 +270,9 @@ def _menu(
     if counts is not None:
         values = [each for each in values if each in counts or each in chosen]
     if not texts:
-        values = sorted({*values, *chosen}, key=lambda each: -(counts or {}).get(each, 0))
+        # The chosen ones first: a link removes them.
+        values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0)))
+        values = values[:MOST_OPTIONS]
     options = [
         FilterOption(
             texts.get(each, each),
@@ -278,7 +280,7 @@ def _menu(
             None if counts is None else count(counts.get(each, 0)),
             each in chosen,
         )
-        for each in values[:MOST_OPTIONS]
+        for each in values
     ]
     named = [texts.get(each, each) for each in chosen]
     text = "all" if not named else named[0] if len(named) == 1 else f"{len(named)} chosen"

@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import Result
 
 from schemas.intake.scanner import PostbackForm
-from service.console.triage.ticket_list import PAGE_ROWS
+from service.console.triage.ticket_list import MOST_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
 from tests.support.console_user import ConsoleBrowser, page_statements
@@ -21,6 +21,7 @@ from tests.support.factories import (
     make_customer,
     make_exports,
     make_failed,
+    make_project,
     make_target,
     postback,
     record_postback,
@@ -126,6 +127,20 @@ def test_projects_and_rules_are_named_in_their_menus(person: ConsoleBrowser, cus
     assert (project.startswith("Project "), number) == (True, "2")
     assert set(menu(page, "Rule")) == {"zap:1", "axe:<b>"}
     assert len(listed(person.get("/inbox", link(page, "zap:1")))) == 1
+
+
+@on_sqlite
+def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    rules = [f"rule-{number}" for number in range(MOST_OPTIONS + 2)]
+    for number, rule in enumerate(rules, 1):
+        project_id = make_project(customer)
+        record_postback(PostbackForm().read(postback(number, [issue(rule)])), project_id)
+    page = person.get("/inbox")
+    assert (len(menu(page, "Project")), len(menu(page, "Rule"))) == (len(rules), MOST_OPTIONS)
+    for rule in rules:
+        assert rule in menu(person.get("/inbox", f"rule={rule}"), "Rule")
 
 
 def test_words_and_a_host_find_tickets(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
