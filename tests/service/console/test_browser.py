@@ -783,6 +783,29 @@ def test_a_long_label_fits_a_telephone(furnished: Installed, at_furnished: Brows
         assert_fits(seen.page, PHONE)
 
 
+#: Texts by where they stand, and how many lines of 20 pixels they may take.
+LONG_TEXTS: Final = {
+    "#ticket .kind .aside": ("A client " * 20, None),
+    "#ticket .kind .end": ("1 of 10 000+ · Open", 1),
+    ".row-about bdi": ("/a" * 500, None),
+    ".row-about": (None, 2),
+    ".count": ("999+", 1),
+}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_texts_leave_room_for_others(width: int, furnished: Installed, at_furnished: BrowserContext) -> None:
+    with visit(at_furnished, furnished.at("/inbox?export={prepared_id}")) as seen:
+        seen.page.set_viewport_size({"width": width, "height": 844})
+        for where, (text, _) in LONG_TEXTS.items():
+            if text is not None:
+                seen.page.locator(where).first.evaluate("(each, text) => { each.textContent = text; }", text)
+        heights = {where: seen.page.locator(where).first.evaluate("(each) => each.offsetHeight") for where in LONG_TEXTS}
+        assert {
+            where: heights[where] for where, (_, lines) in LONG_TEXTS.items() if lines and heights[where] > 22 * lines
+        } == {}
+
+
 class HeldTickets:
     """The inbox of somebody on a slow line: the answers with other tickets wait, and what is sent is kept and not done."""
 
