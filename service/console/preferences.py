@@ -1,8 +1,9 @@
-"""Preferences that a browser keeps in a cookie: the last target of an approval, and whether shortcuts are off.
+"""Preferences that a browser keeps in a cookie: the last target of each project's approvals, and whether shortcuts are off.
 
-Both are in one cookie, for the console alone. It is no secret, and a wrong value has no effect: every choice is checked.
+All are in one cookie, for the console alone. It is no secret, and a wrong value has no effect: every choice is checked.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import falcon
@@ -12,14 +13,19 @@ from storage.db import identifiers
 
 _COOKIE: Final = "riskrelay_preferences"
 _NO_KEYS: Final = "no-keys"
-#: Between the parts of the cookie.
+#: Between the parts of the cookie, and between a project and its target.
 _DOT: Final = "."
+_COLON: Final = ":"
 _YEAR_S: Final = 365 * 24 * 3600
+#: Projects whose target is kept, those with the newest approvals: 1.5 KB of the 4 that a cookie may have.
+_MOST_PROJECTS: Final = 40
 
 
-def last_target_id(req: falcon.Request) -> str | None:
-    """Return the target of the last approval."""
-    return next((part for part in _parts(req) if identifiers.is_id(identifiers.TARGET, part)), None)
+def last_target_id(req: falcon.Request, project_ids: Collection[int | None]) -> str | None:
+    """Return the target of the last approval in these projects, unless they differ: another client's would be a mistake."""
+    targets = _targets(req)
+    last = {targets.get(_key(each)) for each in project_ids}
+    return last.pop() if len(last) == 1 else None
 
 
 def uses_keys(req: falcon.Request) -> bool:
@@ -27,22 +33,37 @@ def uses_keys(req: falcon.Request) -> bool:
     return _NO_KEYS not in _parts(req)
 
 
-def remember_target(req: falcon.Request, resp: falcon.Response, gate: SessionGate, target_id: str) -> None:
-    """Keep the target of an approval."""
-    _keep(resp, gate, [target_id, *([] if uses_keys(req) else [_NO_KEYS])])
+def remember_target(
+    req: falcon.Request, resp: falcon.Response, gate: SessionGate, target_id: str, project_ids: Collection[int | None]
+) -> None:
+    """Keep the target of an approval in these projects."""
+    newest = {_key(each): target_id for each in project_ids}
+    others = {key: target for key, target in _targets(req).items() if key not in newest}
+    _keep(resp, gate, newest | others, are_on=uses_keys(req))
 
 
 def remember_keys(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
     """Keep whether shortcuts are on."""
-    target_id = last_target_id(req)
-    _keep(resp, gate, [*([target_id] if target_id else []), *([] if are_on else [_NO_KEYS])])
+    _keep(resp, gate, _targets(req), are_on=are_on)
+
+
+def _key(project_id: int | None) -> str:
+    return str(project_id or 0)
+
+
+def _targets(req: falcon.Request) -> dict[str, str]:
+    """Return the last target of each project, the newest first."""
+    pairs = (part.partition(_COLON) for part in _parts(req))
+    return {key: target for key, _, target in pairs if key.isdecimal() and identifiers.is_id(identifiers.TARGET, target)}
 
 
 def _parts(req: falcon.Request) -> list[str]:
     return (req.get_cookie_values(_COOKIE) or [""])[0].split(_DOT)
 
 
-def _keep(resp: falcon.Response, gate: SessionGate, parts: list[str]) -> None:
+def _keep(resp: falcon.Response, gate: SessionGate, targets: Mapping[str, str], *, are_on: bool) -> None:
+    pairs = [f"{key}{_COLON}{target}" for key, target in targets.items()][:_MOST_PROJECTS]
+    parts = [*pairs, *([] if are_on else [_NO_KEYS])]
     resp.set_cookie(
         _COOKIE,
         _DOT.join(parts),

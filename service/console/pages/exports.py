@@ -139,7 +139,7 @@ class ExportPage(ConsolePage):
         found = shown_attempts(export.id, user, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
-            **ticket_content(export, user, last_target_id(req), self._settings.artifacts_base_url, now),
+            **ticket_content(export, user, last_target_id(req, [export.project_id]), self._settings.artifacts_base_url, now),
             "in_list": False,
             "is_in_inbox": export.status in _INBOX_STATUSES,
             "here": "",

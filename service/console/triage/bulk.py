@@ -103,6 +103,14 @@ class _BulkForm(ConsoleRoute):
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
+    def project_ids(self, listed: TicketList, form: Mapping[str, str]) -> set[int | None]:
+        """Return the projects of the selected tickets, of which approvals remember the target; none for other decisions."""
+        if _action(form) != "approve":
+            return set()
+        if form.get("all") != "yes":
+            return {each.project_id for each in _known(_picked(form), listed)}
+        return {*(listed.query.project_ids or map(int, export_list.facets(listed.query)["project_id"]))} or {None}
+
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
         action = _action(form)
@@ -121,6 +129,7 @@ class _BulkForm(ConsoleRoute):
             titles = _known(picked, listed)
             number, by_severity = len(picked), Counter(each.severity for each in titles)
         offered = summaries.list_approvable(user.account_id, MOST_TARGETS) if action == "approve" else []
+        last = form.get("target_id") or last_target_id(req, self.project_ids(listed, form))
         return {
             "action": action,
             "is_all": is_all,
@@ -133,7 +142,7 @@ class _BulkForm(ConsoleRoute):
             "list_path": self._list_path,
             "then": self.then(form),
             "offered": offered,
-            "chosen_target_id": chosen_target(offered, form.get("target_id") or last_target_id(req)),
+            "chosen_target_id": chosen_target(offered, last),
             "reasons": REASONS,
         }
 
@@ -168,6 +177,8 @@ class DecideSelection(_BulkForm, ConsolePage):
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Decide, or show the summary again with the reasons."""
+        # Afterwards the list no longer has the tickets.
+        project_ids = self.project_ids(self.listed(form, user), form)
         try:
             decision = self._decide(resp, user, form)
         except (ValidationFailed, CountDiffers) as failed:
@@ -182,7 +193,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         self._operations.bulk.wake_workers()
         self._layout.navigation.forget(user.account_id)
         if decision.target_id is not None:
-            remember_target(req, resp, self._layout.gate, decision.target_id)
+            remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)
 
     def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> BulkDecision:
         """Decide, and redirect to the result of each ticket, or to the job. Raises ValidationFailed, CountDiffers."""

@@ -77,7 +77,7 @@ class Approve(ExportAction):
         super().on_post(req, resp, **ids)
         export = queries.get(ids["export_id"], req.context.user.account_id)
         if export.target_id is not None:
-            remember_target(req, resp, self._layout.gate, export.target_id)
+            remember_target(req, resp, self._layout.gate, export.target_id, [export.project_id])
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Approve the export, then notify the workers."""

@@ -151,7 +151,7 @@ class TicketListPage(ConsolePage):
 
     def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
         """Return the variables of the open ticket."""
-        return ticket_content(export, user, last_target_id(req), self._settings.artifacts_base_url, now)
+        return ticket_content(export, user, last_target_id(req, [export.project_id]), self._settings.artifacts_base_url, now)
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
         """Return the row of an export."""

@@ -21,7 +21,16 @@ from storage.exports.search import export_list
 from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
+from tests.support.factories import (
+    Customer,
+    issue,
+    make_customer,
+    make_failed,
+    make_project,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.fakes import FakeWakeUpQueue
 
 
@@ -50,6 +59,30 @@ def test_a_summary_is_shown_before_anything_happens(
     for export_id in ids:
         assert f'name="{export_id}" value="{queries.get(export_id).ticket_digest}"' in page.text
         assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+def test_a_selection_from_projects_with_different_last_targets_has_none_preset(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    targets = {project_id: make_target(customer) for project_id in (customer.project_id, make_project(customer))}
+    for project_id, target in targets.items():
+        for code in ("first", "second"):
+            posted = PostbackForm().read(postback(project_id, issues=[issue(code)]))
+            record_postback(posted, project_id)
+        [[approved]] = rows("SELECT id FROM exports WHERE project_id = ? ORDER BY id LIMIT 1", (project_id,))
+        fields = {"action": "approve", "then": "/inbox", "target_id": target.id, **picked(approved)}
+        person.keep_cookies(person.post("/inbox/decide", **fields))
+
+    def preset(then: str, **fields: str) -> list[str]:
+        page = person.post("/inbox/review", action="approve", then=then, **fields)
+        return re.findall(r'<option value="(tgt_[^"]+)" selected>', page.text)
+
+    first, second = (target.id for target in targets.values())
+    waiting = rows("SELECT project_id, id FROM exports WHERE status = 'prepared' ORDER BY project_id")
+    assert [preset("/inbox", **picked(export_id)) for _, export_id in waiting] == [[first], [second]]
+    assert preset("/inbox", **picked(*(export_id for _, export_id in waiting))) == []
+    assert preset("/inbox", all="yes") == []
+    assert preset(f"/inbox?project_id={customer.project_id}", all="yes") == [first]
 
 
 def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the_reason(

@@ -19,7 +19,16 @@ from storage.exports import queries
 from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.databases import on_sqlite
-from tests.support.factories import Customer, issue, make_customer, make_failed, make_target, postback, record_postback
+from tests.support.factories import (
+    Customer,
+    issue,
+    make_customer,
+    make_failed,
+    make_project,
+    make_target,
+    postback,
+    record_postback,
+)
 
 
 def hidden(page: Result, name: str) -> str:
@@ -57,6 +66,26 @@ def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
     after = person.get("/inbox", "severity=critical,high")
     assert '<h2 id="ticket-title"><bdi>second</bdi>' in after.text
     assert chosen_target(after) == target.id
+
+
+def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBrowser, customer: Customer) -> None:
+    """The projects of an agency are those of its clients."""
+    targets = {project_id: make_target(customer) for project_id in (customer.project_id, make_project(customer))}
+    ids = {}
+    for project_id in targets:
+        for code in ("first", "second"):
+            posted = PostbackForm().read(postback(project_id, issues=[issue(code)]))
+            [ids[project_id, code]] = record_postback(posted, project_id).ticket_exports
+    for project_id, target in targets.items():
+        page = person.get(f"/exports/{ids[project_id, 'first']}")
+        assert chosen_target(page) is None
+        fields = {"ticket_digest": hidden(page, "ticket_digest"), "target_id": target.id}
+        person.keep_cookies(person.post(f"/exports/{ids[project_id, 'first']}/approve", **fields))
+    for project_id, target in targets.items():
+        assert chosen_target(person.get(f"/exports/{ids[project_id, 'second']}")) == target.id
+    # Whether shortcuts are on is kept beside them.
+    person.keep_cookies(person.post("/shortcuts/off"))
+    assert chosen_target(person.get(f"/exports/{ids[customer.project_id, 'second']}")) == targets[customer.project_id].id
 
 
 @on_sqlite
