@@ -118,9 +118,7 @@ class TargetResponse(ResponseSchema):
     events = several(
         fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received.", example=[]
     )
-    headers = several(
-        fields.Nested(TargetHeaderResponse), "The headers that deliveries to a webhook have besides ours.", example=[]
-    )
+    headers = several(fields.Nested(TargetHeaderResponse), "The additional headers of deliveries to a webhook.", example=[])
     standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
     delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = moment("When it was created.")

@@ -49,7 +49,7 @@ class TrackerSettingsForm(Form):
     labels = Several(
         Text(min_length=1, max_length=MAX_LABEL),
         at_most=MAX_LABELS,
-        metadata={"description": "Labels of every issue, beside those of its ticket."},
+        metadata={"description": "Labels of every issue, in addition to those of its ticket."},
     )
     on_fixed = Text(
         allowed=ON_FIXED,

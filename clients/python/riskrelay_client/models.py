@@ -179,7 +179,7 @@ class Target(TypedDict):
     events: list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]
     """The events that it gets about tickets it received."""
     headers: list[TargetHeader]
-    """The headers that deliveries to a webhook have besides ours."""
+    """The additional headers of deliveries to a webhook."""
     standard_secret: StandardSecret
     """The secret of Standard Webhooks."""
     delivery: TargetDelivery
@@ -225,7 +225,7 @@ class WebhookTargetInput(TypedDict):
 
 class GitHubSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]
@@ -254,7 +254,7 @@ class GithubTargetInput(TypedDict):
 
 class GitLabSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]
@@ -296,7 +296,7 @@ class PriorityBySeverityInput(TypedDict):
 
 class JiraSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]
@@ -333,7 +333,7 @@ class JiraTargetInput(TypedDict):
 
 class GiteaSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]
@@ -362,7 +362,7 @@ class GiteaTargetInput(TypedDict):
 
 class LinearSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]
@@ -391,7 +391,7 @@ class LinearTargetInput(TypedDict):
 
 class RedmineSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, beside those of its ticket."""
+    """Labels of every issue, in addition to those of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
     """What happens to the issue when its ticket is fixed; by default `comment`."""
     api_base: NotRequired[str]

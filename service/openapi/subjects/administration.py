@@ -182,7 +182,8 @@ OPERATIONS: Final[Operations] = {
         "Its deadline and result; a person appears as a pseudonym.", summary="Read a compliance request"
     ),
     "GET /api/console-sessions": _SESSION.listed(
-        "The open console sessions of the token's account, newest first.", summary="List console sessions"
+        "The open console sessions of the token's user, newest first; for an owner, those of the account.",
+        summary="List console sessions",
     ),
     "POST /api/console-sessions/{session_id}/revoke": operation(
         "revokeConsoleSession",
