@@ -5,6 +5,7 @@ step compares: the rows with the trail, the trail with the legal moves, arrivals
 step, attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -193,15 +194,20 @@ class Model:
         """Take note that a target is to be tried now, whatever its receiver asked for."""
         self._holds.pop(target_id, None)
 
-    def pruned(self, before: datetime, held: set[str]) -> None:
-        """Forget what was over before a moment, and see that it is gone and nothing else; `held` stays."""
+    def pruned(self, before: datetime, held: set[str], decided: set[str]) -> None:
+        """Forget what was over before a moment, and see that it is gone and nothing else.
+
+        `held` may stay; what waits and was `decided` on since stays. The copies of a ticket go together.
+        """
         left = {row[0] for row in rows("SELECT id FROM exports")}
+        over = {row.id for row in self.rows.values() if _is_over(row, before, decided)}
+        needed = self.rows.keys() - over
         for row in list(self.rows.values()):
-            over_at = row.created_at if row.status == "prepared" else row.finished_at
-            is_over = over_at is not None and over_at < before
+            copies = {row.id, *json.loads(row.siblings or "[]")}
+            is_over = needed.isdisjoint(copies)
             assert is_over or row.id in left, f"{row.id} is gone and was not over"
             # One that ended before it began, by a clock that was set back, may stay until it has that age too.
-            may_stay = row.created_at >= before or row.id in held
+            may_stay = row.created_at >= before or not held.isdisjoint(copies)
             assert not is_over or may_stay or row.id not in left, f"{row.id} is over and still there"
             if row.id not in left:
                 del self.rows[row.id], self.known[row.id]
@@ -479,6 +485,14 @@ class Model:
             assert row.id in self._moving or before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
             is_exported = before.status == "exported"
             assert not is_exported or row.frozen == before.frozen, f"{row.id} was exported and changed: {row}"
+
+
+def _is_over(row: StoredExport, before: datetime, decided: set[str]) -> bool:
+    """Return whether an export by itself is old enough to be removed."""
+    if row.status == "prepared":
+        is_awake = row.snoozed_until is None or row.snoozed_until < before
+        return row.created_at < before and is_awake and row.id not in decided
+    return row.finished_at is not None and row.finished_at < before
 
 
 def _is_after(moment: datetime | None, at: datetime) -> bool:

@@ -1278,7 +1278,8 @@ class Machine(RuleBasedStateMachine):
         # What a receiver is still to hear of stays, and what findings have joined lately.
         held = "SELECT export_id FROM bulk_job_items UNION SELECT export_id FROM ticket_events WHERE status = 'pending'"
         joined = rows("SELECT export_id FROM findings WHERE first_seen_at >= ?", (to_ms(until.over),))
-        self.model.pruned(until.over, {row[0] for row in [*rows(held), *joined]})
+        decided = rows("SELECT subject_id FROM audit_entries WHERE at >= ?", (to_ms(until.over),))
+        self.model.pruned(until.over, {row[0] for row in [*rows(held), *joined]}, {row[0] for row in decided})
         jobs = {row[0] for row in rows("SELECT id FROM bulk_jobs")}
         self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in jobs}
         sighted = (

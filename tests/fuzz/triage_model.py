@@ -165,9 +165,11 @@ def judge(
     """Return what a bulk decision makes of one export."""
     if row is None or digest not in {None, row.digest}:
         return "refused"
-    if row.target_id == target_id if action == "approve" else row.status in _DECIDED[action]:
+    ends_snooze = action == "restore" and row.status == "prepared" and row.snoozed_at is not None
+    is_decided = row.target_id == target_id if action == "approve" else row.status in _DECIDED[action]
+    if is_decided and not ends_snooze:
         return "skipped"
-    if version not in {None, row.version} or row.status not in _LEGAL[action]:
+    if version not in {None, row.version} or not (ends_snooze or row.status in _LEGAL[action]):
         return "refused"
     if action in {"restore", "retry"} and row.redacted_at is not None:
         return "refused"
