@@ -9,7 +9,7 @@ from storage.accounts.audit_log_sql import AuditFilter, append_alike, kind_of, l
 from storage.db.columns import record_of
 from storage.db.drivers.shared import Row
 from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
-from storage.db.queries import tuples
+from storage.db.queries import newest_first, tuples, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,8 @@ def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
 
 def list_page(limit: int, before: int | None, subject_id: str | None) -> list[StoredEntry]:
     """Return up to `limit` entries, the newest first: older than the entry `before`, about one record if one is named."""
-    query = AuditEntryRow.select().order_by(AuditEntryRow.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(AuditEntryRow.id < before)
-    if subject_id is not None:
-        query = query.where(AuditEntryRow.subject_id == subject_id)
+    newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit, before)
+    query = where_given(newest, (AuditEntryRow.subject_id, subject_id))
     return [StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at))) for row in query]
 
 

@@ -4,13 +4,12 @@ A session ends after 12 idle hours, after 7 days, when it was ended, when its us
 token was revoked, has expired or lost the ability, or when another browser brings its cookie.
 """
 
-import hashlib
 import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from peewee import JOIN, Expression, IntegrityError, ModelSelect, fn
 
@@ -19,12 +18,12 @@ from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log import AuditEntry, append, append_all
-from storage.accounts.tokens import has_ability
+from storage.accounts.tokens import has_ability, sha256_hex
 from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
 from storage.db.engine import DAMAGE, OUTAGES, transaction
 from storage.db.models import AccountRow, ConsoleSessionRow, TokenRow, UserRow
-from storage.db.queries import for_update, tuples, where_given
+from storage.db.queries import for_update, newest_first, tuples, where_given
 
 #: An idle session ends after half a day.
 IDLE_FOR: Final = timedelta(hours=12)
@@ -79,9 +78,8 @@ def begin_for_user(
             if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
                 raise Conflict("This user is disabled.")
             alike = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
-            _begin(
-                alike, secret, browser, now, actor, seal_id_token, user=user_id, method=method, sign_in_sha256=_sha256(once)
-            )
+            own: dict[str, Any] = {"user": user_id, "method": method, "sign_in_sha256": sha256_hex(once)}
+            _begin(alike, secret, browser, now, actor, seal_id_token, **own)
     except IntegrityError:
         raise Conflict("This sign-in was used already.") from None
     return secret
@@ -100,8 +98,8 @@ def _begin(
     session_id = identifiers.new_id(identifiers.SESSION, now)
     ConsoleSessionRow.insert(
         id=session_id,
-        secret_sha256=_sha256(secret),
-        browser_sha256=_sha256(browser),
+        secret_sha256=sha256_hex(secret),
+        browser_sha256=sha256_hex(browser),
         created_at=now,
         seen_at=now,
         id_token_sealed=None if seal_id_token is None else seal_id_token(session_id),
@@ -122,7 +120,7 @@ def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[
 
     A cookie that another browser brings was stolen: its session ends.
     """
-    digests = {_sha256(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
+    digests = {sha256_hex(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
     found = list(_sessions().where(ConsoleSessionRow.secret_sha256.in_(list(digests)))) if digests else []
     known = {digests[row.secret_sha256]: _used(row, browser, now) for row in found}
     return [(secret, known.get(secret, Ended.UNKNOWN)) for secret in cookies]
@@ -146,9 +144,7 @@ def list_live(
 
     With `account_id`, `email` or `user_id` those of one account or of one user.
     """
-    query = _sessions().where(_is_live(now)).order_by(ConsoleSessionRow.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(ConsoleSessionRow.id < before)
+    query = newest_first(_sessions().where(_is_live(now)), ConsoleSessionRow.id, limit, before)
     wanted = ((UserRow.account, account_id), (UserRow.email, email), (UserRow.id, user_id))
     return _listed(where_given(query, *wanted))
 
@@ -222,15 +218,12 @@ def _sessions() -> "ModelSelect[ConsoleSessionRow]":
     )
 
 
-def _first(condition: Expression) -> ConsoleSessionRow | None:
-    return next(iter(_sessions().where(condition)), None)
-
-
 def _get(session_id: str) -> Session:
-    row = _first(ConsoleSessionRow.id == session_id) if identifiers.is_id(identifiers.SESSION, session_id) else None
-    if row is None:
+    is_id = identifiers.is_id(identifiers.SESSION, session_id)
+    found = list(_sessions().where(ConsoleSessionRow.id == session_id)) if is_id else []
+    if not found:
         raise _missing()
-    return _session(row)
+    return _session(found[0])
 
 
 def _missing() -> NotFound:
@@ -319,8 +312,4 @@ def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | No
     # A `seen_at` far in the future comes from a clock that was wrong: counted from there, the session would last until then.
     if now - row.seen_at >= IDLE_FOR or row.seen_at - now > IDLE_FOR:
         return Ended.IDLE
-    return None if secrets.compare_digest(row.browser_sha256, _sha256(browser)) else Ended.ANOTHER_BROWSER
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return None if secrets.compare_digest(row.browser_sha256, sha256_hex(browser)) else Ended.ANOTHER_BROWSER

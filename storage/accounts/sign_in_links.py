@@ -4,7 +4,6 @@ A request for an address that no user has is stored like any other, so that noth
 deletes it. The table has digests of the link's secret and of the browser's; the mail is encrypted until it is sent.
 """
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -13,6 +12,7 @@ from typing import Final, NamedTuple
 from schemas.base.errors import Forbidden
 from storage.accounts import identities
 from storage.accounts.accounts import get_user
+from storage.accounts.tokens import sha256_hex
 from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs
@@ -50,8 +50,8 @@ def request(seal_mail: Callable[[str, str], bytes], now: datetime) -> NewLink:
     with transaction():
         SignInLinkRow.insert(
             id=link_id,
-            token_sha256=_sha256(link.token),
-            browser_sha256=_sha256(link.browser),
+            token_sha256=sha256_hex(link.token),
+            browser_sha256=sha256_hex(link.browser),
             mail_sealed=seal_mail(link_id, link.token),
             next_run_at=now,
             created_at=now,
@@ -105,14 +105,10 @@ def discard(due: DueLink) -> None:
 def use(token: str, browser: str, now: datetime) -> int:
     """Spend a link in the browser that asked for it, and return its user's id. Raises Forbidden for any other."""
     k = SignInLinkRow
-    is_theirs = (k.token_sha256 == _sha256(token)) & (k.browser_sha256 == _sha256(browser)) & k.user.is_null(False)
+    is_theirs = (k.token_sha256 == sha256_hex(token)) & (k.browser_sha256 == sha256_hex(browser)) & k.user.is_null(False)
     with transaction():
         spent = k.delete().where(is_theirs, k.created_at > now - LASTS_FOR).returning(k.user)
         for (user_id,) in tuples(spent):
             identities.link_email(get_user(user_id), now)
             return int(user_id)
     raise Forbidden("This link was used, has expired or was requested in another browser. Request a new one here.")
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

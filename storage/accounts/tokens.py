@@ -72,7 +72,7 @@ def create(
             kind=kind.value,
             name=name,
             abilities=[ability.value for ability in abilities or DEFAULT_ABILITIES[kind]],
-            token_sha256=_sha256(text),
+            token_sha256=sha256_hex(text),
             created_at=now,
             expires_at=None if expires is None else now + expires,
         )
@@ -133,7 +133,7 @@ def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
 
 def digest_of(text: str) -> str | None:
     """Return the digest that a token is stored by; None for a text that is no token and needs no look-up."""
-    return _sha256(text) if _is_well_formed(text) else None
+    return sha256_hex(text) if _is_well_formed(text) else None
 
 
 def _tokens() -> "ModelSelect[TokenRow]":
@@ -170,5 +170,6 @@ def _base62(number: int, digits: int) -> str:
     return text
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def sha256_hex(text: str) -> str:
+    """Return the digest that a secret is stored by; a header that is not UTF-8 has surrogates."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

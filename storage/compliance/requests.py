@@ -35,7 +35,7 @@ from storage.db.columns import columns, read, read_first
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
-from storage.db.queries import for_update, tuples, where_given
+from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.secrets.encrypted_columns import REPORT, SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -306,9 +306,7 @@ def list_page(
     limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None
 ) -> list[ComplianceRequest]:
     """Return up to `limit` requests, the newest first, older than the one with the id `before`."""
-    query = _requests().order_by(ComplianceRequestRow.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(ComplianceRequestRow.id < before)
+    query = newest_first(_requests(), ComplianceRequestRow.id, limit, before)
     wanted = ((ComplianceRequestRow.status, status), (ComplianceRequestRow.topic, topic))
     return read(ComplianceRequest, where_given(query, *wanted))
 

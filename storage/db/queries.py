@@ -23,7 +23,7 @@ def where_given(query: Any, *pairs: tuple[Field, Any]) -> Any:
     return query
 
 
-def newest_first(query: Any, key: Field, limit: int | None = None, before: int | None = None) -> Any:
+def newest_first(query: Any, key: Field, limit: int | None = None, before: str | int | None = None) -> Any:
     """Return up to `limit` rows of a SELECT, those with the greatest `key` first, or those that follow the key `before`."""
     query = query.order_by(key.desc()).limit(limit)
     return query if before is None else query.where(key < before)

@@ -9,7 +9,7 @@ from schemas.exports.delivery import Timings
 from storage.db import identifiers
 from storage.db.columns import record_of
 from storage.db.models import AttemptRow, ExportRow
-from storage.db.queries import tuples
+from storage.db.queries import tuples, where_given
 
 #: After every number: the greatest value of the column.
 _AFTER_ALL: Final = 2**31 - 1
@@ -45,8 +45,7 @@ def _attempts(export_id: str) -> Any:
 
 def require_export(export_id: str, account_id: int | None) -> None:
     """Raise ExportNotFound unless there is an export, of one account where `account_id` is given."""
-    found = ExportRow.select(ExportRow.id).where(ExportRow.id == export_id)
-    found = found if account_id is None else found.where(ExportRow.account == account_id)
+    found = where_given(ExportRow.select(ExportRow.id), (ExportRow.id, export_id), (ExportRow.account, account_id))
     if not (identifiers.is_id(identifiers.EXPORT, export_id) and tuples(found)):
         raise ExportNotFound
 

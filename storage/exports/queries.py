@@ -17,7 +17,7 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID
 from storage.db.engine import database
 from storage.db.models import ExportRow, TargetRow
-from storage.db.queries import tuples
+from storage.db.queries import tuples, where_given
 from storage.exports.poll_sql import read_exports
 from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 
@@ -88,10 +88,10 @@ def list_undelivered(
         Tuple(ExportRow.target, ExportRow.id) < Tuple(target_id, before or _AFTER_ALL),
         _IS_RECOVERABLE,
         fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.id == target_id, TargetRow.account == account_id)),
-        *_equal((ExportRow.status, status), (ExportRow.source_type, source_type)),
     ]
-    ids = ExportRow.select(ExportRow.id).where(*wanted).order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(limit)
-    return list_by_ids(ids, "e.id DESC")
+    found = ExportRow.select(ExportRow.id).where(*wanted)
+    found = where_given(found, (ExportRow.status, status), (ExportRow.source_type, source_type))
+    return list_by_ids(found.order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(limit), "e.id DESC")
 
 
 def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
@@ -190,7 +190,3 @@ def _find(query: Any, export_id: str) -> tuple[Any, ...] | None:
     if not identifiers.is_id(identifiers.EXPORT, export_id):
         return None
     return next(iter(tuples(query.where(ExportRow.id == export_id))), None)
-
-
-def _equal(*given: tuple[Any, Any]) -> list[Any]:
-    return [column == value for column, value in given if value is not None]

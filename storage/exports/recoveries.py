@@ -19,7 +19,7 @@ from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.exports import transitions
 from storage.exports.queries import count_recoverable_since
 from storage.targets import targets
@@ -131,8 +131,8 @@ def get(recovery_id: str, account_id: int | None = None) -> Recovery:
 
 def list_page(limit: int | None = None, target_id: str | None = None) -> list[Recovery]:
     """Return up to `limit` recoveries of one target or of all, the newest first."""
-    query = _recoveries() if target_id is None else _recoveries().where(RecoveryRow.target == target_id)
-    return read(Recovery, query.order_by(RecoveryRow.id.desc()).limit(limit))
+    query = where_given(_recoveries(), (RecoveryRow.target, target_id))
+    return read(Recovery, newest_first(query, RecoveryRow.id, limit))
 
 
 def list_account_page(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:

@@ -20,7 +20,7 @@ from storage.db.columns import LAST_ULID, columns, read
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AlertMessageRow, AlertRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, tuples, where_given
 from storage.reporting import alert_causes
 from storage.reporting.alert_causes import AlertSources, OpenAlert
 
@@ -125,21 +125,22 @@ def finish_message(held: HeldMessage, *, is_sent: bool, now: datetime) -> None:
 
 def list_open(account_id: int | None = None, limit: int | None = MOST_OPEN) -> list[Alert]:
     """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
-    return read(Alert, _of(_open(), account_id).order_by(AlertRow.last_at.desc()).limit(limit))
+    return read(Alert, where_given(_open(), (AlertRow.account, account_id)).order_by(AlertRow.last_at.desc()).limit(limit))
 
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
     """Return up to `limit` alerts that are over, the newest first, older than the one with the id `before`."""
     found = _select().where(AlertRow.state == AlertState.RECOVERED.value, AlertRow.id < (before or _AFTER_ALL))
-    return read(Alert, _of(found, account_id).order_by(AlertRow.id.desc()).limit(limit))
+    own = where_given(found, (AlertRow.account, account_id))
+    return read(Alert, own.order_by(AlertRow.id.desc()).limit(limit))
 
 
 def acknowledge(alert_id: str, account_id: int | None, now: datetime, actor: str) -> None:
     """Silence an open alert until it opens again. Raises NotFound for one of another account."""
     is_unanswered = (AlertRow.state == AlertState.OPEN.value) & AlertRow.acknowledged_at.is_null()
     with transaction():
-        is_known = identifiers.is_id(identifiers.ALERT, alert_id)
-        if not is_known or not tuples(_of(AlertRow.select(AlertRow.id).where(AlertRow.id == alert_id), account_id)):
+        known = where_given(AlertRow.select(AlertRow.id), (AlertRow.id, alert_id), (AlertRow.account, account_id))
+        if not identifiers.is_id(identifiers.ALERT, alert_id) or not tuples(known):
             raise NotFound("There is no such alert; see `bin/riskrelay alert list`.")
         # It may have recovered, or somebody else was faster.
         if compare_and_swap(AlertRow, alert_id, is_unanswered, acknowledged_at=now, acknowledged_by=actor):
@@ -162,10 +163,6 @@ def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
 
 def _is_of(kinds: Collection[AlertKind]) -> Any:
     return AlertRow.kind.in_(sorted(kinds))
-
-
-def _of(found: Any, account_id: int | None) -> Any:
-    return found if account_id is None else found.where(AlertRow.account == account_id)
 
 
 def _store(causes: Sequence[AlertCause], now: datetime, **changes: Any) -> None:
