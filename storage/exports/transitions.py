@@ -236,8 +236,7 @@ def retry_many(
             return redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 
         results, held = judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
-        restart = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
-        transition_many(held, Transition.RETRY, now, actor, reason, finished_at=None, status_reason=None, **restart)
+        transition_many(held, Transition.RETRY, now, actor, reason, **_restart(now))
         return results
 
 
@@ -284,16 +283,8 @@ def recover_batch(
         for export_id, status in _unredacted(found, ExportRow.target == target_id)
         if allows(Transition.RETRY, status)
     ]
-    update(
-        [export_id for export_id, _ in held],
-        version=ExportRow.version + 1,
-        status=TRANSITIONS[Transition.RETRY].target.value,
-        status_reason=None,
-        due_at=due_again(now),
-        finished_at=None,
-        schedule_began_at=now,
-        attempts_before=ExportRow.attempts,
-    )
+    status = TRANSITIONS[Transition.RETRY].target.value
+    update([export_id for export_id, _ in held], version=ExportRow.version + 1, status=status, **_restart(now))
     append_all([_entry(now, actor, Transition.RETRY, status, export_id, reason) for export_id, status in held])
     is_rest = len(found) < limit and bool(end)
     return (end[0][0] if is_rest else found[-1] if found else None), len(held)
@@ -332,13 +323,8 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     if ids:
         AttemptRow.update(answer=None).where(AttemptRow.export.in_(ids)).execute()
     for transition in (Transition.DISMISS, Transition.WITHDRAW):
-        _end(
-            [export_id for export_id, status in found if allows(transition, status)],
-            transition,
-            "redacted",
-            now,
-            ExportRow.version,
-        )
+        unsent = [export_id for export_id, status in found if allows(transition, status)]
+        _end(unsent, transition, "redacted", now, ExportRow.version)
     append_all([_redact_entry(export_id, status, now, actor) for export_id, status in found])
     return len(found)
 
@@ -363,15 +349,8 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     wanted = wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)
     # Another request may retry one meanwhile.
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
-    requeued = ExportRow.update(
-        version=ExportRow.version + 1,
-        status=TRANSITIONS[Transition.RETRY].target.value,
-        status_reason=None,
-        due_at=due_again(now),
-        finished_at=None,
-        schedule_began_at=now,
-        attempts_before=ExportRow.attempts,
-    )
+    status = TRANSITIONS[Transition.RETRY].target.value
+    requeued = ExportRow.update(version=ExportRow.version + 1, status=status, **_restart(now))
     ids = [row.id for row in requeued.where(ExportRow.id.in_(wanted), is_blocked).returning(ExportRow.id).execute()]
     append_all([_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
     return len(ids)
@@ -471,8 +450,10 @@ def judged(
             continue
         elif reference.version not in {None, export.version}:
             error = ValidationFailed(problem("", CHANGED))
+        elif not (is_allowed(export) or allows(transition, export.status)):
+            error = _conflict(transition, export.id, export.status)
         else:
-            error = (None if is_allowed(export) else _illegal(transition, export)) or refusal(export)
+            error = refusal(export)
         results.append(
             DecisionResult(reference.id, after, is_changed=True)
             if error is None
@@ -584,6 +565,12 @@ def due_again(now: datetime) -> Any:
     return Case(None, [(is_early, found_from)], to_ms(now))
 
 
+def _restart(now: datetime) -> dict[str, Any]:
+    """Return what makes an export that ended due again, with its whole schedule."""
+    restarted = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
+    return {**restarted, "finished_at": None, "status_reason": None}
+
+
 def update(export_ids: Sequence[str], **changes: Any) -> None:
     """Write columns of exports that the caller has locked."""
     if export_ids:
@@ -598,10 +585,6 @@ def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[
         ExportRow.redacted_at.is_null(), ExportRow.id.in_(export_ids), condition
     )
     return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
-
-
-def _illegal(transition: Transition, export: LockedExport) -> Conflict | None:
-    return None if allows(transition, export.status) else _conflict(transition, export.id, export.status)
 
 
 def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
