@@ -5,7 +5,7 @@ rows of its own, since two that counted in one would wait for each other. An att
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -71,8 +71,9 @@ def count_last_day(target_ids: Collection[str], now: datetime) -> dict[str, Atte
 
 def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
     """Return the last DAY_HOURS of a target, the oldest first, including empty ones."""
-    query = _D.select(_D.hour_at, *_SUMS).where(_D.target == target_id, _D.hour_at.between(*_day_until(now)))
-    return _filled(tuples(query.group_by(_D.hour_at)), now)
+    first, last = _day_until(now)
+    query = _D.select(_D.hour_at, *_SUMS).where(_D.target == target_id, _D.hour_at.between(first, last))
+    return _filled(tuples(query.group_by(_D.hour_at)), range(first, last + 1, _HOUR_MS))
 
 
 def days_of_account(account_id: int, first: datetime, until: datetime) -> list[DeliveryHour]:
@@ -85,8 +86,7 @@ def days_of_account(account_id: int, first: datetime, until: datetime) -> list[D
     query = TargetRow.select((_D.hour_at / _DAY_MS).alias("day"), *_SUMS).join(_D, JOIN.CROSS)
     within = (TargetRow.account == account_id, _D.target == TargetRow.id, _D.hour_at >= first, _D.hour_at < until)
     found = tuples(query.where(*within).group_by(SQL("day")))
-    known = {number * _DAY_MS: AttemptCounts(int(delivered), int(failed)) for number, delivered, failed in found}
-    return [DeliveryHour(from_ms(at), known.get(at, AttemptCounts())) for at in days]
+    return _filled([(from_ms(number * _DAY_MS), *counted) for number, *counted in found], days)
 
 
 def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:
@@ -107,8 +107,7 @@ def _day_until(now: datetime) -> tuple[int, int]:
     return last - (DAY_HOURS - 1) * _HOUR_MS, last
 
 
-def _filled(found: Sequence[Row], now: datetime) -> list[DeliveryHour]:
+def _filled(found: Iterable[Row], moments: Iterable[int]) -> list[DeliveryHour]:
+    """Return the counts that were found by the beginning of the hour or day, and empty ones for the other moments."""
     known = {at: AttemptCounts(int(delivered), int(failed)) for at, delivered, failed in found}
-    first, last = _day_until(now)
-    moments = [from_ms(at) for at in range(first, last + 1, _HOUR_MS)]
-    return [DeliveryHour(at, known.get(at, AttemptCounts())) for at in moments]
+    return [DeliveryHour(at, known.get(at, AttemptCounts())) for at in map(from_ms, moments)]
