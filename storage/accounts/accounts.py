@@ -90,7 +90,6 @@ def get_account(account_id: int) -> Account:
 def rename(account_id: int, name: str, now: datetime, actor: str) -> Account:
     """Give an account another name. Raises NotFound."""
     with transaction():
-        require_account(account_id)
         if AccountRow.update(name=name).where(AccountRow.id == account_id, AccountRow.name != name).execute():
             append(now, actor, "rename_account", f"account:{account_id}")
         return get_account(account_id)
@@ -99,7 +98,6 @@ def rename(account_id: int, name: str, now: datetime, actor: str) -> Account:
 def set_webhooks(account_id: int, is_allowed: bool, now: datetime, actor: str) -> Account:
     """Allow an account to use webhook targets, or forbid it. Raises NotFound."""
     with transaction():
-        require_account(account_id)
         changed = AccountRow.update(may_use_webhooks=is_allowed).where(
             AccountRow.id == account_id, AccountRow.may_use_webhooks != is_allowed
         )

@@ -69,7 +69,7 @@ def _link(identity: Identity, account_id: int, now: datetime) -> User:
         raise Forbidden("The issuer names no verified email address of yours, so no user can be found or created.")
     # Addresses are stored as they were typed; issuers often send them in lower case.
     named = read(User, UserRow.select(*columns(User, UserRow)).where(UserRow.email.in_({email, email.lower()})))
-    user = next(iter(sorted(named, key=lambda each: each.email != email)), None)
+    user = min(named, key=lambda each: each.email != email, default=None)
     if user is None:
         if identity.role is None:
             raise Forbidden("There is no user with your email address. Ask the operator to add you.")

@@ -141,7 +141,7 @@ def list_projects() -> list[Project]:
 def add_report(title: str, project_id: int, now: datetime) -> Report:
     """Create a report of a project. Raises NotFound."""
     with transaction():
-        _require_project(project_id)
+        get_project(project_id)
         row = ReportRow.create(title=title, project=project_id, created_at=now)
     return Report(row.id, title, project_id)
 
@@ -149,7 +149,7 @@ def add_report(title: str, project_id: int, now: datetime) -> Report:
 def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None) -> ScanRun:
     """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
     with transaction():
-        _require_project(project_id)
+        get_project(project_id)
         # Another request may take the next free id first.
         while True:
             chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
@@ -188,8 +188,3 @@ def _normalized(shop_domain: str) -> str:
 
 def _projects(account_id: int | None) -> Any:
     return where_given(ProjectRow.select(*columns(Project, ProjectRow)), (ProjectRow.account, account_id))
-
-
-def _require_project(project_id: int) -> None:
-    if not exists(project_id):
-        raise NotFound(f"There is no project {project_id}; see `bin/riskrelay project list`.")

@@ -20,6 +20,8 @@ from typing import Final
 
 import peewee
 
+from storage.db.drivers.shared import translated
+
 #: The most transactions of one commit, and how long it is left open for the next one: other processes wait meanwhile.
 _MAX_BATCH: Final = 16
 _OPEN_S: Final = 0.01
@@ -32,8 +34,6 @@ _BEGIN_RETRIES_S: Final = (0.0005, 0.001, 0.002)
 #: transaction.
 _COMMIT_CHECK_S: Final = 0.1
 
-#: Translates the driver's errors into peewee's.
-_translated: Final = peewee.__exception_wrapper__  # type: ignore[attr-defined]  # peewee has it, and no annotations
 
 #: The low byte of an extended result code of SQLite.
 _PRIMARY_CODE: Final = 0xFF
@@ -225,7 +225,7 @@ def _begin(driver: sqlite3.Connection, gives_up_at: float) -> None:
             driver.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as failed:
             if time.monotonic() > gives_up_at or failed.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY:
-                with _translated:
+                with translated:
                     raise
         else:
             return
@@ -233,5 +233,5 @@ def _begin(driver: sqlite3.Connection, gives_up_at: float) -> None:
 
 
 def _run(driver: sqlite3.Connection, sql: str) -> None:
-    with _translated:
+    with translated:
         driver.execute(sql)
