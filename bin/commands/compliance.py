@@ -15,8 +15,8 @@ from bin.cli.output import echo
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
+from schemas.api.administration import dump_compliance_request
 from schemas.base.principal import OPERATOR
-from schemas.compliance.requests import compliance_record
 from storage.compliance import erasure_replay, recipients
 from storage.compliance import requests as ledger
 from storage.db.locks import Lock
@@ -63,7 +63,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
-        REQUESTS.show([compliance_record(each, utc_now()) for each in ledger.list_all()], as_json)
+        REQUESTS.show([dump_compliance_request(each, utc_now()) for each in ledger.list_all()], as_json)
 
 
 @compliance.command(
@@ -79,7 +79,7 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
     Includes the targets that received what it redacted, and whether they accepted the redaction.
     """
     with opened() as settings:
-        record = compliance_record(ledger.get(request_id), utc_now())
+        record = dump_compliance_request(ledger.get(request_id), utc_now())
         received = recipients.of_requests([request_id], MOST_RECIPIENTS).get(request_id, [])
         record["recipients"] = [each.record() for each in received]
         if with_report:
@@ -100,7 +100,7 @@ def repeat(request_id: str, as_json: bool) -> None:
     """
     with opened():
         ledger.repeat(request_id, utc_now(), OPERATOR.key)
-        print_record(compliance_record(ledger.get(request_id), utc_now()), as_json)
+        print_record(dump_compliance_request(ledger.get(request_id), utc_now()), as_json)
 
 
 @compliance.command(

@@ -1,5 +1,7 @@
 """Accounts and what is managed in them: users, grants, tokens, projects, scan runs, sessions, the audit log."""
 
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from marshmallow import fields
@@ -7,6 +9,7 @@ from marshmallow import fields
 from schemas.api.response_fields import (
     EXAMPLE,
     ResponseSchema,
+    dump,
     free,
     identifier,
     moment,
@@ -19,7 +22,7 @@ from schemas.api.response_fields import (
 )
 from schemas.base.console_session import Ended, SignInMethod
 from schemas.base.principal import PROJECT_ROLES, Ability, Role, TokenKind
-from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
+from schemas.compliance.requests import ComplianceRequest, ComplianceResult, ComplianceStatus, Topic
 from schemas.intake.grouping import TicketGrouping
 
 
@@ -153,7 +156,7 @@ class ComplianceRequestResponse(ResponseSchema):
     id = identifier("cpl", "The request.")
     topic = one_of(Topic, "What is requested.")
     shop_domain = text("The shop.", example="snow.shops.example")
-    subject = text("A pseudonym of the person; null for a shop.", nullable=True)
+    subject = text("A pseudonym of the person; null for a shop.", nullable=True, attribute="subject_pseudonym")
     status = one_of(ComplianceStatus, "Whether it is done.")
     result = one_of(ComplianceResult, "What came of it.", nullable=True)
     counts = fields.Dict(
@@ -170,6 +173,12 @@ class ComplianceRequestResponse(ResponseSchema):
     overdue = truth("Whether it is not done although it is due.", example=False)
     next_run_at = moment("When a worker tries it next.", nullable=True)
     finished_at = moment("When it was done.", nullable=True)
+
+
+def dump_compliance_request(request: ComplianceRequest, now: datetime) -> dict[str, Any]:
+    """Return the record of a request as it is at `now`."""
+    is_overdue = request.status is ComplianceStatus.RECEIVED and request.due_at <= now
+    return dump(ComplianceRequestResponse, {**asdict(request), "overdue": is_overdue})
 
 
 class ProjectResponse(ResponseSchema):

@@ -15,7 +15,7 @@ from marshmallow import EXCLUDE, ValidationError, fields, post_load
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, nullable, problem, required
 from schemas.base.shop_domain import MAX_CHARACTERS, normalized_shop_domain
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import rfc3339
 
 TOPIC_HEADER: Final = "X-Platform-Topic"
 SHOP_HEADER: Final = "X-Platform-Shop-Domain"
@@ -247,28 +247,6 @@ def without_mentions(report: Mapping[str, Any], mentions: Callable[[str], bool])
         return None
     records = [record for record in report["records"] if not any(mentions(text) for text in record["texts"].values())]
     return None if report["records"] and not records else {**report, "records": records}
-
-
-def compliance_record(request: ComplianceRequest, now: datetime) -> dict[str, Any]:
-    """Return the ledger's line as an operator sees it at `now`."""
-    is_open = request.status is ComplianceStatus.RECEIVED
-    return {
-        "id": request.id,
-        "topic": request.topic.value,
-        "shop_domain": request.shop_domain,
-        "subject": request.subject_pseudonym,
-        "status": request.status.value,
-        "result": None if request.result is None else request.result.value,
-        "counts": dict(request.counts),
-        "has_report": request.has_report,
-        "attempts": request.attempts,
-        "last_error": request.last_error,
-        "received_at": rfc3339(request.received_at),
-        "due_at": rfc3339(request.due_at),
-        "overdue": is_open and request.due_at <= now,
-        "next_run_at": rfc3339_or_none(request.next_run_at),
-        "finished_at": rfc3339_or_none(request.finished_at),
-    }
 
 
 def _subject(body: ComplianceBody) -> Subject:

@@ -7,10 +7,9 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.api.administration import AuditEntryResponse
+from schemas.api.administration import AuditEntryResponse, dump_compliance_request
 from schemas.base.principal import Ability
 from schemas.base.timestamps import moment_from, to_ms
-from schemas.compliance.requests import compliance_record
 from service.api.accounts.authority import ACCOUNT, ManagedList, ManagedResource
 from service.http.paging import NUMBERS, Matching, PageRequest, read_page, send_page, send_record
 from service.operations.accounts import audit
@@ -58,7 +57,7 @@ class ComplianceRequestsResource(ManagedResource):
         """Return a page of the requests."""
         page, now = read_page(req, identifiers.COMPLIANCE), utc_now()
         found = requests.list_page(page.fetch_limit, page.before, None, None)
-        send_page(resp, self._url, page, [compliance_record(each, now) for each in found])
+        send_page(resp, self._url, page, [dump_compliance_request(each, now) for each in found])
 
 
 class ComplianceRequestResource(ManagedResource):
@@ -69,7 +68,7 @@ class ComplianceRequestResource(ManagedResource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, compliance_id: str) -> None:
         """Return the request."""
-        send_record(resp, compliance_record(requests.get(compliance_id), utc_now()))
+        send_record(resp, dump_compliance_request(requests.get(compliance_id), utc_now()))
 
 
 def _ms(text: str | None) -> int | None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.api.administration import dump_compliance_request
 from schemas.base.errors import ValidationFailed
 from schemas.compliance.requests import (
     ComplianceForm,
@@ -17,7 +18,6 @@ from schemas.compliance.requests import (
     ComplianceStatus,
     Subject,
     Topic,
-    compliance_record,
     envelope,
     order_from,
     report_record,
@@ -101,11 +101,11 @@ def line(**changes: Any) -> ComplianceRequest:
 
 def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:
     due = NOW + timedelta(days=30)
-    record = compliance_record(line(), due - timedelta(seconds=1))
+    record = dump_compliance_request(line(), due - timedelta(seconds=1))
     assert (record["due_at"], record["overdue"]) == ("2026-03-31T12:00:00.000Z", False)
-    assert compliance_record(line(), due)["overdue"] is True
+    assert dump_compliance_request(line(), due)["overdue"] is True
     done = line(status=ComplianceStatus.DONE, result=ComplianceResult.REDACTED, finished_at=NOW, next_run_at=None)
-    assert compliance_record(done, due)["overdue"] is False
+    assert dump_compliance_request(done, due)["overdue"] is False
     assert (record["status"], record["result"], record["subject"]) == ("received", None, "ps:1")
 
 
