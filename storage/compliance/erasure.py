@@ -186,11 +186,6 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     return Counter({"findings": deleted}) + _erase_exports(sorted(exports), now, actor)
 
 
-def _erase_pages(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    erasure_log.add(actor, "page_results", ids, now)
-    return Counter({"page_results": PageResultRow.delete().where(PageResultRow.id.in_(ids)).execute()})
-
-
 def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Empty uploaded reports; one that waits for its import fails."""
     erasure_log.add(actor, "report_uploads", ids, now)
@@ -228,14 +223,11 @@ def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     return Counter({"bulk_jobs": len(jobs)})
 
 
-def _erase_project_names(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    erasure_log.add(actor, "projects", ids, now)
-    return Counter({"projects": _NUMBERED_PROJECTS.where(ProjectRow.id.in_(ids)).execute()})
-
-
-def _erase_report_titles(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    erasure_log.add(actor, "reports", ids, now)
-    return Counter({"reports": _NUMBERED_REPORTS.where(ReportRow.id.in_(ids)).execute()})
+def _erase_rows(erasing: Any, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    """Erase rows by one DELETE or UPDATE of their table."""
+    table = str(erasing.model._meta.table_name)
+    erasure_log.add(actor, table, ids, now)
+    return Counter({table: erasing.where(erasing.model.id.in_(ids)).execute()})
 
 
 def _numbered(text: str, key: Any) -> Any:
@@ -244,11 +236,6 @@ def _numbered(text: str, key: Any) -> Any:
 
 _NUMBERED_PROJECTS: Final = ProjectRow.update(name=_numbered("Redacted project ", ProjectRow.id))
 _NUMBERED_REPORTS: Final = ReportRow.update(title=_numbered("Redacted report ", ReportRow.id))
-
-
-def _erase_excerpts(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    erasure_log.add(actor, "attempts", ids, now)
-    return Counter({"attempts": AttemptRow.update(answer=None).where(AttemptRow.id.in_(ids)).execute()})
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
@@ -337,7 +324,7 @@ ERASABLE_TABLES: Final = (
             PageResultRow.screenshot_path,
             PageResultRow.response_headers,
         ),
-        erase=_erase_pages,
+        erase=partial(_erase_rows, PageResultRow.delete()),
     ),
     ErasableTable(
         ReportUploadRow,
@@ -354,7 +341,7 @@ ERASABLE_TABLES: Final = (
         ),
         moment=AttemptRow.started_at,
         columns=(AttemptRow.answer,),
-        erase=_erase_excerpts,
+        erase=partial(_erase_rows, AttemptRow.update(answer=None)),
         has_text=AttemptRow.answer.is_null(False),
     ),
     # Last: by now only tickets with more text than their source are left, and tickets written by hand.
@@ -383,14 +370,14 @@ NAMES: Final = (
         owner=lambda shop: ProjectRow.shop_domain == shop,
         moment=ProjectRow.created_at,
         columns=(ProjectRow.name,),
-        erase=_erase_project_names,
+        erase=partial(_erase_rows, _NUMBERED_PROJECTS),
     ),
     ErasableTable(
         ReportRow,
         owner=lambda shop: ReportRow.project.in_(_projects(shop)),
         moment=ReportRow.created_at,
         columns=(ReportRow.title,),
-        erase=_erase_report_titles,
+        erase=partial(_erase_rows, _NUMBERED_REPORTS),
     ),
 )
 
@@ -408,7 +395,8 @@ def is_known(shop_domain: str) -> bool:
 
 def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterator[list[SubjectMatch]]:
     """Search a shop's rows of a table; yields the matches of each slice, which may be none."""
-    text: Any = reduce(_joined, [fn.COALESCE(column, "") for column in table.columns])
+    texts: list[Any] = [fn.COALESCE(column, "") for column in table.columns]
+    text = reduce(lambda text, more: text.concat(" ").concat(more), texts)
     model, after = table.model, None
     while True:
         rows_of_shop = _rows_with_text(table, shop_domain, after).select(model.id, fn.LOWER(text).alias("said"))
@@ -552,10 +540,6 @@ def _rows_with_text(table: ErasableTable, shop_domain: str, after: Any) -> Any:
     if table.has_text is not None:
         query = query.where(table.has_text)
     return query if after is None else query.where(table.model.id > after)
-
-
-def _joined(text: Any, more: Any) -> Any:
-    return text.concat(" ").concat(more)
 
 
 def _may_mention(said: Any, mentions: Mentions) -> Any:
