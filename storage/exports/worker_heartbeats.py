@@ -55,8 +55,13 @@ def beat(name: str, now: datetime) -> WorkerShare:
 
 def share(name: str, now: datetime) -> WorkerShare:
     """Return a worker's place among those with a recent heartbeat, itself always among them."""
-    found = {row[0] for row in tuples(WorkerRow.select(WorkerRow.name).where(_is_alive(now)))} | {name}
+    found = {*list_alive(now), name}
     return WorkerShare(sorted(found).index(name), len(found))
+
+
+def list_alive(now: datetime) -> list[str]:
+    """Return the names of the workers with a recent heartbeat."""
+    return list(WorkerRow.select(WorkerRow.name).where(_is_alive(now)).order_by(WorkerRow.name).scalars())
 
 
 def count_alive(now: datetime) -> int:

@@ -113,9 +113,8 @@ def erasures_in(file: Path) -> Iterator[ErasedRow]:
 def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
     """Read columns of a table of a backup; a missing table has no rows."""
     if _kind_of(file) is Kind.POSTGRESQL:
-        yield from (row for _, row in postgres_dumps.rows_of(file, table))
-        return
-    yield from sqlite_copies.rows_of(file, table, columns)
+        return postgres_dumps.rows_of(file, table)
+    return sqlite_copies.rows_of(file, table, columns)
 
 
 def sha256_of(file: Path) -> str:

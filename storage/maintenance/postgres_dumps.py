@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
@@ -63,10 +63,9 @@ def require_intact(dump: Path) -> None:
         _require_success(reading, complaint)
 
 
-def rows_of(dump: Path, *tables: str) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Read rows out of a dump, each with the name of its table. Raises DumpFailed."""
-    names = [f"--table={table}" for table in tables]
-    command = ["pg_restore", "--data-only", *names, "--file=-", str(dump)]
+def rows_of(dump: Path, table: str) -> Iterator[dict[str, str | None]]:
+    """Read the rows of a table out of a dump. Raises DumpFailed."""
+    command = ["pg_restore", "--data-only", f"--table={table}", "--file=-", str(dump)]
     with _running(command, stdout=subprocess.PIPE) as (reading, complaint):
         yield from _copied_rows(line.decode().removesuffix("\n") for line in _pipe(reading.stdout))
         _require_success(reading, complaint)
@@ -164,18 +163,10 @@ def _running(
         finally:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                _close(pipe)
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    """Close a pipe whose other end may be closed, with its unsent data."""
-    if pipe is None:
-        return
-    try:
-        pipe.close()
-    except BrokenPipeError:
-        return
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                # The other end may be closed, and data not sent.
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def _require_success(process: subprocess.Popen[bytes], complaint: IO[bytes]) -> None:
@@ -225,17 +216,17 @@ def _release(folder: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _copied_rows(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
+def _copied_rows(lines: Iterable[str]) -> Iterator[dict[str, str | None]]:
     """Read the rows of the COPY blocks of a script."""
-    table, columns = "", list[str]()
+    columns = list[str]()
     for line in lines:
-        begins = re.fullmatch(r"COPY (?:\S+\.)?\"?(\w+)\"? \((.+)\) FROM stdin;", line)
+        begins = re.fullmatch(r"COPY \S+ \((.+)\) FROM stdin;", line)
         if begins:
-            table, columns = begins[1], [name.strip('" ') for name in begins[2].split(",")]
+            columns = [name.strip('" ') for name in begins[1].split(",")]
         elif line == "\\.":
-            table = ""
-        elif table:
-            yield table, dict(zip(columns, map(_value, line.split("\t")), strict=True))
+            columns = []
+        elif columns:
+            yield dict(zip(columns, map(_value, line.split("\t")), strict=True))
 
 
 def _value(field: str) -> str | None:

@@ -45,9 +45,8 @@ from storage.db.models import (
 )
 from storage.db.schema_version import UnfitDatabase
 from storage.db.shared_clock import SharedClock
-from storage.exports import transitions
+from storage.exports import transitions, worker_heartbeats
 from storage.exports.search import export_words_sql
-from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies
 from storage.maintenance.restore_sql import dependents_of, pausing_statements
@@ -124,17 +123,11 @@ def dependents() -> list[str]:
     return [] if is_sqlite() else dependents_of([str(model._meta.table_name) for model in ALL])
 
 
-def living_workers(now: datetime) -> list[str]:
-    """Return the names of the workers that are alive at `now`."""
-    is_alive = (WorkerRow.seen_at > now - ALIVE_FOR) & (WorkerRow.seen_at < now + ALIVE_FOR)
-    return list(WorkerRow.select(WorkerRow.name).where(is_alive).order_by(WorkerRow.name).scalars())
-
-
 def _read(pending: Sequence[str], now: datetime) -> CurrentDatabase:
     # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
     clock = SharedClock(lambda: now)
     clock.compare()
-    workers = living_workers(clock.now()) if _WORKERS_SINCE not in pending else []
+    workers = worker_heartbeats.list_alive(clock.now()) if _WORKERS_SINCE not in pending else []
     return CurrentDatabase(contents(), workers, has_erasure_log=_ERASURE_LOG_SINCE not in pending)
 
 

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -63,11 +63,9 @@ def require_intact(path: Path) -> None:
         raise DamagedCopy(verdict.partition("\n")[0])
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened(path: Path) -> closing[sqlite3.Connection]:
     """Open a copy for reading; nothing is written to it or beside it."""
-    with closing(_connected(path, "ro", "&immutable=1")) as connection:
-        yield connection
+    return closing(_connected(path, "ro", "&immutable=1"))
 
 
 def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ not start.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -47,10 +48,7 @@ def canary() -> bytes | None:
 
 def opens(canary: bytes, vault: Vault) -> bool:
     """Return whether the keys open a canary, of this database or from a backup. Raises NoEncryptionKey without any key."""
-    try:
-        return vault.open(canary, _CONTEXT) == _TEXT
-    except WrongEncryptionKey:
-        return False
+    return _opened(vault, canary, _CONTEXT) == _TEXT
 
 
 def is_current(canary: bytes, vault: Vault) -> bool:
@@ -82,7 +80,7 @@ def _add_canary(vault: Vault, now: datetime) -> bytes:
 
 def _require_that_something_opens(vault: Vault) -> None:
     samples = list(_samples())
-    if samples and not any(_opens(vault, *each) for each in samples):
+    if samples and all(_opened(vault, *each) is None for each in samples):
         raise WrongEncryptionKey(_WRONG)
 
 
@@ -94,9 +92,7 @@ def _samples() -> Iterator[tuple[bytes, str]]:
             yield bytes(sealed), column.context(row_id)
 
 
-def _opens(vault: Vault, sealed: bytes, context: str) -> bool:
-    try:
-        vault.open(sealed, context)
-    except WrongEncryptionKey:
-        return False
-    return True
+def _opened(vault: Vault, sealed: bytes, context: str) -> str | None:
+    with suppress(WrongEncryptionKey):
+        return vault.open(sealed, context)
+    return None
