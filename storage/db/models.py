@@ -1,4 +1,4 @@
-"""The tables; a column has a comment where its name is not enough.
+"""The tables; a column has a comment where its name is not enough. `storage.db.leases` explains `lease` and `next_run_at`.
 
 `storage.db.migrations` creates them; a test compares both on every database.
 """
@@ -510,11 +510,9 @@ class ComplianceRequestRow(BaseModel):
     #: How often a worker claimed it, and the kind of error of the last failure.
     attempts = IntegerField()
     last_error = TextField(null=True)
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
     #: The legal deadline.
     due_at = MomentField()
-    #: When a worker may next claim it: now, or the end of the present lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -586,9 +584,7 @@ class RecoveryRow(BaseModel):
     #: The last export examined; its batch and the progress commit together.
     after_id = TextField()
     actor = TextField()
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -632,9 +628,7 @@ class BulkJobRow(BaseModel):
     #: How many exports failed with each error code.
     errors = JsonField()
     actor = TextField()
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -663,9 +657,7 @@ class ReportUploadRow(BaseModel):
     left_out = JsonField()
     error = EnumField(UploadError, null=True)
     actor = TextField()
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -734,9 +726,7 @@ class SignInLinkRow(BaseModel):
     mail_sealed = BlobField(null=True)
     #: The user with that address, from when a worker looked.
     user = ForeignKeyField(UserRow, null=True)
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
 
@@ -843,9 +833,7 @@ class AlertMessageRow(BaseModel):
     body = JsonField()
     #: How often a worker claimed it.
     attempts = IntegerField()
-    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
 

@@ -9,7 +9,6 @@ from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.record import ApprovalForAll, Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.tickets.ticket import Source
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.search_words import hosts_of, words_of
@@ -162,8 +161,7 @@ def _copy(export: Export) -> Draft:
         hosts_of(export.ticket),
     )
     total = None if export.findings is None else export.findings[0]
-    source = Source(export.source.type, export.source.id, export.source.scan_run_id)
-    return Draft(export.account_id, export.project_id, source, ticket, export.rule, total)
+    return Draft(export.account_id, export.project_id, export.source, ticket, export.rule, total)
 
 
 def _at(error: ValidationFailed, index: int) -> ValidationFailed:
