@@ -68,6 +68,9 @@ class LeasedJobs:
 
     def claim_oldest(self, now: datetime, lease_s: float, **changes: Any) -> JobLease | None:
         """Claim the job that has waited longest, as `claim` does; None if there is none, or if it is no longer due."""
+        # Reading takes no write lock; nearly all calls end here.
+        if not self.any_waiting(now):
+            return None
         waiting = self._waiting(now, self._model._meta.primary_key, getattr(self._model, self._due_at))
         with transaction():
             for job_id, seen_due_at in tuples(waiting.order_by(getattr(self._model, self._due_at)).limit(1)):

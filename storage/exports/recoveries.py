@@ -67,11 +67,6 @@ def request(target_id: str, account_id: int, since: datetime, now: datetime, act
     return get(_create(target_id, account_id, since, now, actor, None, now), account_id)
 
 
-def any_waiting(now: datetime) -> bool:
-    """Return whether a recovery may be claimed at `now`."""
-    return _jobs.any_waiting(now)
-
-
 def claim_next(now: datetime) -> JobLease | None:
     """Claim the recovery that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
     return _jobs.claim_oldest(now, LEASE_S)

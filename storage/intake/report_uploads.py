@@ -133,11 +133,6 @@ def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
     return read(ReportUpload, query.order_by(ReportUploadRow.id.desc()).limit(limit))
 
 
-def any_waiting(now: datetime) -> bool:
-    """Return whether an upload may be claimed at `now`."""
-    return _jobs.any_waiting(now)
-
-
 def claim_next(now: datetime) -> JobLease | None:
     """Claim the upload that has waited longest; None if there is none. The claim lapses LEASE_S after its last postback."""
     return _jobs.claim_oldest(now, LEASE_S, status=ReportUploadStatus.RUNNING.value)

@@ -110,11 +110,6 @@ def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
     return get(_create(new, now, policy, None, now), new.account_id)
 
 
-def any_waiting(now: datetime) -> bool:
-    """Return whether a job may be claimed at `now`."""
-    return _jobs.any_waiting(now)
-
-
 def claim_next(now: datetime) -> JobLease | None:
     """Claim the job that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
     return _jobs.claim_oldest(now, LEASE_S)

@@ -14,6 +14,8 @@ import pytest
 
 from runtime.clock import utc_now
 from storage.db.engine import is_sqlite, rows, transaction
+from storage.db.leases import LeasedJobs
+from storage.db.models import RecoveryRow
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
@@ -123,7 +125,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH_SIZE) == ("running", True, 0)
     assert retried().total() == recovery.done
     # At once: it does not wait for the lease to lapse.
-    assert recoveries.any_waiting(utc_now())
+    assert LeasedJobs(RecoveryRow).any_waiting(utc_now())
 
 
 @on_sqlite

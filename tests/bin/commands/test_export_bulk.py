@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from storage.db.engine import close_database, execute, rows
-from storage.triage import bulk_jobs
+from storage.db.leases import LeasedJobs
+from storage.db.models import BulkJobRow
 from tests.support.factories import LOOPBACK, NOW, make_bulk_job, make_customer, make_exports, make_failed, make_target
 from tests.support.shell import Shell
 
@@ -126,6 +127,6 @@ def test_jobs_are_cancelled_and_none_are_reported_as_such(shell: BulkShell) -> N
     assert "There are no bulk jobs." in shell.type("bulk", "--list").stdout
     with shell.database():
         job_id = make_bulk_job(shell.customer)
-        assert bulk_jobs.any_waiting(NOW.replace(year=2030))
+        assert LeasedJobs(BulkJobRow).any_waiting(NOW.replace(year=2030))
     assert shell.json("bulk", "--cancel", job_id)["status"] == "cancelled"
     assert "no such bulk job" in shell.refused("bulk", "--show", "blk_1")

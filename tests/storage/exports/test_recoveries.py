@@ -16,8 +16,8 @@ from schemas.exports.recoveries import Recovery
 from schemas.targets.target import Target
 from storage.db import identifiers
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
-from storage.db.leases import BatchProgress, JobBatch, JobLease
-from storage.db.models import ExportRow
+from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs
+from storage.db.models import ExportRow, RecoveryRow
 from storage.exports import queries, recoveries, transitions
 from storage.exports.recoveries import (
     BATCH_SIZE,
@@ -195,11 +195,11 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
 def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 1)
     held = begin(target)
-    assert not recoveries.any_waiting(at(LEASE_S - 0.001))
+    assert not LeasedJobs(RecoveryRow).any_waiting(at(LEASE_S - 0.001))
     assert recoveries.claim_next(at(LEASE_S - 0.001)) is None
     assert recoveries.advance(held, at(LEASE_S - 1)).processed == 1
-    assert not recoveries.any_waiting(at(LEASE_S))
-    assert recoveries.any_waiting(at(2 * LEASE_S - 1))
+    assert not LeasedJobs(RecoveryRow).any_waiting(at(LEASE_S))
+    assert LeasedJobs(RecoveryRow).any_waiting(at(2 * LEASE_S - 1))
     heir = recoveries.claim_next(at(2 * LEASE_S - 1))
     assert heir is not None
     assert (heir.id, heir.lease != held.lease) == (held.id, True)
@@ -234,10 +234,10 @@ def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(custome
     heir = recoveries.claim_next(at(1))
     assert heir is not None
     recoveries.release(held, at(1))
-    assert not recoveries.any_waiting(at(1))
+    assert not LeasedJobs(RecoveryRow).any_waiting(at(1))
     assert work(heir, at(1))[-1].progress is BatchProgress.DONE
     recoveries.release(heir, at(1))
-    assert not recoveries.any_waiting(at(3600))
+    assert not LeasedJobs(RecoveryRow).any_waiting(at(3600))
 
 
 def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, target: Target) -> None:
@@ -308,7 +308,7 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LOST)
     recovery = recoveries.get(held.id)
     assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH_SIZE, BATCH_SIZE)
-    assert not recoveries.any_waiting(at(1 + HALTED_RETRY_S - 0.001))
+    assert not LeasedJobs(RecoveryRow).any_waiting(at(1 + HALTED_RETRY_S - 0.001))
     heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
     turn_to(target, "active")
@@ -400,7 +400,7 @@ def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: C
     ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     assert (ordered.status, ordered.total, ordered.done) == ("running", 3, 0)
     assert set(statuses(ids)) == {"failed"}
-    assert recoveries.any_waiting(NOW)
+    assert LeasedJobs(RecoveryRow).any_waiting(NOW)
     held = recoveries.claim_next(NOW)
     assert held is not None
     assert held.id == ordered.id

@@ -15,7 +15,8 @@ from storage.accounts import users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.compliance.erasure import ERASABLE_TABLES
 from storage.db.engine import execute, rows, transaction
-from storage.db.leases import JobLease
+from storage.db.leases import JobLease, LeasedJobs
+from storage.db.models import ReportUploadRow
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import findings, report_uploads
 from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback
@@ -106,7 +107,7 @@ def test_postbacks_their_counts_and_refusals_are_stored_and_the_content_is_erase
     ended = report_uploads.get(upload.id, customer.account_id)
     assert ended.left_out == [["", "2 issues without a valid http or https URL"], [REFUSED.url, REFUSED.reason]]
     assert (ended.finished_at, stored_content(upload.id)) == (in_s(3), None)
-    assert not report_uploads.any_waiting(in_s(1000))
+    assert not LeasedJobs(ReportUploadRow).any_waiting(in_s(1000))
     audited = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", (upload.id,))
     assert [row[0] for row in audited] == ["upload_report", "finish_report_import"]
 

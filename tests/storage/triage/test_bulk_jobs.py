@@ -18,7 +18,8 @@ from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts, users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute, rows, transaction
-from storage.db.leases import BatchProgress, JobBatch, JobLease
+from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs
+from storage.db.models import BulkJobRow
 from storage.exports import queries
 from storage.triage import bulk_jobs, decisions
 from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, NewBulkJob
@@ -125,7 +126,7 @@ def test_a_job_goes_on_where_the_last_holder_stopped(customer: Customer) -> None
     assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.ENDED, 3)
     assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
     assert decided("dismiss") == Counter(ids)
-    assert not bulk_jobs.any_waiting(at(1000))
+    assert not LeasedJobs(BulkJobRow).any_waiting(at(1000))
 
 
 def test_a_batch_that_is_rolled_back_left_nothing(customer: Customer) -> None:

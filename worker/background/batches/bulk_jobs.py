@@ -24,8 +24,7 @@ class BulkJobTask(BatchTask):
         self._limits = limits
 
     def claim(self, now: datetime) -> JobLease | None:
-        # Reading takes no write lock; nearly all calls end here.
-        return bulk_jobs.claim_next(now) if bulk_jobs.any_waiting(now) else None
+        return bulk_jobs.claim_next(now)
 
     def advance(self, lease: JobLease, now: datetime) -> JobBatch:
         return bulk_jobs.advance(lease, now, self._policy, self._limits)

@@ -13,8 +13,7 @@ class RecoveryTask(BatchTask):
     noun = "recovery"
 
     def claim(self, now: datetime) -> JobLease | None:
-        # Reading takes no write lock; nearly all calls end here.
-        return recoveries.claim_next(now) if recoveries.any_waiting(now) else None
+        return recoveries.claim_next(now)
 
     def advance(self, lease: JobLease, now: datetime) -> JobBatch:
         return recoveries.advance(lease, now)

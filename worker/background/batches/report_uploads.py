@@ -71,8 +71,7 @@ class ReportUploadTask:
             self._advance(self._current)
             return True
         with connection():
-            # Reading takes no write lock; nearly all calls end here.
-            lease = report_uploads.claim_next(self._now()) if report_uploads.any_waiting(self._now()) else None
+            lease = report_uploads.claim_next(self._now())
         if lease is None:
             return False
         _log.info("uploaded report %s claimed", lease.id)
