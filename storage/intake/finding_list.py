@@ -15,7 +15,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.findings.life_cycle import FindingState, state_of
 from schemas.triage.finding_filter import FindingQuery
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read
+from storage.db.columns import LAST_ULID, columns, read, record_of
 from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, FindingRow
 from storage.exports.search.export_sets import union
@@ -81,24 +81,14 @@ class _Row:
         """Return the finding with its state at `now`."""
         until = self.snoozed_until
         is_snoozed = self.snoozed_at is not None and (until is None or until > now)
-        return Finding(
-            id=self.id,
-            project_id=self.project_id,
+        return record_of(
+            Finding,
+            self,
             rule=self.code,
-            title=self.title,
-            severity=self.severity,
             state=state_of(is_fixed=self.fixed_at is not None, ticket=self.ticket_status, is_snoozed=is_snoozed),
             url=self.page_url,
-            location=self.location,
-            first_seen_at=self.first_seen_at,
-            last_seen_at=self.last_seen_at,
-            fixed_at=self.fixed_at,
-            times_reopened=self.times_reopened,
             scan_runs=self.times_seen,
             ticket_export_id=self.ticket_id,
-            ticket_status=self.ticket_status,
-            page_digest=self.page_digest,
-            fingerprint=self.fingerprint,
         )
 
 

@@ -20,7 +20,7 @@ from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.columns import columns, read, read_first
 from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import ProjectRow, ScanRunRow
 from storage.exports import groups_sql
@@ -34,7 +34,6 @@ from storage.intake.life_cycle_sql import ReportedFinding
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
-_AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 
 
 @dataclass(frozen=True, slots=True)
