@@ -38,7 +38,7 @@ class TrackerRequest(NamedTuple):
 
 
 class TrackerResponse(NamedTuple):
-    """A response: the names of `headers` are in lower case."""
+    """A response; a look-up in `headers` is by a name in lower case."""
 
     status: int
     headers: Mapping[str, str]

@@ -175,7 +175,7 @@ class GuardedAdapter(BaseAdapter):
         response = GuardedResponse()
         response.status_code = parsed.status
         response.reason = responses.get(parsed.status, "")
-        response.headers = _headers(parsed)
+        response.headers = headers_of(parsed)
         response.encoding = get_encoding_from_headers(response.headers)
         response.raw = BytesIO(parsed.body)
         response.url = request.url or ""
@@ -224,8 +224,8 @@ def _body_of(request: requests.PreparedRequest) -> bytes:
     return bytes(body.read() if hasattr(body, "read") else b"".join(body))
 
 
-def _headers(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
-    """Return the headers as requests has them: values of one name are joined by commas."""
+def headers_of(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
+    """Return the headers as requests has them: found by names in any case, values of one name joined by commas."""
     headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
     for name, value in parsed.headers:
         key, text = name.decode("latin-1"), value.decode("latin-1").strip()

@@ -25,6 +25,7 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.version import USER_AGENT
+from worker.http.adapter import headers_of
 from worker.http.deadline import Exchange
 from worker.http.errors import TargetRefused, TransportError, transport_error
 from worker.http.response_parser import ParsedResponse
@@ -161,7 +162,7 @@ class TrackerSession:
         self._response_sha256 = hashlib.sha256(body).hexdigest()
         for secret in self._secrets:
             body = without_secret(body, secret)
-        response = TrackerResponse(parsed.status, _headers(parsed), body)
+        response = TrackerResponse(parsed.status, headers_of(parsed), body)
         self._note(request, response, is_lookup=is_lookup)
         return response
 
@@ -189,12 +190,3 @@ class TrackerSession:
 
 def _is_sendable(headers: Mapping[str, str]) -> bool:
     return all(value.isascii() and value.isprintable() for value in headers.values())
-
-
-def _headers(parsed: ParsedResponse) -> dict[str, str]:
-    """Return headers by their names in lower case; values of one name are joined by commas."""
-    headers: dict[str, str] = {}
-    for name, value in parsed.headers:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers

@@ -73,7 +73,7 @@ def test_an_authority_of_the_settings_is_trusted_beside_the_others(tmp_path: Pat
 def test_an_authority_of_the_settings_does_not_replace_the_usual_ones(tmp_path: Path) -> None:
     with made_client(egress=Egress(COMPANY.pem)) as client, LoopbackServer(always(), COMPANY.server(NAME)) as server:
         assert post(client, server.url(NAME)).status == 200
-        [origin] = client._adapter._pool._origins.values()
+        [origin] = client._pool._origins.values()
         assert origin._context is not None
         assert origin._context.cert_store_stats()["x509_ca"] > 100
 
