@@ -31,7 +31,7 @@ from schemas.compliance.requests import (
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_log
 from storage.db import identifiers
-from storage.db.columns import columns, read, read_first
+from storage.db.columns import columns, read, read_first, record_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
@@ -143,11 +143,6 @@ def pseudonym_of(subject: Subject, shop_domain: str, vault: Vault) -> str | None
     return None if subject.identity is None else vault.pseudonym(f"{shop_domain}|{subject.identity}")
 
 
-def any_waiting(now: datetime) -> bool:
-    """Return whether a request may be claimed at `now`."""
-    return _next(now) is not None
-
-
 def count_waiting(now: datetime) -> int:
     """Return how many requests may be claimed at `now`, including those of a shop with a claimed request."""
     return ComplianceRequestRow.select().where(ComplianceRequestRow.next_run_at <= now).count()
@@ -176,6 +171,9 @@ def claim_next(now: datetime) -> ComplianceLease | None:
     The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again. Its holder may
     renew it even then, as long as nobody has claimed a request of the shop.
     """
+    # Reading takes no write lock; most calls of an idle worker end here.
+    if _next(now) is None:
+        return None
     with transaction():
         row = _next(now)
         if row is None:
@@ -187,17 +185,9 @@ def claim_next(now: datetime) -> ComplianceLease | None:
         if lease is None:
             return None
         _end_lapsed(row)
-    return ComplianceLease(
-        id=row.id,
-        lease=lease,
-        topic=Topic(row.topic),
-        shop_domain=row.shop_domain,
-        subject_pseudonym=row.subject_pseudonym,
-        subject_sealed=None if row.subject_sealed is None else bytes(row.subject_sealed),
-        counts=row.counts,
-        attempt=row.attempts + 1,
-        received_at=row.created_at,
-    )
+    sealed = None if row.subject_sealed is None else bytes(row.subject_sealed)
+    changed = {"lease": lease, "subject_sealed": sealed, "attempt": row.attempts + 1, "received_at": row.created_at}
+    return record_of(ComplianceLease, row, **changed)
 
 
 def subject_of(held: ComplianceLease, vault: Vault) -> Subject:

@@ -41,8 +41,7 @@ class ComplianceTask:
     def run_once(self) -> bool:
         """Process the request that has waited longest; return whether there was one."""
         with connection():
-            # Reading takes no write lock; most calls of an idle worker end here.
-            lease = compliance_requests.claim_next(self._now()) if compliance_requests.any_waiting(self._now()) else None
+            lease = compliance_requests.claim_next(self._now())
             if lease is None:
                 return False
             self._process(lease)
