@@ -29,18 +29,11 @@ class PostbackResult:
     reopened: int = 0
 
 
-def fingerprint(page: ScannedPage, issue: Issue) -> str:
-    """Return 64 hex digits that identify the same issue on the same page.
-
-    They depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so may parts
-    of the URL and the location that a campaign, a session, a build of the site or another visit changes.
-    """
-    return _digest(*_parts(page, issue))
-
-
 def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Checkpoint = no_checkpoint) -> dict[str, Issue]:
-    """Return the issues of one postback by fingerprint; of duplicates the last one counts.
+    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the last one counts.
 
+    Fingerprints depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so
+    may parts of the URL and the location that a campaign, a session, a build of the site or another visit changes.
     Locations that differ now but have the same stable form are distinguished by their order on the page. `checkpoint` is
     called after each normalized location.
     """

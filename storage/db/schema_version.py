@@ -114,11 +114,6 @@ def inspect() -> SchemaState:
     return SchemaState(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(_unknown(applied))))
 
 
-def pending() -> list[str]:
-    """Return the names of the migrations that have not run yet."""
-    return list(inspect().pending)
-
-
 def is_current() -> bool:
     """Return, by the history alone, whether this version's migrations have run, and no newer ones that break it.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.api.intake import PostbackResponse
 from schemas.api.response_fields import dump
-from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint
+from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.scanner import Issue, ScannedPage
 
 PAGE = ScannedPage("https://shop.example/cart?x=1", "https://shop.example/cart", 200, "cart", {})
@@ -19,7 +19,8 @@ ISSUE = Issue("img-alt", "Image without text", "high", "", "main > img", None, {
 def mark(page: dict[str, Any] | None = None, **issue: Any) -> str:
     known = {name: getattr(PAGE, name) for name in PAGE.__dataclass_fields__}
     defaults = {name: getattr(ISSUE, name) for name in ISSUE.__dataclass_fields__}
-    return fingerprint(ScannedPage(**{**known, **(page or {})}), Issue(**{**defaults, **issue}))
+    [found] = by_fingerprint(ScannedPage(**{**known, **(page or {})}), [Issue(**{**defaults, **issue})])
+    return found
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:
@@ -122,7 +123,7 @@ def test_distinct_pages_rules_and_places_stay_distinct(distinct: list[tuple[str,
         replace(ISSUE, url=f"https://shop.example{path}", code=code, location=location) for path, code, location in distinct
     ]
     assert len(by_fingerprint(PAGE, issues)) == len(distinct)
-    assert len({fingerprint(PAGE, issue) for issue in issues}) == len(distinct)
+    assert len({mark for issue in issues for mark in by_fingerprint(PAGE, [issue])}) == len(distinct)
 
 
 def test_the_answer_counts_findings_and_names_exports() -> None:

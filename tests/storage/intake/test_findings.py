@@ -15,7 +15,7 @@ from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
-from schemas.intake.fingerprint import PostbackResult, fingerprint
+from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from schemas.triage.export_filter import ExportQuery
@@ -249,8 +249,9 @@ def test_postbacks_that_race_with_the_same_new_finding_prepare_one_export(custom
 
 def sorted_issues() -> list[Mapping[str, Any]]:
     """Return three issues in the order of their fingerprints."""
-    three = issues("a", "b", "c")
-    return sorted(three, key=lambda each: fingerprint(read(issues=[each]).page, read(issues=[each]).issues[0]))
+    three = {each["code"]: each for each in issues("a", "b", "c")}
+    found = by_fingerprint(read(issues=[*three.values()]).page, read(issues=[*three.values()]).issues)
+    return [three[found[each].code] for each in sorted(found)]
 
 
 def post_two_at_once(customer: Customer, url: str, lock: str, orders: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
