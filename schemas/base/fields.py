@@ -280,7 +280,8 @@ class Form(Schema):
         try:
             return self.load(value)
         except ValidationError as refused:
-            raise ValidationFailed(*_problems(_normalized(refused), may_name, self)) from None
+            problems = dict.fromkeys(_walk(_normalized(refused), "", may_name, self))
+            raise ValidationFailed(*problems) from None
 
     def member_names(self) -> frozenset[str]:
         """Return every name this form knows at any depth: what a path may be made of."""
@@ -355,10 +356,6 @@ def problem(path: str, code: str, limit: str = "") -> FieldProblem:
 def _normalized(refused: ValidationError) -> Mapping[Any, Any]:
     messages: Mapping[Any, Any] = refused.normalized_messages()  # type: ignore[no-untyped-call]  # marshmallow left it out
     return messages
-
-
-def _problems(messages: Mapping[Any, Any], may_name: MayName, form: Schema) -> tuple[FieldProblem, ...]:
-    return tuple(dict.fromkeys(_walk(messages, "", may_name, form)))
 
 
 def _walk(

@@ -116,7 +116,8 @@ def _query(query: str) -> str:
     if query.count("&") >= MAX_PARAMETERS:
         return _spelled(query)
     members = [_spelled(member.replace("+", "%20")) for member in query.split("&") if member]
-    return "&".join(sorted((member for member in members if not _is_passing(member)), key=_name_of))
+    kept = [member for member in members if not _is_passing(member)]
+    return "&".join(sorted(kept, key=lambda member: member.partition("=")[0]))
 
 
 def _is_passing(member: str) -> bool:
@@ -126,10 +127,6 @@ def _is_passing(member: str) -> bool:
         return True
     shape = _PASSING.get(folded)
     return shape is not None and shape.fullmatch(value) is not None
-
-
-def _name_of(member: str) -> str:
-    return member.partition("=")[0]
 
 
 def _spelled(text: str) -> str:

@@ -29,6 +29,7 @@ def read(export_id: str, account_id: int | None) -> dict[str, Any]:
     entries = _entries(audit_log_sql.of_subject(export_id))
     frozen = queries.get_frozen_body(export_id, export.account_id)
     body = None if frozen.redacted_at is not None else frozen.body
+    attempts = AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number)
     approval = approval_in(entries) or {"digest": None, "actor": None, "at": None}
     return {
         "type": TYPE,
@@ -41,7 +42,7 @@ def read(export_id: str, account_id: int | None) -> dict[str, Any]:
         "delivered_at": rfc3339_or_none(export.finished_at),
         "body": None if body is None else body.decode(),
         "body_sha256": None if body is None else hashlib.sha256(body).hexdigest(),
-        "attempts": [_attempt(row) for row in _attempts(export_id)],
+        "attempts": [_attempt(row) for row in attempts],
         "audit_entries": entries,
     }
 
@@ -58,10 +59,6 @@ def _line(position: int, stored_hash: bytes, before: bytes | None, *columns: Any
     """Return an entry as stored; its hash may contradict it, which the verification finds."""
     previous = GENESIS if before is None else bytes(before).hex()
     return {**line_of(ChainEntry._make(columns), position, previous), "hash": bytes(stored_hash or b"").hex()}
-
-
-def _attempts(export_id: str) -> Any:
-    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number)
 
 
 def _attempt(row: AttemptRow) -> dict[str, Any]:

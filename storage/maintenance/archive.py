@@ -45,7 +45,7 @@ class Archive:
     def write(self, model: Any, found: Iterable[Sequence[Any]]) -> None:
         """Write rows of a table, each the values of its `archived_fields`. Raises OSError."""
         names = [field.column_name for field in archived_fields(model)]
-        lines = [_line(names, row) for row in found]
+        lines = [f"{_one_line(dict(zip(names, map(_readable, row), strict=True)))}\n".encode() for row in found]
         if lines:
             table = str(model._meta.table_name)
             self._file(table).write(b"".join(lines))
@@ -81,10 +81,6 @@ class Archive:
 def archived_fields(model: Any) -> list[Any]:
     """Return the columns of a table that an archive holds."""
     return [field for name, field in model._meta.columns.items() if not name.endswith(_SEALED)]
-
-
-def _line(names: Sequence[str], row: Sequence[Any]) -> bytes:
-    return f"{_one_line(dict(zip(names, map(_readable, row), strict=True)))}\n".encode()
 
 
 def _readable(value: Any) -> Any:

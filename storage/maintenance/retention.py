@@ -145,7 +145,8 @@ def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
     """Count what `purge` would remove now, by table."""
     counts = Counter[str]()
     for part in _expired_exports(until):
-        counts += _total(_within(part, limit - counts.total()))
+        for each in _within(part, limit - counts.total()):
+            counts += each.counts
     for rule in _rules(until):
         counts[rule.counted_as] += rule.count(limit - counts.total())
     return counts
@@ -399,10 +400,6 @@ def _within(found: Sequence[_ExpiredExport], limit: int) -> list[_ExpiredExport]
             limit -= each.counts.total()
             chosen.append(each)
     return chosen
-
-
-def _total(found: Sequence[_ExpiredExport]) -> Counter[str]:
-    return sum((each.counts for each in found), Counter())
 
 
 def _remove(found: Sequence[_ExpiredExport], until: Cutoffs, archive: Archive | None) -> Counter[str]:
