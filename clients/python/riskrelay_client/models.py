@@ -6,6 +6,34 @@
 from typing import Any, Literal, NotRequired, TypedDict
 
 
+class _Page(TypedDict):
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class _TargetInput(TypedDict):
+    base_url: str
+    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
+    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
+    """The deployment mode it is meant for; by default that of this installation."""
+    name: str
+    """The name."""
+    max_per_minute: NotRequired[int | None]
+    """The most delivery attempts a minute; null for no limit."""
+    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
+    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
+    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
+
+
+class _TrackerSettingsInput(TypedDict):
+    labels: NotRequired[list[str]]
+    """Labels of every issue, in addition to those of its ticket."""
+    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
+    """What happens to the issue when its ticket is fixed; by default `comment`."""
+    api_base: NotRequired[str]
+    """Where the API is, if it has another address than usual; without a trailing slash."""
+
+
 class FieldProblem(TypedDict):
     path: str
     """A JSON Pointer to the field, made of documented names only; empty for the whole body."""
@@ -188,26 +216,16 @@ class Target(TypedDict):
     """When it was created."""
 
 
-class TargetList(TypedDict):
+class TargetList(_Page):
     items: list[Target]
     """The targets, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class NoMembers(TypedDict):
     pass
 
 
-class WebhookTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class WebhookTargetInput(_TargetInput):
     provider_key: Literal["generic_webhook"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: NotRequired[NoMembers]
@@ -218,67 +236,30 @@ class WebhookTargetInput(TypedDict):
     format: NotRequired[Literal["ticket", "cloudevents", "cloudevents-binary", "sarif"]]
     """The form of a delivery's body: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode
     (`cloudevents-binary`), or a SARIF 2.1.0 log."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
-class GitHubSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class GitHubSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
     """User names that the issues are assigned to; they need access to the repository."""
 
 
-class GithubTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class GithubTargetInput(_TargetInput):
     provider_key: Literal["github"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: NotRequired[GitHubSettingsInput]
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
-class GitLabSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class GitLabSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
     """User names that the issues are assigned to; GitLab Free takes the first."""
 
 
-class GitlabTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class GitlabTargetInput(_TargetInput):
     provider_key: Literal["gitlab"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: NotRequired[GitLabSettingsInput]
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
 class PriorityBySeverityInput(TypedDict):
@@ -294,13 +275,7 @@ class PriorityBySeverityInput(TypedDict):
     """The name of the priority of tickets with the severity `info`."""
 
 
-class JiraSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class JiraSettingsInput(_TrackerSettingsInput):
     project: str
     """The key of the project, such as `SHOP`."""
     issue_type: NotRequired[str]
@@ -313,89 +288,38 @@ class JiraSettingsInput(TypedDict):
     """3 for Jira Cloud, which is the default; 2 for Jira Data Center."""
 
 
-class JiraTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class JiraTargetInput(_TargetInput):
     provider_key: Literal["jira"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: JiraSettingsInput
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
-class GiteaSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class GiteaSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
     """Names of the users that get the issues; they must have access to the repository."""
 
 
-class GiteaTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class GiteaTargetInput(_TargetInput):
     provider_key: Literal["gitea"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: NotRequired[GiteaSettingsInput]
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
-class LinearSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class LinearSettingsInput(_TrackerSettingsInput):
     team: str
     """The key of the team, such as `ENG`."""
 
 
-class LinearTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class LinearTargetInput(_TargetInput):
     provider_key: Literal["linear"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: LinearSettingsInput
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
-class RedmineSettingsInput(TypedDict):
-    labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
-    on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
-    api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+class RedmineSettingsInput(_TrackerSettingsInput):
     tracker: NotRequired[str]
     """The name or the id of the project's tracker, such as `Bug`; by default its first one."""
     priority_by_severity: NotRequired[PriorityBySeverityInput]
@@ -404,22 +328,11 @@ class RedmineSettingsInput(TypedDict):
     """The member that gets the issues: a name as the project lists it, an id, or `me`."""
 
 
-class RedmineTargetInput(TypedDict):
-    base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
-    deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
-    name: str
-    """The name."""
-    max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+class RedmineTargetInput(_TargetInput):
     provider_key: Literal["redmine"]
     """Where tickets go: a webhook of yours, or an issue tracker."""
     provider_settings: NotRequired[RedmineSettingsInput]
     """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
-    events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
 
 
 class TargetEditInput(TypedDict):
@@ -633,11 +546,9 @@ class ExportFacets(TypedDict):
     """How many exports each rule code has."""
 
 
-class ExportList(TypedDict):
+class ExportList(_Page):
     items: list[Export]
     """The exports, in the order of `sort`."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
     total: int | None
     """How many exports match on all pages; null if more than 10,000 do."""
     facets: NotRequired[ExportFacets]
@@ -724,11 +635,9 @@ class Attempt(TypedDict):
     """The duration of each phase."""
 
 
-class AttemptList(TypedDict):
+class AttemptList(_Page):
     items: list[Attempt]
     """The attempts, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class EventAttempt(TypedDict):
@@ -771,11 +680,9 @@ class TicketEvent(TypedDict):
     """When it was delivered, failed or cancelled."""
 
 
-class TicketEventList(TypedDict):
+class TicketEventList(_Page):
     items: list[TicketEvent]
     """The events, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class ReceiptAttempt(TypedDict):
@@ -996,11 +903,9 @@ class BulkJob(TypedDict):
     """When it ended."""
 
 
-class BulkJobList(TypedDict):
+class BulkJobList(_Page):
     items: list[BulkJob]
     """The jobs, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class Finding(TypedDict):
@@ -1034,11 +939,9 @@ class Finding(TypedDict):
     """The export of its ticket; null if that was deleted."""
 
 
-class FindingList(TypedDict):
+class FindingList(_Page):
     items: list[Finding]
     """The findings, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class FindingRun(TypedDict):
@@ -1051,35 +954,7 @@ class FindingRun(TypedDict):
     was needed. `reopened`: reported after it was fixed."""
 
 
-class FindingHistory(TypedDict):
-    id: str
-    """The finding."""
-    project_id: int
-    """Its project."""
-    rule: str
-    """The rule code, or the title of an issue without one."""
-    title: str
-    """The issue in one line."""
-    severity: Literal["info", "low", "medium", "high", "critical"]
-    """The highest severity that was reported."""
-    state: Literal["open", "fixed", "dismissed", "snoozed"]
-    """`fixed` if enough scan runs did not report it, else what was decided on its ticket."""
-    url: str
-    """The page."""
-    location: str
-    """The location on the page; may be empty."""
-    first_seen_at: str
-    """When a scan run first reported it."""
-    last_seen_at: str
-    """When a scan run last reported it."""
-    fixed_at: str | None
-    """When it was fixed; null if it is not."""
-    times_reopened: int
-    """How often it was reported again after it was fixed."""
-    scan_runs: int
-    """How many scan runs have reported it."""
-    ticket_export_id: str | None
-    """The export of its ticket; null if that was deleted."""
+class FindingHistory(Finding):
     history: list[FindingRun]
     """The scan runs, those with the highest ids first; up to 200."""
 
@@ -1099,11 +974,9 @@ class Project(TypedDict):
     """When it was created."""
 
 
-class ProjectList(TypedDict):
+class ProjectList(_Page):
     items: list[Project]
     """The projects, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class NewProjectInput(TypedDict):
@@ -1162,11 +1035,9 @@ class AccountNameInput(TypedDict):
     """The name."""
 
 
-class AccountList(TypedDict):
+class AccountList(_Page):
     items: list[Account]
     """The accounts, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class AccountInput(TypedDict):
@@ -1198,11 +1069,9 @@ class User(TypedDict):
     """When the user was created."""
 
 
-class UserList(TypedDict):
+class UserList(_Page):
     items: list[User]
     """The users, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class UserInput(TypedDict):
@@ -1238,11 +1107,9 @@ class Grant(TypedDict):
     """When it was given."""
 
 
-class GrantList(TypedDict):
+class GrantList(_Page):
     items: list[Grant]
     """The grants, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class GrantInput(TypedDict):
@@ -1279,11 +1146,9 @@ class Token(TypedDict):
     """When it was revoked."""
 
 
-class TokenList(TypedDict):
+class TokenList(_Page):
     items: list[Token]
     """The tokens, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class TokenInput(TypedDict):
@@ -1301,27 +1166,7 @@ class TokenInput(TypedDict):
     """When it expires; null or absent: never."""
 
 
-class NewToken(TypedDict):
-    id: int
-    """The token."""
-    kind: Literal["api", "platform"]
-    """`api` or `platform`."""
-    name: str
-    """Its purpose."""
-    user_id: int
-    """The user that it acts for."""
-    user: str | None
-    """The user's address; null once removed."""
-    abilities: list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
-        "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
-        "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]]
-    """What it may do, as far as the user's role allows it."""
-    created_at: str
-    """When it was created."""
-    expires_at: str | None
-    """When it expires; null: never."""
-    revoked_at: str | None
-    """When it was revoked."""
+class NewToken(Token):
     token: str | None
     """The token, only in this response; null in the response to a repeated request."""
 
@@ -1339,11 +1184,9 @@ class ScanRun(TypedDict):
     """When its last result came."""
 
 
-class ScanRunList(TypedDict):
+class ScanRunList(_Page):
     items: list[ScanRun]
     """The scan runs, the greatest id first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class ScanRunInput(TypedDict):
@@ -1382,11 +1225,9 @@ class AuditEntry(TypedDict):
     """`status_before`, `status_after`, `reason` and `digest`, as far as there are any."""
 
 
-class AuditEntryList(TypedDict):
+class AuditEntryList(_Page):
     items: list[AuditEntry]
     """The entries, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class ComplianceRequest(TypedDict):
@@ -1422,11 +1263,9 @@ class ComplianceRequest(TypedDict):
     """When it was done."""
 
 
-class ComplianceRequestList(TypedDict):
+class ComplianceRequestList(_Page):
     items: list[ComplianceRequest]
     """The requests, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class Recovery(TypedDict):
@@ -1449,11 +1288,9 @@ class Recovery(TypedDict):
     """When it ended."""
 
 
-class RecoveryList(TypedDict):
+class RecoveryList(_Page):
     items: list[Recovery]
     """The recoveries, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class RecoveryInput(TypedDict):
@@ -1515,11 +1352,9 @@ class ApprovalRule(TypedDict):
     """When it was last changed, or stopped."""
 
 
-class ApprovalRuleList(TypedDict):
+class ApprovalRuleList(_Page):
     items: list[ApprovalRule]
     """The rules, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class MatchInput(TypedDict):
@@ -1858,11 +1693,9 @@ class ConsoleSession(TypedDict):
     """Why it was ended."""
 
 
-class ConsoleSessionList(TypedDict):
+class ConsoleSessionList(_Page):
     items: list[ConsoleSession]
     """The sessions, newest first."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class Health(TypedDict):
