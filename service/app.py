@@ -53,7 +53,6 @@ from service.api.target_actions import (
 from service.api.targets import ProvidersResource, TargetResource, TargetsResource
 from service.console.routes import Console
 from service.http import error_responses
-from service.http.idempotency import IdempotentExecutor
 from service.http.limits.large_body_limiter import BodyBudgets
 from service.http.limits.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
@@ -104,15 +103,12 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     """Return the API resources that the deployment mode serves, each with its `path`."""
     vault = Vault(settings.encryption_keys)
     secrets = SharedSecrets(settings, vault)
-    executor = IdempotentExecutor(settings.idempotency_ttl)
-    base_url = settings.public_base_url
-    exports = operations.exports
     docs_page = DocsPageResource()
-    api = ApiContext.of(settings, executor, operations)
+    api = ApiContext.of(settings, operations)
 
     resources = (
-        ScannerResultsResource(secrets, executor, operations.intake),
-        EmailWebhookResource(settings, secrets, executor, operations.intake),
+        ScannerResultsResource(api, secrets),
+        EmailWebhookResource(api, secrets, settings),
         TargetsResource(api),
         TargetResource(api),
         ProvidersResource(api),
@@ -121,11 +117,11 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         TargetSwitchResource("pause", api),
         TargetResumptionResource(api),
         TargetSwitchResource("disable", api),
-        TicketExportsResource(executor, exports, base_url),
-        TicketExportResource(executor, exports),
-        TicketExportAttemptsResource(base_url),
-        TicketExportEventsResource(base_url),
-        TicketExportReceiptResource(exports),
+        TicketExportsResource(api),
+        TicketExportResource(api),
+        TicketExportAttemptsResource(api),
+        TicketExportEventsResource(api),
+        TicketExportReceiptResource(api),
         TicketExportApprovalResource(api),
         TicketExportRetryResource(api),
         TicketExportDismissalResource(api),
@@ -174,4 +170,4 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         docs_page.files,
     )
     in_this_mode = [resource for resource in resources if resource.family in settings.route_families]
-    return (*in_this_mode, OpenApiResource(in_this_mode, base_url))
+    return (*in_this_mode, OpenApiResource(in_this_mode, settings.public_base_url))

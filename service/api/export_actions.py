@@ -1,13 +1,13 @@
 """`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore or snooze an export."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
-from schemas.base.principal import Ability, TokenKind
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.triage.decision_forms import (
     DismissalForm,
@@ -97,6 +97,15 @@ class _DecisionResource(ApiResource):
 
     def __init__(self, api: ApiContext) -> None:
         super().__init__(api, {"POST": Operation(_DECIDER, self.form(), Body.OPTIONAL)})
+        self._exports = api.operations.exports
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Decide on the export."""
+        self._executor.respond(req, resp, lambda: self.decide(export_id, req.context.principal, req.context.payload))
+
+    def decide(self, export_id: str, principal: TokenPrincipal, wanted: Any) -> ApiResponse:
+        """Return the response to the decision that the body asks for."""
+        raise NotImplementedError
 
 
 class TicketExportDismissalResource(_DecisionResource):
@@ -105,13 +114,9 @@ class TicketExportDismissalResource(_DecisionResource):
     path = f"{EXPORTS}/{{export_id}}/dismiss"
     form = DismissalForm
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    def decide(self, export_id: str, principal: TokenPrincipal, wanted: DismissalRequest) -> ApiResponse:
         """Dismiss the export."""
-        self._executor.respond(req, resp, lambda: self._dismiss(req, export_id))
-
-    def _dismiss(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        wanted: DismissalRequest = req.context.payload
-        return decided(self._api.operations.exports.dismiss(export_id, req.context.principal, wanted.reason, wanted.note))
+        return decided(self._exports.dismiss(export_id, principal, wanted.reason, wanted.note))
 
 
 class TicketExportRestorationResource(_DecisionResource):
@@ -120,11 +125,9 @@ class TicketExportRestorationResource(_DecisionResource):
     path = f"{EXPORTS}/{{export_id}}/restore"
     form = NoMembers
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    def decide(self, export_id: str, principal: TokenPrincipal, _wanted: Any) -> ApiResponse:
         """Restore the export."""
-        self._executor.respond(
-            req, resp, lambda: decided(self._api.operations.exports.restore(export_id, req.context.principal))
-        )
+        return decided(self._exports.restore(export_id, principal))
 
 
 class TicketExportSnoozeResource(_DecisionResource):
@@ -133,13 +136,9 @@ class TicketExportSnoozeResource(_DecisionResource):
     path = f"{EXPORTS}/{{export_id}}/snooze"
     form = SnoozeForm
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    def decide(self, export_id: str, principal: TokenPrincipal, wanted: SnoozeRequest) -> ApiResponse:
         """Snooze the export."""
-        self._executor.respond(req, resp, lambda: self._snooze(req, export_id))
-
-    def _snooze(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        wanted: SnoozeRequest = req.context.payload
-        return decided(self._api.operations.exports.snooze(export_id, req.context.principal, wanted.until))
+        return decided(self._exports.snooze(export_id, principal, wanted.until))
 
 
 class TicketExportSplitResource(_DecisionResource):
@@ -148,12 +147,9 @@ class TicketExportSplitResource(_DecisionResource):
     path = f"{EXPORTS}/{{export_id}}/split"
     form = NoMembers
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    def decide(self, export_id: str, principal: TokenPrincipal, _wanted: Any) -> ApiResponse:
         """Split the group."""
-        self._executor.respond(req, resp, lambda: self._split(req, export_id))
-
-    def _split(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        ids = self._api.operations.exports.split(export_id, req.context.principal)
+        ids = self._exports.split(export_id, principal)
         return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})
 
 

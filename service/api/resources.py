@@ -22,8 +22,9 @@ class ApiContext:
     public_base_url: str
 
     @classmethod
-    def of(cls, settings: Settings, executor: IdempotentExecutor, operations: Operations) -> "ApiContext":
+    def of(cls, settings: Settings, operations: Operations) -> "ApiContext":
         """Return that of an installation."""
+        executor = IdempotentExecutor(settings.idempotency_ttl)
         return cls(executor, operations, OperatorAccount(settings), account_limits(settings), settings.public_base_url)
 
 

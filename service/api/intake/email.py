@@ -7,29 +7,28 @@ from schemas.api.response_fields import dump
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily, Settings
+from service.api.resources import ApiContext, ApiResource
 from service.http.auth import SharedSecret
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
-from service.operations.intake import IntakeOperations
 from storage.secrets.integrations import Integration, SharedSecrets
 
 
-class EmailWebhookResource:
+class EmailWebhookResource(ApiResource):
     """Accepts inbound emails from the configured provider."""
 
     path = "/api/email/webhook"
     family = RouteFamily.EMAIL
     source = InboundSource.EMAIL
 
-    def __init__(
-        self, settings: Settings, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations
-    ) -> None:
+    def __init__(self, api: ApiContext, secrets: SharedSecrets, settings: Settings) -> None:
+        self._intake = api.operations.intake
         networks, proxies = settings.email_allowed_networks, settings.trusted_proxies
         secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets, networks, proxies)
-        accepting = Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=intake.prepare_email)
-        self.operations = {"POST": accepting}
-        self._executor = executor
-        self._intake = intake
+        prepare = self._intake.prepare_email
+        super().__init__(
+            api, {"POST": Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=prepare)}
+        )
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the email and prepare its export; a repeated message id returns the first email's id."""

@@ -7,25 +7,25 @@ from schemas.api.response_fields import dump
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
+from service.api.resources import ApiContext, ApiResource
 from service.http.auth import SharedSecret
-from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
-from service.operations.intake import IntakeOperations
 from storage.secrets.integrations import Integration, SharedSecrets
 
 
-class ScannerResultsResource:
+class ScannerResultsResource(ApiResource):
     """Accepts postbacks of the scanner runtime."""
 
     path = "/api/scanner/results"
     family = RouteFamily.SCANNER
     source = InboundSource.SCANNER
 
-    def __init__(self, secrets: SharedSecrets, executor: IdempotentExecutor, intake: IntakeOperations) -> None:
+    def __init__(self, api: ApiContext, secrets: SharedSecrets) -> None:
+        self._intake = api.operations.intake
         secret = SharedSecret("X-Scanner-Secret", Integration.SCANNER, secrets)
-        self.operations = {"POST": Operation(secret, PostbackForm(), has_dry_run=True, prepare=intake.prepare_postback)}
-        self._executor = executor
-        self._intake = intake
+        accepting = Operation(secret, PostbackForm(), has_dry_run=True, prepare=self._intake.prepare_postback)
+        super().__init__(api, {"POST": accepting})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the page and its findings, and prepare or extend exports for those that are new."""
