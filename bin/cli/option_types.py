@@ -45,6 +45,12 @@ class ValueList(click.ParamType[tuple[Any, ...]]):
         return tuple(self._each.convert(part.strip(), param, ctx) for part in str(value).split(","))
 
 
+def require_one(usage: str, *given: object) -> None:
+    """Raise UsageError unless exactly one of these options was given: None and False are not."""
+    if sum(each is not None and each is not False for each in given) != 1:
+        raise click.UsageError(usage)
+
+
 def several_of(words: Iterable[str]) -> ValueList:
     """Return the type of a choice of words; an error names all of them."""
     return ValueList(click.Choice([*map(str, words)]))

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import ROW_ID
+from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from bin.command_table import summary_of
@@ -209,8 +209,7 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
     with opened():
-        if (project_id is None) == (report_id is None):
-            raise click.UsageError("Use either --project or --report.")
+        require_one("Use either --project or --report.", project_id, report_id)
         row = operations.add_grant(email, project_id, report_id, None if role is None else Role(role), OPERATOR)
         record = {"id": row.id, "user": email, "project_id": project_id, "report_id": report_id, "role": row.role}
         print_record(record, as_json)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import ROW_ID
+from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, RecordTable, json_option, print_record
@@ -199,8 +199,7 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     The target is resumed only if the settings of this command allow its address; a worker validates it afterwards. What a
     tracker's refusal blocked is queued again.
     """
-    if is_all == (target_id is not None):
-        raise click.UsageError("Use either a target id or --all.")
+    require_one("Use either a target id or --all.", target_id, is_all)
     with opened() as settings:
         operations = build_operations(settings).targets
         if target_id is None:

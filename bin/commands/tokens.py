@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import DAYS, ROW_ID
+from bin.cli.option_types import DAYS, ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import FieldText
@@ -107,8 +107,7 @@ Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage.""",
 @json_option
 def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None:
     """Revoke one token, or all tokens of a user; the next request with one gets 401."""
-    if (token_id is None) == (email is None):
-        raise click.UsageError("Use either a token id or --user.")
+    require_one("Use either a token id or --user.", token_id, email)
     with opened():
         if token_id is not None:
             print_record(_record(token_operations.revoke(token_id, OPERATOR)), as_json)
@@ -157,8 +156,7 @@ Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.""",
 @json_option
 def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> None:
     """End one session, or all sessions of a user; the user must sign in again."""
-    if (session_id is None) == (email is None):
-        raise click.UsageError("Use either a session id or --user.")
+    require_one("Use either a session id or --user.", session_id, email)
     with opened():
         if session_id is not None:
             print_record(dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR)), as_json)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused
+from bin.cli.option_types import require_one
 from bin.cli.output import echo
 from bin.cli.records import Record, print_record
 from bin.cli.request_bodies import present
@@ -59,8 +60,7 @@ def _remove_user(api: ApiClient, email: str) -> Record:
 def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: int | None, role: str | None) -> Record:
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
-    if (project_id is None) == (report_id is None):
-        raise click.UsageError("Use either --project or --report.")
+    require_one("Use either --project or --report.", project_id, report_id)
     scope = {"project_id": project_id, "report_id": report_id, "role": role}
     return _grant(api.post(_GRANTS, {"user_id": user_id(api, email), **present(scope)}))
 
@@ -113,8 +113,7 @@ def _create_token(
 
 
 def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:
-    if (token_id is None) == (email is None):
-        raise click.UsageError("Use either a token id or --user.")
+    require_one("Use either a token id or --user.", token_id, email)
     if email is None:
         print_record(_revoked(api, token_id), as_json)
         return

@@ -9,11 +9,13 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused
+from bin.cli.option_types import require_one
 from bin.cli.output import echo
 from bin.cli.records import print_record
 from bin.cli.request_bodies import parse_strictly, present, read_limited
 from bin.commands.exports.export import (
     ATTEMPTS,
+    HOW_TO_RECOVER,
     READ_FILTERS,
     RECOVERIES,
     SHOWN,
@@ -22,11 +24,17 @@ from bin.commands.exports.export import (
     print_link,
     print_list,
     print_rest,
-    require_one,
     require_ticket,
 )
-from bin.commands.exports.export_bulk import BULK_JOBS, confirm, decides_on_many, filters_of, read_filters, require_few
-from bin.commands.exports.export_bulk import require_one as require_one_of_bulk
+from bin.commands.exports.export_bulk import (
+    BULK_JOBS,
+    HOW_TO_USE_BULK,
+    confirm,
+    decides_on_many,
+    filters_of,
+    read_filters,
+    require_few,
+)
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
 from bin.remote.twins import Twin, posting, printing
@@ -135,7 +143,7 @@ def _edit(api: ApiClient, export_id: str, file: BinaryIO | None, labels: tuple[s
 
 
 def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
-    require_one_of_bulk(shown_id, cancelled_id, is_list)
+    require_one(HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
     if is_list:
         BULK_JOBS.show(api.items("/api/bulk-jobs"), as_json)
     else:
@@ -152,7 +160,7 @@ def _recover(
     is_list: bool,
     as_json: bool,
 ) -> None:
-    require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
+    require_one(HOW_TO_RECOVER, target_id is not None or since is not None, shown_id, cancelled_id, is_list)
     if is_list:
         RECOVERIES.show(api.items(_RECOVERIES), as_json)
     elif shown_id is not None or cancelled_id is not None:

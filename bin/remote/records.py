@@ -5,8 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
+from bin.cli.option_types import require_one
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
 from bin.cli.records import print_record
@@ -44,8 +43,7 @@ def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
 
 
 def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
-    if (session_id is None) == (email is None):
-        raise click.UsageError("Use either a session id or --user.")
+    require_one("Use either a session id or --user.", session_id, email)
     if session_id is not None:
         print_record(_ended(api, session_id), as_json)
         return

@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-import click
-
 from bin.cli.installation import Refused
+from bin.cli.option_types import require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
@@ -38,8 +37,7 @@ def _set(api: ApiClient, target_id: str, settings: tuple[str, ...], labels: tupl
 
 
 def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: bool) -> None:
-    if is_all == (target_id is not None):
-        raise click.UsageError("Use either a target id or --all.")
+    require_one("Use either a target id or --all.", target_id, is_all)
     if target_id is not None:
         print_record(_resumed(api, target_id), as_json)
         return

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, require_one, several_of
 from bin.cli.output import echo
 from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import given, parse_strictly, read_limited
@@ -58,6 +58,7 @@ def _either(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
+HOW_TO_RECOVER: Final = "Use --target with --since, or one of --show, --cancel and --list."
 #: Filters that are read as those of the API are.
 READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
 
@@ -274,7 +275,7 @@ def recover(
 
     A worker resumes an interrupted recovery where it stopped.
     """
-    require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
+    require_one(HOW_TO_RECOVER, target_id is not None or since is not None, shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:
             RECOVERIES.show([dump(RecoveryResponse, each) for each in recoveries.list_page()], as_json)
@@ -307,12 +308,6 @@ def preparation_body(value: Any, source_id: str | None, project_id: int | None) 
     if body.keys() & members.keys():
         raise click.UsageError("The JSON already has `source` or `project_id`; omit --source-id and --project.")
     return body | members
-
-
-def require_one(*asked: bool) -> None:
-    """Raise UsageError unless `recover` was asked for one thing."""
-    if sum(asked) != 1:
-        raise click.UsageError("Use --target with --since, or one of --show, --cancel and --list.")
 
 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:

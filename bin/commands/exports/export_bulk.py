@@ -13,7 +13,7 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
-from bin.cli.option_types import ROW_ID
+from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked
@@ -48,6 +48,8 @@ BULK_JOBS: Final = RecordTable(
     ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"),
     "There are no bulk jobs.",
 )
+
+HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
 #: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
@@ -128,7 +130,7 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
 @json_option
 def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
     """Show, list or cancel bulk jobs: decisions on every export that matched filters."""
-    require_one(shown_id, cancelled_id, is_list)
+    require_one(HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:
             BULK_JOBS.show([dump(BulkJobResponse, each) for each in bulk_jobs.list_page()], as_json)
@@ -155,12 +157,6 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
     if account_id is None or accounts.are_several():
         raise click.UsageError("There are several accounts; name one with --account.")
     return account_id
-
-
-def require_one(shown_id: str | None, cancelled_id: str | None, is_list: bool) -> None:
-    """Raise UsageError unless `bulk` was asked for one thing."""
-    if (shown_id is not None) + (cancelled_id is not None) + is_list != 1:
-        raise click.UsageError("Use one of --show, --cancel and --list.")
 
 
 def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:
