@@ -47,17 +47,6 @@ class ExportPageRequest:
         """How many exports to query: one more than are shown, to find out whether there is a next page."""
         return self.limit + 1
 
-    def next_cursor(self, found: Sequence[Export]) -> str | None:
-        """Return the cursor of the next page, given up to `fetch_limit` exports; None if there is none."""
-        if len(found) <= self.limit:
-            return None
-        return encode_cursor(self.query, self.sort, position_of(found[self.limit - 1], self.sort))
-
-    def next_page(self, found: Sequence[Export]) -> str | None:
-        """Return the URL's query of the next page, given up to `fetch_limit` exports; None if there is none."""
-        cursor = self.next_cursor(found)
-        return cursor and urlencode({**self.parameters, "limit": self.limit, "cursor": cursor})
-
 
 def read_export_page(req: falcon.Request, caller: TokenPrincipal) -> ExportPageRequest:
     """Read which of the exports that a caller may see are requested. Raises ValidationFailed with every problem."""
@@ -86,18 +75,16 @@ def read_export_page(req: falcon.Request, caller: TokenPrincipal) -> ExportPageR
 
 
 def send_export_page(
-    resp: falcon.Response,
-    url: str,
-    page: ExportPageRequest,
-    found: Sequence[Export],
-    now: datetime,
+    resp: falcon.Response, url: str, page: ExportPageRequest, found: Sequence[Export], now: datetime
 ) -> None:
     """Send a page of the list at `url` with the total and the facets; `found` are up to `page.fetch_limit` exports."""
-    query = page.next_page(found)
-    if query is not None:
+    cursor = None
+    if len(found) > page.limit:
+        cursor = encode_cursor(page.query, page.sort, position_of(found[page.limit - 1], page.sort))
+        query = urlencode({**page.parameters, "limit": page.limit, "cursor": cursor})
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
     items = [listed_record(each, now) for each in found[: page.limit]]
-    body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor(found), "total": export_list.count(page.query)}
+    body: dict[str, Any] = {"items": items, "next_cursor": cursor, "total": export_list.count(page.query)}
     if page.has_facets:
         body["facets"] = export_list.facets(page.query)
     send_record(resp, body)

@@ -85,13 +85,12 @@ def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[st
 
 def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Sequence[Mapping[str, Any]]) -> None:
     """Send a page of the list at `url`; `records` are up to `page.fetch_limit` of them, each with its `id`."""
-    shown = records[: page.limit]
     ids = [record["id"] for record in records]
-    query = next_page(page, ids)
-    cursor = None if query is None else _cursor(ids[page.limit - 1])
+    query, cursor = next_page(page, ids), None
     if query is not None:
+        cursor = _cursor(ids[page.limit - 1])
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
-    send_record(resp, {"items": shown, "next_cursor": cursor})
+    send_record(resp, {"items": records[: page.limit], "next_cursor": cursor})
 
 
 def send_record(resp: falcon.Response, record: Mapping[str, Any]) -> None:

@@ -191,6 +191,7 @@ def _several_of(name: str, description: str, words: Iterable[str]) -> dict[str, 
 #: Printable characters.
 _WORD: Final = {"type": "string", "pattern": "^[!-~]{1,200}$"}
 _TIME: Final = {"type": "string", "format": "date-time"}
+_TEXT: Final = {"type": "string"}
 
 #: Every parameter, by the name of its component.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -217,11 +218,11 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "OfAccount": _of("account_id", "Only those of this account; only with the ability `admin`"),
     "OfUser": _of("user_id", "Only those of this user"),
     "OfProject": _of("project_id", "Only those of this project"),
-    "Email": _query("email", "Only the user with this address.", {"type": "string"}),
+    "Email": _query("email", "Only the user with this address.", _TEXT),
     "RequestId": _header(
         "X-Request-Id",
         "Your id for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced.",
-        {"type": "string"},
+        _TEXT,
     ),
     "IdempotencyKey": _header(
         "Idempotency-Key",
@@ -246,7 +247,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "The most entries of a page.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
-    "Cursor": _query("cursor", "`next_cursor` of the previous page.", {"type": "string"}),
+    "Cursor": _query("cursor", "`next_cursor` of the previous page.", _TEXT),
     "ExportStatuses": _several_of("status", "Only exports with one of these statuses", ExportStatus),
     "FindingStates": _several_of("state", "Only findings in one of these states", FindingState),
     "Severities": _several_of("severity", "Only those with one of these severities", SEVERITIES),
@@ -257,14 +258,9 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         maxItems=MAX_VALUES,
     ),
     "TargetIds": _several("target_id", "Only exports for these targets", _id("tgt"), maxItems=MAX_VALUES),
-    "Rules": _several(
-        "rule", "Only those of these rule codes, exactly as they are", {"type": "string"}, maxItems=MAX_VALUES
-    ),
+    "Rules": _several("rule", "Only those of these rule codes, exactly as they are", _TEXT, maxItems=MAX_VALUES),
     "Hosts": _several(
-        "host",
-        "Only those with a page on one of these hosts, any page of a group",
-        {"type": "string"},
-        maxItems=MAX_VALUES,
+        "host", "Only those with a page on one of these hosts, any page of a group", _TEXT, maxItems=MAX_VALUES
     ),
     "SearchWords": _query(
         "q",
@@ -272,12 +268,8 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "letters and digits; other characters separate them.",
         {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH},
     ),
-    "CreatedAfter": _query(
-        "created_after", "Only exports prepared at this time or later.", {"type": "string", "format": "date-time"}
-    ),
-    "CreatedBefore": _query(
-        "created_before", "Only exports prepared before this time.", {"type": "string", "format": "date-time"}
-    ),
+    "CreatedAfter": _query("created_after", "Only exports prepared at this time or later.", _TIME),
+    "CreatedBefore": _query("created_before", "Only exports prepared before this time.", _TIME),
     "ExportSort": _query(
         "sort",
         "The order: newest, oldest, highest severity or most findings first; equal ones are the newest first.",
@@ -289,9 +281,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "SourceTypes": _several_of("source", "Only exports from one of these kinds of source", SOURCE_TYPES),
     "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
-        "If-None-Match",
-        "The `ETag` of the version that you have; the response is 304 while it is current.",
-        {"type": "string"},
+        "If-None-Match", "The `ETag` of the version that you have; the response is 304 while it is current.", _TEXT
     ),
     "Topic": _header(
         TOPIC_HEADER,

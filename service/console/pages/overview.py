@@ -227,15 +227,10 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
 def _of_target(target: UnavailableTarget) -> Attention:
     """Return why a target is in trouble. A hold that the receiver requested is shown as a pause."""
     path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
-    is_held = target.status is TargetStatus.ACTIVE and target.held_until is not None
-    if is_held and target.held_reason in ASKED_FOR:
-        why = target.held_reason.replace("_", " ") if target.held_reason else ""
-        return Attention(target.name, host, "held", "warn", f"{why} until", _WAIT, path, until=target.held_until)
-    if is_held:
-        why = (target.held_reason or "").replace("_", " ")
-        return Attention(
-            target.name, host, "held", "bad", f"{why} until", _ADVICE[BREAKER_OPEN], path, until=target.held_until
-        )
+    if target.status is TargetStatus.ACTIVE and target.held_until is not None:
+        tone, to_do = ("warn", _WAIT) if target.held_reason in ASKED_FOR else ("bad", _ADVICE[BREAKER_OPEN])
+        why = f"{(target.held_reason or '').replace('_', ' ')} until"
+        return Attention(target.name, host, "held", tone, why, to_do, path, until=target.held_until)
     if target.status is TargetStatus.ACTIVE:
         reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error
         why, to_do = help_for(reason) if reason else ("Its last deliveries failed.", _FAILING)

@@ -5,7 +5,7 @@ user, password and options. Other values are shown as entered, other secrets onl
 """
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -109,9 +109,9 @@ def plain(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, frozenset):
-        return _joined(sorted(plain(each) for each in value))
+        return ",".join(sorted(plain(each) for each in value))
     if isinstance(value, tuple):
-        return _joined(plain(each) for each in value)
+        return ",".join(plain(each) for each in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -132,7 +132,7 @@ def _encryption_keys(settings: Settings) -> str:
 def _redis(settings: Settings) -> str:
     where = parse_redis_url(settings.redis_url)
     kind = "embedded" if settings.redis_embedded else "Redis with TLS" if where.is_tls else "Redis"
-    return _joined([kind, *_places(where), *([f"database {where.database}"] if where.database else [])], ", ")
+    return ", ".join([kind, *_places(where), *([f"database {where.database}"] if where.database else [])])
 
 
 def _places(where: RedisUrl) -> list[str]:
@@ -153,7 +153,7 @@ def _sentry(settings: Settings) -> str:
 
 def _ports(settings: Settings) -> str:
     ranges = settings.allowed_ports
-    return _joined(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
 
 
 def _egress_proxy(settings: Settings) -> str:
@@ -197,7 +197,3 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "TARGET_CLIENT_CERT": _client_certificate,
     "TARGET_ALLOWED_PORTS": _ports,
 }
-
-
-def _joined(words: Iterable[str], by: str = ",") -> str:
-    return by.join(words)

@@ -202,14 +202,13 @@ class DecideSelection(_BulkForm, ConsolePage):
         is_all = form.get("all") == "yes"
         ids = [_ALL] if is_all else [{"id": each.id, "ticket_digest": each.digest} for each in _picked(form)]
         request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
-        if is_all:
-            with self._operations.exports.blocking_refused_target(user.principal):
+        with self._operations.exports.blocking_refused_target(user.principal):
+            if is_all:
                 job = self._operations.bulk.begin_job(request.decision, listed.query, _expected(form), user.principal)
-            self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
-        else:
-            with self._operations.exports.blocking_refused_target(user.principal):
+                self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
+            else:
                 results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
-            self._layout.redirect(resp, _result_address(f"{self._list_path}/{self.verb}", listed, action, results))
+                self._layout.redirect(resp, _result_address(f"{self._list_path}/{self.verb}", listed, action, results))
         return request.decision
 
 
