@@ -56,8 +56,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         default="write",
     ),
     "scan-run": Summary(
-        "Manage scan runs, which assign scanner results to a project.",
-        {"add": Summary("Register a scan run.")},
+        "Manage scan runs, which assign scanner results to a project.", {"add": Summary("Register a scan run.")}
     ),
     "grant": Summary(
         "Manage grants, which allow a user to manage a project or one report.",

@@ -64,10 +64,7 @@ class DnsResolver:
     """
 
     def __init__(
-        self,
-        max_workers: int = MAX_WORKERS,
-        max_waiting: int = MAX_WAITING,
-        getaddrinfo: GetAddrInfo | None = None,
+        self, max_workers: int = MAX_WORKERS, max_waiting: int = MAX_WAITING, getaddrinfo: GetAddrInfo | None = None
     ) -> None:
         self._max_workers = max_workers
         self._max_waiting = max_waiting

@@ -19,14 +19,7 @@ from schemas.exports.tickets.ticket import Source, Ticket, delivery_body, digest
 from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
-from worker.http.signing import (
-    DEFAULT_TOLERANCE_S,
-    NONCE_HEADER,
-    SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    hmac_sha256,
-    sign,
-)
+from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, hmac_sha256, sign
 
 NOW: Final = 1_700_000_000
 SECRET: Final = "a-secret-for-vectors-only"  # noqa: S105 - signs nothing but vectors

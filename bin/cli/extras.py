@@ -8,10 +8,7 @@ from schemas.settings.definitions import Settings
 #: setting -> the module that is needed, and its package.
 _NEEDED: Final = {
     "SENTRY_DSN": ("sentry_sdk", "sentry-sdk"),
-    "OTEL_EXPORTER_OTLP_ENDPOINT": (
-        "opentelemetry.exporter.otlp.proto.http",
-        "opentelemetry-exporter-otlp-proto-http",
-    ),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http"),
 }
 
 

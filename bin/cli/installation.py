@@ -15,14 +15,7 @@ import click
 from bin.cli import extras
 from bin.cli.output import echo
 from runtime import logs
-from schemas.settings.definitions import (
-    FILE_SUFFIX,
-    InvalidSettings,
-    Settings,
-    find_env_file,
-    load_settings,
-    unknown_names,
-)
+from schemas.settings.definitions import FILE_SUFFIX, InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db import locks, schema_version
 from storage.db.engine import (
     DAMAGE,

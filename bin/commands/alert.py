@@ -63,8 +63,7 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
 
 
 @alert.command(
-    "list",
-    epilog="Example: riskrelay alert list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
+    "list", epilog="Example: riskrelay alert list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
 )
 @json_option
 def list_alerts(as_json: bool) -> None:

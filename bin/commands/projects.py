@@ -28,8 +28,7 @@ from storage.accounts import projects
 from storage.accounts.projects import Project
 
 PROJECTS: Final = RecordTable(
-    ("id", "name", "account_id", "shop_domain", "ticket_grouping"),
-    "There are no projects; create one with `project add`.",
+    ("id", "name", "account_id", "shop_domain", "ticket_grouping"), "There are no projects; create one with `project add`."
 )
 
 _NAME: Final = FieldText(NewProjectForm, "name")
@@ -69,8 +68,7 @@ def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grou
 
 
 @project.command(
-    "set",
-    epilog="Example: riskrelay project set 1 --ticket-grouping rule\n\nExit codes: 0 set, 1 refused, 2 wrong usage.",
+    "set", epilog="Example: riskrelay project set 1 --ticket-grouping rule\n\nExit codes: 0 set, 1 refused, 2 wrong usage."
 )
 @click.argument("project_id", type=ROW_ID)
 @click.option(

@@ -285,11 +285,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
         "delivery", "a signed ticket", _one(lambda sample: sample.signed(sample.message())), "accept it with any 2xx"
     ),
     ConformanceCase(
-        "ping",
-        "a test event",
-        _ping,
-        "respond 2xx to the type target.ping, and create no ticket",
-        _creates_no_ticket,
+        "ping", "a test event", _ping, "respond 2xx to the type target.ping, and create no ticket", _creates_no_ticket
     ),
     ConformanceCase(
         "spelling",
@@ -311,10 +307,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
         _SIGNED_PARTS,
     ),
     ConformanceCase(
-        "tampered-nonce",
-        "a nonce changed after signing",
-        _tampered(NONCE_HEADER, lambda _: new_nonce()),
-        _SIGNED_PARTS,
+        "tampered-nonce", "a nonce changed after signing", _tampered(NONCE_HEADER, lambda _: new_nonce()), _SIGNED_PARTS
     ),
     ConformanceCase("no-signature", "a ticket without a signature", _without(SIGNATURE_HEADER), _MISSING_HEADER),
     ConformanceCase("no-timestamp", "a ticket without a timestamp", _without(TIMESTAMP_HEADER), _MISSING_HEADER),

@@ -90,14 +90,7 @@ def _remove_grant(
 
 
 def _create_token(
-    api: ApiClient,
-    *,
-    email: str,
-    kind: str,
-    abilities: tuple[str, ...],
-    name: str,
-    expires_days: int | None,
-    as_json: bool,
+    api: ApiClient, *, email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool
 ) -> None:
     expires_at = rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
     named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
@@ -151,8 +144,7 @@ TWINS: Final = {
         )
     ),
     ("user", "add"): printing(
-        lambda api, role, **given: _user(api.post(_USERS, {"role": _role(role), **present(given)})),
-        optional=("account_id",),
+        lambda api, role, **given: _user(api.post(_USERS, {"role": _role(role), **present(given)})), optional=("account_id",)
     ),
     ("user", "list"): listing(_USERS, USERS, _user),
     ("user", "set"): printing(lambda api, email, role: _change_user(api, email, role=_role(role))),

@@ -98,10 +98,7 @@ class Issuer:
     def claims_of(self, tokens: IssuedTokens, nonce: str, now: datetime) -> Mapping[str, Any]:
         """Return the claims of an ID token that passes every check. Raises TokenRefused, IssuerUnavailable."""
         token = self._verified(tokens.id_token)
-        options: Any = {
-            "iss": {"essential": True, "value": self.url},
-            "aud": {"essential": True, "value": self.client_id},
-        }
+        options: Any = {"iss": {"essential": True, "value": self.url}, "aud": {"essential": True, "value": self.client_id}}
         params = {"nonce": nonce, "client_id": self.client_id, "access_token": tokens.access_token}
         claims = CodeIDToken(token.claims, token.header, options, params)
         try:

@@ -9,14 +9,7 @@ from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
-from schemas.triage.decision_forms import (
-    DismissalForm,
-    DismissalRequest,
-    RetryForm,
-    RetryRequest,
-    SnoozeForm,
-    SnoozeRequest,
-)
+from schemas.triage.decision_forms import DismissalForm, DismissalRequest, RetryForm, RetryRequest, SnoozeForm, SnoozeRequest
 from service.api.exports import EXPORTS, decided, export_url
 from service.api.resources import ApiContext, ApiResource, by_method
 from service.http.auth import Bearer

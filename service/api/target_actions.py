@@ -78,10 +78,7 @@ class TargetValidationResource(_TargetActionResource):
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Validate, and return the target; a replayed request validates nothing."""
         self._executor.respond(
-            req,
-            resp,
-            lambda: self._record(req, target_id),
-            lambda: self._targets.validate(target_id, req.context.principal),
+            req, resp, lambda: self._record(req, target_id), lambda: self._targets.validate(target_id, req.context.principal)
         )
 
 

@@ -53,12 +53,7 @@ class Console:
     """The console, built on the operations that the API uses; `resources` are its routes."""
 
     def __init__(
-        self,
-        settings: Settings,
-        limits: RateLimits,
-        vault: Vault,
-        wake_ups: WakeUpQueue,
-        operations: Operations,
+        self, settings: Settings, limits: RateLimits, vault: Vault, wake_ups: WakeUpQueue, operations: Operations
     ) -> None:
         self._layout = layout = PageLayout(settings, limits, vault, wake_ups, operations)
         openid = layout.openid

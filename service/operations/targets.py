@@ -264,11 +264,7 @@ class TargetOperations:
             self._check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
     def _wait_for_validation(
-        self,
-        target_id: str,
-        actor: Actor,
-        withdraw: Callable[[datetime], object],
-        give_up: Callable[[datetime], object],
+        self, target_id: str, actor: Actor, withdraw: Callable[[datetime], object], give_up: Callable[[datetime], object]
     ) -> None:
         """Request a validation and wait as `_wait` does; both functions get the time of the request."""
         asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
@@ -297,10 +293,7 @@ def _stage(job: Ping | RequestedValidation) -> _JobStage:
 
 
 def _wait(
-    stage: Callable[[], _JobStage],
-    withdraw: Callable[[], object],
-    give_up: Callable[[], object],
-    end_within_s: float,
+    stage: Callable[[], _JobStage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
 ) -> None:
     """Wait until the job is over; end it if no worker begins it in time, or the worker does not finish in time.
 

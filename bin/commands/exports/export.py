@@ -175,8 +175,7 @@ def print_link(shown: Record, as_json: bool) -> None:
 
 
 @export.command(
-    "attempts",
-    epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 not found, 2 wrong usage.",
+    "attempts", epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 not found, 2 wrong usage."
 )
 @click.argument("export_id")
 @json_option

@@ -45,8 +45,7 @@ from worker.background.batches.bulk_jobs import BulkJobTask
 Command = Callable[..., Any]
 
 BULK_JOBS: Final = RecordTable(
-    ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"),
-    "There are no bulk jobs.",
+    ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"), "There are no bulk jobs."
 )
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."

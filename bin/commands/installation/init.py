@@ -15,15 +15,7 @@ from pathlib import Path
 import click
 
 from bin.cli.env_file import set_line
-from bin.cli.installation import (
-    Refused,
-    WrongSettings,
-    alone,
-    checked_settings,
-    database_at,
-    empty_variable,
-    make_data_dir,
-)
+from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, empty_variable, make_data_dir
 from bin.cli.output import echo
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now

@@ -16,11 +16,7 @@ PROGRAM: Final = Path(__file__).resolve().parents[2] / "riskrelay"
 NAME: Final = "riskrelay"
 
 #: The call of the program in each shell's script; the last word is replaced by the path.
-_CALLS: Final = {
-    "bash": "=bash_complete $1",
-    "zsh": f"=zsh_complete {NAME}",
-    "fish": f"(commandline -t) {NAME}",
-}
+_CALLS: Final = {"bash": "=bash_complete $1", "zsh": f"=zsh_complete {NAME}", "fish": f"(commandline -t) {NAME}"}
 #: The zsh script would exit here if the program is not on PATH.
 _ONLY_ON_PATH: Final = f"    (( ! $+commands[{NAME}] )) && return 1\n"
 

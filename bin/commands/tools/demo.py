@@ -222,13 +222,7 @@ def _add_tracker(folder: Path, environment: dict[str, str], github: DemoGitHub) 
 def _type(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
     """Run a command of the installation; return the JSON document that it prints."""
     done = subprocess.run(
-        [*command, "--json"],
-        cwd=folder,
-        env=environment,
-        input=standard_input,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--json"], cwd=folder, env=environment, input=standard_input, capture_output=True, text=True, check=False
     )
     _require(done.returncode == 0, f"`{command[1]} {command[2]}` exited with {done.returncode}: {done.stderr.strip()}")
     return json.loads(done.stdout)

@@ -11,14 +11,7 @@ from schemas.base.errors import Forbidden, NotFound, ValidationFailed
 from schemas.base.fields import MAX_ID, problem
 from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
-from service.api.accounts.authority import (
-    ACCOUNT,
-    ChangeableRecord,
-    ManagedCollection,
-    ManagedRecord,
-    named_account,
-    number,
-)
+from service.api.accounts.authority import ACCOUNT, ChangeableRecord, ManagedCollection, ManagedRecord, named_account, number
 from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page
 from service.operations.accounts import projects as operations
 from service.operations.accounts.authority import found

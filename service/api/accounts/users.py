@@ -11,14 +11,7 @@ from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Manager, Role
-from service.api.accounts.authority import (
-    ACCOUNT,
-    ChangeableRecord,
-    ManagedCollection,
-    ManagedRecord,
-    named_account,
-    number,
-)
+from service.api.accounts.authority import ACCOUNT, ChangeableRecord, ManagedCollection, ManagedRecord, named_account, number
 from service.http.paging import NUMBERS, Matching, PageRequest
 from service.operations.accounts import accounts as operations
 from service.operations.accounts.authority import found

@@ -12,13 +12,7 @@ import falcon
 
 from schemas.api.intake import ComplianceResponse
 from schemas.api.response_fields import dump
-from schemas.compliance.requests import (
-    SHOP_HEADER,
-    TOPIC_HEADER,
-    ComplianceForm,
-    envelope,
-    order_from,
-)
+from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, envelope, order_from
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Principal, StorefrontSignature

@@ -51,10 +51,7 @@ OPERATIONS: Final[Operations] = {
         examples={"Rename": {"name": "Shop"}, "One ticket for each finding": {"ticket_grouping": "finding"}},
     ),
     "GET /api/account": operation(
-        "readOwnAccount",
-        "Read the account of the token",
-        "With what it stores, and its limits.",
-        _ACCOUNT.response(),
+        "readOwnAccount", "Read the account of the token", "With what it stores, and its limits.", _ACCOUNT.response()
     ),
     "PATCH /api/account": operation(
         "renameOwnAccount",
@@ -125,10 +122,7 @@ OPERATIONS: Final[Operations] = {
     "GET /api/grants": _GRANT.listed("The newest first.", "OfUser", "OfProject", "OfAccount"),
     "GET /api/grants/{grant_id}": _GRANT.read("Exactly one of `project_id` and `report_id` is set."),
     "DELETE /api/grants/{grant_id}": operation(
-        "removeGrant",
-        "Withdraw a grant",
-        "Counts from the next request on.",
-        SuccessResponse(204, "It is withdrawn."),
+        "removeGrant", "Withdraw a grant", "Counts from the next request on.", SuccessResponse(204, "It is withdrawn.")
     ),
     "POST /api/tokens": operation(
         "createToken",
@@ -148,10 +142,7 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/tokens/{token_id}": _TOKEN.read("Without its text."),
     "DELETE /api/tokens/{token_id}": operation(
-        "revokeToken",
-        "Revoke a token",
-        "The next request with it gets 401.",
-        SuccessResponse(204, "It is revoked."),
+        "revokeToken", "Revoke a token", "The next request with it gets 401.", SuccessResponse(204, "It is revoked.")
     ),
     "POST /api/scan-runs": operation(
         "createScanRun",

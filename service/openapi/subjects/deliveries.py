@@ -52,12 +52,7 @@ _HEADERS: Final = (
         None,
         EXPORT_ID,
     ),
-    (
-        "X-Request-Id",
-        "The attempt's id, as in `listTicketExportAttempts`.",
-        None,
-        "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
-    ),
+    ("X-Request-Id", "The attempt's id, as in `listTicketExportAttempts`.", None, "att_01KJM8C3D5E7F9G1H2J4K6M8N0"),
     ("User-Agent", "Who calls.", None, USER_AGENT),
 )
 

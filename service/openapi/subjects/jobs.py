@@ -69,10 +69,7 @@ OPERATIONS: Final[Operations] = {
         "anew. A worker does it in batches; read the recovery to see how far it is. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",
         _RECOVERY.created(
-            "readTicketExportRecovery",
-            "cancelTicketExportRecovery",
-            description="The recovery has begun.",
-            http_status=202,
+            "readTicketExportRecovery", "cancelTicketExportRecovery", description="The recovery has begun.", http_status=202
         ),
         error_codes=("CONFLICT",),
         examples={

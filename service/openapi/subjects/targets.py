@@ -30,11 +30,7 @@ OPERATIONS: Final[Operations] = {
         "The operator sets the signing secret; without one the target is `inactive`.",
         _TARGET.created(*_NEXT, description="The target is created."),
         examples={
-            "A target": {
-                "provider_key": "generic_webhook",
-                "base_url": TARGET_URL,
-                "name": "Our tracker",
-            },
+            "A target": {"provider_key": "generic_webhook", "base_url": TARGET_URL, "name": "Our tracker"},
             "With a rate limit": {
                 "provider_key": "generic_webhook",
                 "base_url": TARGET_URL,

@@ -4,12 +4,7 @@ from typing import Any, Final
 
 from schemas.api.exports import ProviderTicketResponse
 from schemas.api.response_fields import ResponseSchema
-from schemas.api.uploads import (
-    CaptureUploadResponse,
-    CmsUploadResponse,
-    HandoffProgressResponse,
-    StorefrontUploadResponse,
-)
+from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, HandoffProgressResponse, StorefrontUploadResponse
 from service.openapi.examples import AT, example_id, example_of
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 

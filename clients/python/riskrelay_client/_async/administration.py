@@ -105,12 +105,7 @@ class AsyncUsers(AsyncResource):
         return self._sender.pages(User, "/api/users", {"email": email, "account_id": account_id})
 
     async def create(
-        self,
-        email: str,
-        *,
-        role: Role | None = None,
-        account_id: int | None = None,
-        idempotency_key: str | None = None,
+        self, email: str, *, role: Role | None = None, account_id: int | None = None, idempotency_key: str | None = None
     ) -> User:
         """Create a user; without a role, only grants give rights."""
         body = given(email=email, role=role, account_id=account_id)
