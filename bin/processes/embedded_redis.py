@@ -13,8 +13,6 @@ Refused: a second server on the same data, and folders that another user owns
 or can enter.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -22,8 +20,6 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
-from urllib.parse import quote
 
 from bin.processes import child_process
 from runtime.files import try_lock
@@ -106,11 +102,6 @@ class EmbeddedRedis:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def url(self) -> str:
-        """The server's URL, in the format of REDIS_URL."""
-        return f"unix://{quote(str(self.socket_path))}"
-
-    @property
     def process(self) -> subprocess.Popen[bytes]:
         """The child process, running or exited; raises EmbeddedRedisError before start()."""
         if self._process is None:
@@ -174,13 +165,6 @@ class EmbeddedRedis:
                 path.rmdir()
             else:
                 path.unlink(missing_ok=True)
-
-    def __enter__(self) -> EmbeddedRedis:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
 
     def _log_end(self) -> str:
         log = self.data_dir.absolute() / "redis" / "redis.log"

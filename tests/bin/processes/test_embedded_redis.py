@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def data_dir() -> Iterator[Path]:
 
 def embedded(data_dir: Path) -> EmbeddedRedis:
     return EmbeddedRedis(data_dir, data_dir / "redis" / "redis.sock")
+
+
+@contextmanager
+def running(data_dir: Path) -> Iterator[EmbeddedRedis]:
+    server = embedded(data_dir)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def run_child(data_dir: Path, rest: str) -> subprocess.Popen[str]:
@@ -63,15 +74,15 @@ def is_empty_soon(folder: Path) -> bool:
 
 
 def test_it_listens_on_its_socket_and_on_no_port(data_dir: Path) -> None:
-    with embedded(data_dir) as server:
+    with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
-        with redis.Redis.from_url(server.url) as client:
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
             assert client.ping()
             assert client.config_get("port") == {"port": "0"}
 
 
 def test_other_users_cannot_enter_its_folder(data_dir: Path) -> None:
-    with embedded(data_dir) as server:
+    with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         assert stat.S_IMODE((data_dir / "redis").stat().st_mode) == 0o700
         assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
@@ -79,30 +90,30 @@ def test_other_users_cannot_enter_its_folder(data_dir: Path) -> None:
 
 def test_its_data_survive_a_restart(data_dir: Path) -> None:
     for expected in (None, b"value"):
-        with embedded(data_dir) as server:
+        with running(data_dir) as server:
             server.wait_until_ready(READY_TIMEOUT_S)
-            with redis.Redis.from_url(server.url) as client:
+            with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
                 assert client.get("key") == expected
                 client.set("key", "value")
 
 
 def test_it_can_be_started_again_after_a_kill(data_dir: Path) -> None:
-    with embedded(data_dir) as server:
+    with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         server.process.kill()
         server.process.wait()
         server.start()
         server.wait_until_ready(READY_TIMEOUT_S)
-        with redis.Redis.from_url(server.url) as client:
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
             assert client.ping()
 
 
 def test_a_second_server_on_the_same_data_is_refused(data_dir: Path) -> None:
-    with embedded(data_dir) as server:
+    with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         with pytest.raises(EmbeddedRedisError, match="already running"):
             EmbeddedRedis(data_dir, server.socket_path, lock_timeout_s=0.1).start()
-        with redis.Redis.from_url(server.url) as client:
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
             assert client.ping()
 
 
@@ -149,7 +160,7 @@ def test_a_server_that_cannot_start_shows_its_log(data_dir: Path) -> None:
     (data_dir / "redis").mkdir(mode=0o700)
     (data_dir / "redis" / "appendonly.aof").mkdir()
     (data_dir / "redis" / "appendonlydir").write_text("newer versions need a folder here")
-    with embedded(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"The end of its log .*redis\.log:"):
+    with running(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"The end of its log .*redis\.log:"):
         server.wait_until_ready(READY_TIMEOUT_S)
 
 
