@@ -143,7 +143,8 @@ class LocalReceiver:
         self._on_received = on_received
         self._lock = threading.Lock()
         self._received: deque[Received] = deque(maxlen=MAX_STORED_REQUESTS)
-        self._count = 0
+        #: The requests received since the start.
+        self.count = 0
         self._due_failures = deque(faults.failures)
         self._due_drops = faults.drops
         self._nonces = _KeyNumbers()
@@ -165,11 +166,6 @@ class LocalReceiver:
         """A copy of the latest MAX_STORED_REQUESTS requests, oldest first."""
         with self._lock:
             return list(self._received)
-
-    @property
-    def count(self) -> int:
-        """The number of requests received since the start."""
-        return self._count
 
     def start(self) -> Self:
         """Start serving."""
@@ -196,7 +192,7 @@ class LocalReceiver:
         with self._lock:
             received = self._process(path, headers, body)
             self._received.append(received)
-            self._count += 1
+            self.count += 1
             if self._on_received is not None:
                 self._on_received(received)
         is_dropped = self._stopping.wait(self._faults.delay_s) or received.is_dropped

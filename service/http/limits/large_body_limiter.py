@@ -43,25 +43,20 @@ class ByteBudget:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._kept = 0
+        self.reserved_bytes = 0
         self._lock = threading.Lock()
-
-    @property
-    def reserved_bytes(self) -> int:
-        """The bytes reserved now."""
-        return self._kept
 
     def reserve(self, more_bytes: int) -> None:
         """Reserve bytes that have arrived. Raises LargeBodyOverload, and reserves none, if they exceed the budget."""
         with self._lock:
-            if self._kept + more_bytes > self._most_bytes:
+            if self.reserved_bytes + more_bytes > self._most_bytes:
                 raise LargeBodyOverload
-            self._kept += more_bytes
+            self.reserved_bytes += more_bytes
 
     def release(self, reserved_bytes: int) -> None:
         """Release reserved bytes."""
         with self._lock:
-            self._kept -= reserved_bytes
+            self.reserved_bytes -= reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
