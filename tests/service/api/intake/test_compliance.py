@@ -538,4 +538,4 @@ def test_other_installations_do_not_have_the_route(mode: str, customer: Customer
 def test_a_lost_wake_up_loses_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     wake_ups.is_connected = False
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
-    assert compliance_requests.any_waiting(utc_now())
+    assert compliance_requests.count_waiting(utc_now()) == 1
