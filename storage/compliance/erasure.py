@@ -224,7 +224,7 @@ def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
 
 
 def _erase_rows(erasing: Any, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Erase rows by one DELETE or UPDATE of their table."""
+    """Erase rows by one statement: `erasing` deletes or empties rows of a table."""
     table = str(erasing.model._meta.table_name)
     erasure_log.add(actor, table, ids, now)
     return Counter({table: erasing.where(erasing.model.id.in_(ids)).execute()})

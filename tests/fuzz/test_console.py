@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.clock import utc_now
+from schemas.base.principal import Ability
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from service.app import create_app
@@ -71,11 +72,12 @@ def console(module_database: Path) -> ConsoleAccounts:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
     routes = [route for route in inspect_routes(app) if is_of_the_console(route.path) and "sign" not in route.path]
-    token = make_console_token(second)
+    abilities = (Ability.CONSOLE, Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT)
+    token = make_console_token(second, *abilities)
     people = [ConsoleBrowser(TestClient(app)) for _ in range(2)]
     pages, forms = paths(routes, "GET"), paths(routes, "POST")
     assert min(len(pages), len(forms)) > 10
-    for person, text in zip(people, (make_console_token(first), token), strict=True):
+    for person, text in zip(people, (make_console_token(first, *abilities), token), strict=True):
         assert person.sign_in(text).status_code == 303
     return ConsoleAccounts(people[0], people[1], token, pages, forms, ids_of(second), ids_of(first))
 

@@ -144,6 +144,9 @@ def test_it_counts_as_a_request(world: CloudInstallation) -> None:
     for endpoint in TAKING:
         client, call = serving(settings, world.wake_ups), world.call(endpoint)
         left = [dry(call).send(client).headers["ratelimit"].partition(";t=")[0] for _ in range(2)]
+        if left[0] == left[1]:
+            # The minute ended between the two.
+            left[1] = dry(call).send(client).headers["ratelimit"].partition(";t=")[0]
         assert left == ['"principal";r=1', '"principal";r=0'], endpoint
         for each in (call, dry(call)):
             assert_is_error(each.send(client), 429, "RATE_LIMITED")
