@@ -15,7 +15,8 @@ FAILED: Final = frozenset({"failed", "blocked"})
 #: From where each bulk decision leads, and where it has nothing to do.
 _LEGAL: Final = {"approve": {"prepared"}, "dismiss": {"prepared"}, "restore": {"dismissed"}, "retry": FAILED}
 _DECIDED: Final[Mapping[str, frozenset[str]]] = {
-    "approve": frozenset(),
+    # One that failed or is blocked there needs a retry, and says so.
+    "approve": frozenset({*ON_ITS_WAY, "exported"}),
     "dismiss": frozenset({"dismissed"}),
     "restore": frozenset({"prepared"}),
     "retry": ON_ITS_WAY,
@@ -166,7 +167,7 @@ def judge(
     if row is None or digest not in {None, row.digest}:
         return "refused"
     ends_snooze = action == "restore" and row.status == "prepared" and row.snoozed_at is not None
-    is_decided = row.target_id == target_id if action == "approve" else row.status in _DECIDED[action]
+    is_decided = row.status in _DECIDED[action] and (action != "approve" or row.target_id == target_id)
     if is_decided and not ends_snooze:
         return "skipped"
     if version not in {None, row.version} or not (ends_snooze or row.status in _LEGAL[action]):

@@ -661,7 +661,7 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(
                     assert_is_error(answer, status, answer.json["error"]["code"])
         assert wrong == [], row
         # Nobody learns from an answer what was wrong with it: a signature that is missing and one that is wrong have two
-        # codes, and a valid token is told its kind, its ability or its account.
+        # codes; the answer to a valid token names its kind, its ability or its account.
         assert len(actual[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1), row
         assert len(actual[403]) <= 3, row
         if actual[404]:
