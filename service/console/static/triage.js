@@ -45,13 +45,17 @@ async function openTicket(href) {
   announce(fresh.querySelector("h2").textContent);
 }
 
-/** Shows another ticket: unlike a refreshed one, it keeps neither open folds nor the focus, which might be on a decision. */
+/** Shows a ticket: another one keeps neither open folds nor the focus, which might be on a decision. */
 function showInstead(old, fresh) {
-  const hadFocus = old.contains(document.activeElement);
-  old.replaceWith(fresh);
+  const isSame = old.dataset.here === fresh.dataset.here, hadFocus = old.contains(document.activeElement);
+  if (isSame) {
+    replace(old, fresh);
+  } else {
+    old.replaceWith(fresh);
+    enhance(fresh);
+  }
   scheduleRefresh();
-  enhance(fresh);
-  if (!hadFocus) return;
+  if (isSame || !hadFocus) return;
   const title = fresh.querySelector("h2");
   title.tabIndex = -1;
   title.focus({ preventScroll: true });
