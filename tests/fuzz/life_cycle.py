@@ -6,7 +6,7 @@ begin, join or leave, and which events are due for tickets that were approved wi
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -82,13 +82,13 @@ class LifeCycleModel:
         self._events = events
         self._runs: dict[int, _Run] = {}
 
-    def scan(self, scan: Scan, rows: Mapping[str, StoredExport], at: datetime) -> ExpectedScan:
-        """Follow a postback, of which `rows` are the exports before it."""
+    def scan(self, scan: Scan, rows: Mapping[str, StoredExport], disabled: Set[str], at: datetime) -> ExpectedScan:
+        """Follow a postback, of which `rows` are the exports and `disabled` the targets before it."""
         run = self._runs.setdefault(scan.run, _Run(at, at))
         run.updated_at = at
         expected = ExpectedScan(dict.fromkeys(("new", "seen", "fixed", "reopened"), 0))
         before = {id_ for id_, row in rows.items() if row.open_group is not None}
-        renewed, reopened = self._report(scan, rows, run, at, expected)
+        renewed, reopened = self._report(scan, rows, disabled, run, at, expected)
         fixed = self._miss(scan, rows, run, at) if scan.status == "completed" and scan.status_code in {200, None} else []
         expected.counts["fixed"] = len(fixed)
         closed = self._ticket(scan, rows, renewed, run, at, expected)
@@ -146,7 +146,13 @@ class LifeCycleModel:
         self._parts.update(parts.values())
 
     def _report(
-        self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime, expected: ExpectedScan
+        self,
+        scan: Scan,
+        rows: Mapping[str, StoredExport],
+        disabled: Set[str],
+        run: _Run,
+        at: datetime,
+        expected: ExpectedScan,
     ) -> tuple[list[Place], set[str]]:
         """Apply what was reported; return the places that need another ticket, and the groups that are open again."""
         if scan.status not in {"completed", "partial"}:
@@ -174,7 +180,7 @@ class LifeCycleModel:
             finding.fixed_at, finding.times_reopened = None, finding.times_reopened + is_back
             expected.counts["reopened" if is_back else "seen"] += 1
             row = rows.get(finding.export_id or "")
-            is_informed = row is not None and row.status == "exported" and "ticket.reopened" in self._wanted(row)
+            is_informed = row is not None and row.status == "exported" and self._is_told(row, disabled)
             if is_back and (row is None or (row.status == "exported" and not is_informed)):
                 renewed.append(place)
                 continue
@@ -185,7 +191,7 @@ class LifeCycleModel:
                     self._note(run, each, place, "reopened", at)
                 # New places join the ticket that has the findings, and none of its copies.
                 is_copy = each.id != finding.export_id
-                if not is_copy and (each.status not in _ENDED or "ticket.reopened" in self._wanted(each)):
+                if not is_copy and (each.status not in _ENDED or self._is_told(each, disabled)):
                     opened.add(each.id)
         may_open = sorted(id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows))
         # Of a rule the newest.
@@ -259,6 +265,10 @@ class LifeCycleModel:
     def _wanted(self, row: StoredExport) -> set[str]:
         """Return the events that an approval covers, and that the target asks for."""
         return {*(json.loads(row.events or "null") or ())} & (self._events if row.target_id in self._asking else set())
+
+    def _is_told(self, row: StoredExport, disabled: Set[str]) -> bool:
+        """Return whether a target gets an event about a place that is open again: one at a disabled target fails."""
+        return "ticket.reopened" in self._wanted(row) and row.target_id not in disabled
 
     def _type_of(self, row: StoredExport, changes: Sequence[str]) -> str | None:
         if row.redacted_at is not None:
