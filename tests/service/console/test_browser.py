@@ -960,6 +960,18 @@ def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
     page.close()
 
 
+def test_a_ticket_that_is_shown_already_keeps_what_is_open_when_it_comes_again(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    inbox = HeldTickets(at_furnished, furnished)
+    inbox.ask(0)
+    inbox.page.locator("#ticket summary", has_text="Dismiss").click()
+    inbox.held[0].continue_()
+    inbox.page.wait_for_url(f"**/*export={inbox.ids()[0]}*")
+    expect(inbox.page.locator("#ticket").get_by_role("button", name="Dismiss", exact=True)).to_be_visible()
+    inbox.page.close()
+
+
 def test_an_open_filter_or_decision_is_closed_by_a_click_elsewhere_and_by_escape(
     furnished: Installed, at_furnished: BrowserContext
 ) -> None:
