@@ -217,6 +217,8 @@ class Machine(RuleBasedStateMachine):
         #: Where exports came from that no finding has as its ticket.
         self.sources: dict[str, str] = {}
         self.jobs: dict[str, ExpectedJob] = {}
+        #: Bulk jobs whose worker may have found Redis unavailable.
+        self.quiet_jobs: set[str] = set()
         self.bulk_worker = self.new_bulk_worker()
         self.sleepers: list[MortalWorker] = []
         self.target_ids: list[str] = []
@@ -872,6 +874,7 @@ class Machine(RuleBasedStateMachine):
                 self.see_batch(job_id)
         if dies:
             self.bulk_worker = self.new_bulk_worker()
+            self.quiet_jobs.clear()
 
     def see_batch(self, job_id: str) -> None:
         """See what a worker made of the next exports of a bulk job."""
@@ -891,7 +894,12 @@ class Machine(RuleBasedStateMachine):
         assert counts == [len(job.items), len(job.results), counted["changed"], counted["skipped"]], answer.text
         assert errors == counted["refused"] + counted["target refused"], answer.text
         assert (answer.json["status"] == "done") == (len(job.results) == len(job.items)), answer.text
-        if changed and job.action in {"approve", "retry"}:
+        if not changed or job.action not in {"approve", "retry"}:
+            return
+        if not self.is_redis_well:
+            # A worker may find Redis unavailable once, and leaves the rest of the job to the sweep.
+            self.quiet_jobs.add(job_id)
+        elif job_id not in self.quiet_jobs:
             self.is_notified()
 
     @rule(number=anything, death=deaths)
