@@ -180,7 +180,7 @@ class LifeCycleModel:
             finding.fixed_at, finding.times_reopened = None, finding.times_reopened + is_back
             expected.counts["reopened" if is_back else "seen"] += 1
             row = rows.get(finding.export_id or "")
-            is_informed = row is not None and row.status == "exported" and self._is_told(row, disabled)
+            is_informed = row is not None and row.status == "exported" and self._gets_event(row, disabled)
             if is_back and (row is None or (row.status == "exported" and not is_informed)):
                 renewed.append(place)
                 continue
@@ -191,7 +191,7 @@ class LifeCycleModel:
                     self._note(run, each, place, "reopened", at)
                 # New places join the ticket that has the findings, and none of its copies.
                 is_copy = each.id != finding.export_id
-                if not is_copy and (each.status not in _ENDED or self._is_told(each, disabled)):
+                if not is_copy and (each.status not in _ENDED or self._gets_event(each, disabled)):
                     opened.add(each.id)
         may_open = sorted(id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows))
         # Of a rule the newest.
@@ -266,7 +266,7 @@ class LifeCycleModel:
         """Return the events that an approval covers, and that the target asks for."""
         return {*(json.loads(row.events or "null") or ())} & (self._events if row.target_id in self._asking else set())
 
-    def _is_told(self, row: StoredExport, disabled: Set[str]) -> bool:
+    def _gets_event(self, row: StoredExport, disabled: Set[str]) -> bool:
         """Return whether a target gets an event about a place that is open again: one at a disabled target fails."""
         return "ticket.reopened" in self._wanted(row) and row.target_id not in disabled
 
