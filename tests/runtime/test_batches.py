@@ -85,6 +85,24 @@ def test_callers_that_arrive_meanwhile_are_one_batch_in_their_order(pool: Thread
     assert doubling.batcher._waiting == {}
 
 
+def test_callers_that_can_join_at_once_are_in_the_first_batch(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the first caller yields, another one arrives, until there are three."""
+    doubling = Doubling()
+    arrived: list[Future[Any]] = []
+
+    def sleep(_: float) -> None:
+        if len(arrived) < 2:
+            arrived.append(pool.submit(doubling.run, len(arrived) + 1))
+            wait_until(partial(doubling.has_waiting, len(arrived)), 10)
+
+    monkeypatch.setattr("runtime.batches.time", SimpleNamespace(sleep=sleep))
+    assert doubling.run(0) == 0
+    assert [each.result(10) for each in arrived] == [2, 4]
+    assert doubling.batches == [[0, 1, 2]]
+
+
 def test_a_batch_is_bounded_and_the_rest_is_the_next_one(pool: ThreadPoolExecutor) -> None:
     doubling = Doubling()
     with doubling.held(pool):
