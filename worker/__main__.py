@@ -1,11 +1,17 @@
 """Runs one worker process, `python -m worker`; what starts it has checked settings and database."""
 
+import sys
+import warnings
+
 from runtime import logs, tls_key_log, tracing
 from schemas.settings.definitions import load_settings
 from storage.db.drivers.unused_driver import leave_out_postgresql
 
 # Before the daemon is imported: requests prepares TLS when it is imported.
 tls_key_log.disable()
+# With it requests guesses the encoding of texts; what arrives here is read as bytes or JSON. It takes 2.5 MB.
+sys.modules["charset_normalizer"] = None  # type: ignore[assignment]  # the annotation knows modules alone
+warnings.filterwarnings("ignore", "Unable to find acceptable character detection dependency")
 
 if __name__ == "__main__":
     settings = load_settings()

@@ -17,8 +17,9 @@ DRIVER = "psycopg_binary"
 ROOT = Path(__file__).parents[2]
 
 
-def loads_driver(pid: int) -> bool:
-    return DRIVER in Path(f"/proc/{pid}/maps").read_text()
+def loads(pid: int, file: str) -> bool:
+    """Tell whether a process has mapped a file of this name."""
+    return file in Path(f"/proc/{pid}/maps").read_text()
 
 
 def shared_kb(pid: int) -> int:
@@ -39,7 +40,14 @@ def test_only_processes_on_postgresql_load_its_driver(
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
     with Service(settings, forked=False) as service, start(forked=False) as worker:
         pids = [service.pid, *serving(service), worker.process.pid]
-        assert [loads_driver(pid) for pid in pids] == [database.startswith("postgresql")] * 4
+        assert [loads(pid, DRIVER) for pid in pids] == [database.startswith("postgresql")] * 4
+
+
+def test_a_worker_loads_nothing_that_guesses_encodings(start: Callable[..., WorkerProcess]) -> None:
+    with start(forked=False) as worker:
+        # Its log has no warning about that, either: every line is JSON.
+        wait_until(lambda: worker.has_logged("worker started"))
+        assert not loads(worker.process.pid, "charset_normalizer")
 
 
 def test_a_command_on_sqlite_is_quick_because_it_imports_no_other_driver(database: str, tmp_path: Path) -> None:
