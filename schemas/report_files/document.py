@@ -37,9 +37,9 @@ class Node:
         return Node(self._object().get(name), f"{self.pointer}/{_shown(name)}")
 
     def members(self) -> Iterator[tuple[str, "Node"]]:
-        """Yield the fields of an object, in the order of the report; null has none."""
+        """Yield the fields of an object, in the order of the report; null has none. Names are cleaned as texts are."""
         for name in self._object():
-            yield name, self.member(name)
+            yield _clean(name), self.member(name)
 
     def entries(self) -> Iterator["Node"]:
         """Yield the entries of an array; null has none."""

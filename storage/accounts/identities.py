@@ -43,6 +43,8 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
     try:
         with transaction():
             user = _linked(identity) or _link(identity, account_id, now)
+            if user.account_id != account_id:
+                raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
             if user.disabled_at is not None:
                 raise Forbidden("This user is disabled.")
             return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
@@ -75,8 +77,6 @@ def _link(identity: Identity, account_id: int, now: datetime) -> User:
             raise Forbidden("There is no user with your email address. Ask the operator to add you.")
         user = add_user(email, account_id, now, identity.role)
         append(now, ACTOR, "add_user", f"user:{user.id}", identity.role.value)
-    elif user.account_id != account_id:
-        raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
     _store(user, identity.issuer, identity.subject, now)
     return user
 

@@ -94,11 +94,11 @@ def remove(email: str, now: datetime, actor: str) -> User:
 def _delete_responses(user: User) -> None:
     """Delete the stored responses to the user's requests, and those to the requests of others that have the address.
 
-    Those are of many kinds: an export names who approved it, an approval rule who wrote it.
+    Those are of many kinds: an export names who approved it, an approval rule who wrote it. Keys may have it, too.
     """
     row, address = IdempotencyKeyRow, json.dumps(user.email, ensure_ascii=False)
     row.delete().where(row.principal == f"user:{user.id}").execute()
-    row.delete().where(row.response_body.contains(address)).execute()
+    row.delete().where(row.response_body.contains(address) | row.key.contains(user.email)).execute()
 
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:

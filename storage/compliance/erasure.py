@@ -6,11 +6,12 @@ transaction of its caller. An erased row is not found again, so a search that be
 killed. The ids of erased rows go into the erasure log in the same transaction; `erase_again` repeats them in a restored
 backup.
 
-A row belongs to a shop by its project, a diagnostic also by the shop that it names. An export without a project belongs to
-each shop of its account as far as it mentions the person or the shop, and wholly to the one shop of an account that has no
-other project.
+A row belongs to a shop by its project, a diagnostic also by the shop that it names. An export without a project, its
+attempts and the note of a bulk job belong to each shop of their account as far as they mention the person or the shop, and
+wholly to the one shop of an account that has no other project.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ from storage.db.models import (
     ReportUploadRow,
     ScanRunRow,
     TokenRow,
+    UserRow,
 )
 from storage.db.queries import for_update, tuples
 from storage.exports import groups_sql, transitions
@@ -69,8 +71,14 @@ _LOG_WAIT_MS: Final = 250
 #: Every response that repeats submitted data names the export that was prepared; an email's names the email.
 _OURS: Final = re.compile(r"(?:exp|eml)_[0-9A-HJKMNP-TV-Z]{26}")
 
+#: The route whose responses have the names of projects, and whose `id` is the project's.
+_PROJECTS: Final = "/api/projects"
+
 #: The option of a bulk job that people write freely.
 _NOTE: Final = "note"
+
+#: Of these exports somebody has seen the ticket.
+_FINAL: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 
 #: As a JSON column stores it.
 _EMPTY_LIST: Final = Value("[]", converter=False)
@@ -86,17 +94,26 @@ def _accounts(shop_domain: str) -> Any:
     return ProjectRow.select(ProjectRow.account).where(ProjectRow.shop_domain == shop_domain)
 
 
-def _unassigned(shop_domain: str) -> Any:
-    """Return the condition that an export has no project and its account has a project of the shop."""
-    return ExportRow.project.is_null() & ExportRow.account.in_(_accounts(shop_domain))
-
-
-def _unassigned_of_one_shop(shop_domain: str) -> Any:
-    others = ProjectRow.select(ProjectRow.id).where(
-        ProjectRow.account == ExportRow.account,
-        ProjectRow.shop_domain.is_null() | (ProjectRow.shop_domain != shop_domain),
+def _accounts_of_one_shop(shop_domain: str) -> Any:
+    """Return the accounts with a project of the shop and no other project."""
+    other = ProjectRow.alias()
+    is_another = other.shop_domain.is_null() | (other.shop_domain != shop_domain)
+    return _accounts(shop_domain).where(
+        ~fn.EXISTS(other.select(other.id).where(other.account == ProjectRow.account, is_another))
     )
-    return _unassigned(shop_domain) & ~fn.EXISTS(others)
+
+
+def _unassigned(accounts: Any) -> Any:
+    """Return the condition that an export has no project and is of these accounts."""
+    return ExportRow.project.is_null() & ExportRow.account.in_(accounts)
+
+
+def _attempts(exports: Any) -> Any:
+    return AttemptRow.export.in_(ExportRow.select(ExportRow.id).where(exports))
+
+
+def _exports(shop_domain: str) -> Any:
+    return ExportRow.project.in_(_projects(shop_domain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,8 @@ class ErasableTable:
     erase: Erase
     #: The condition for rows that still hold text; None: all do.
     has_text: Any = None
+    #: The condition for rows that are the shop's alone, if others are shared with the account's further projects.
+    owner_alone: Callable[[str], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -163,8 +182,8 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Delete findings, and empty their exports.
 
-    Any word of a group may be about the person, so its export is emptied as a whole. If it waits for a decision, its other
-    findings are deleted too: the next scan reports them as new, and they get a ticket.
+    Any word of a group may be about the person, so its export is emptied as a whole. Unless that was exported or dismissed,
+    its other findings are deleted too: the next scan reports them as new, and they get a ticket.
     """
     belongs = FindingRow.select(FindingRow.export_id).where(FindingRow.id.in_(ids))
     is_source = (ExportRow.source_type == "finding") & ExportRow.source_id.in_(ids)
@@ -172,8 +191,8 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     # No postback adds a finding to a group that is emptied: it is stored already, or finds no group.
     groups_sql.lock_projects_of(row[0] for row in tuples(wanted))
     exports: dict[str, ExportStatus] = dict(tuples(wanted))
-    waiting = [export_id for export_id, status in exports.items() if status is ExportStatus.PREPARED]
-    others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(waiting)).order_by(FindingRow.id)
+    unfinished = [export_id for export_id, status in exports.items() if status not in _FINAL]
+    others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(unfinished)).order_by(FindingRow.id)
     finding_ids = list(dict.fromkeys((*ids, *others.scalars())))
     deleted = 0
     for first in range(0, len(finding_ids), SLICE):
@@ -256,6 +275,7 @@ ERASABLE_TABLES: Final = (
         columns=(BulkJobRow.options,),
         erase=_erase_notes,
         has_text=BulkJobRow.options.cast("TEXT").contains(f'"{_NOTE}"'),
+        owner_alone=lambda shop: BulkJobRow.account.in_(_accounts_of_one_shop(shop)),
     ),
     ErasableTable(
         EvidenceCaptureRow,
@@ -336,18 +356,17 @@ ERASABLE_TABLES: Final = (
     ),
     ErasableTable(
         AttemptRow,
-        owner=lambda shop: AttemptRow.export.in_(
-            ExportRow.select(ExportRow.id).where(ExportRow.project.in_(_projects(shop)) | _unassigned(shop))
-        ),
+        owner=lambda shop: _attempts(_exports(shop) | _unassigned(_accounts(shop))),
         moment=AttemptRow.started_at,
         columns=(AttemptRow.answer,),
         erase=partial(_erase_rows, AttemptRow.update(answer=None)),
         has_text=AttemptRow.answer.is_null(False),
+        owner_alone=lambda shop: _attempts(_exports(shop) | _unassigned(_accounts_of_one_shop(shop))),
     ),
     # Last: by now only tickets with more text than their source are left, and tickets written by hand.
     ErasableTable(
         ExportRow,
-        owner=lambda shop: ExportRow.project.in_(_projects(shop)),
+        owner=_exports,
         moment=ExportRow.created_at,
         columns=(
             ExportRow.source_id,
@@ -382,10 +401,11 @@ NAMES: Final = (
 )
 
 #: Exports without a project.
-UNASSIGNED: Final = replace(ERASABLE_TABLES[-1], owner=_unassigned)
-
-#: Those of an account that has this one shop and no other project.
-UNASSIGNED_OF_ONE_SHOP: Final = replace(UNASSIGNED, owner=_unassigned_of_one_shop)
+UNASSIGNED: Final = replace(
+    ERASABLE_TABLES[-1],
+    owner=lambda shop: _unassigned(_accounts(shop)),
+    owner_alone=lambda shop: _unassigned(_accounts_of_one_shop(shop)),
+)
 
 
 def is_known(shop_domain: str) -> bool:
@@ -410,29 +430,44 @@ def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterat
 
 
 def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
-    """Yield the ids of a shop's rows of a table that hold text, slice by slice; the next is read when it is asked for."""
+    """Yield the ids of the rows of a table that hold text and are the shop's alone, slice by slice.
+
+    The next slice is read when it is asked for.
+    """
     model, after = table.model, None
-    while ids := list(_rows_with_text(table, shop_domain, after).order_by(model.id).limit(SLICE).scalars()):
+    alone = replace(table, owner=table.owner_alone or table.owner)
+    while ids := list(_rows_with_text(alone, shop_domain, after).order_by(model.id).limit(SLICE).scalars()):
         after = ids[-1]
         yield ids
 
 
-def responses_with_erased_data(shop_domain: str | None = None) -> Iterator[list[ClientKey]]:
-    """Search the stored responses for those that repeat an erased or deleted export, or that have `shop_domain`.
+def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> Iterator[list[ClientKey]]:
+    """Search the stored responses for those that repeat an erased or deleted export, and for others that name the subject.
 
-    Yields the matches of each slice, which may be none.
+    With `mentions` these are responses to the shop's users, or their keys, that mention the subject; without, those with the
+    shop's domain or one of its projects. Yields the matches of each slice, which may be none.
     """
-    after, row, shop = 0, IdempotencyKeyRow, None if shop_domain is None else f'"{shop_domain}"'
-    query = row.select(row.id, row.key, row.response_body).order_by(row.id).limit(SLICE)
-    while slice_ := tuples(query.where(row.id > after)):
+    row, after = IdempotencyKeyRow, 0
+    users = UserRow.select(_numbered("user:", UserRow.id)).where(UserRow.account.in_(_accounts(shop_domain)))
+    is_theirs = row.principal.in_(users)
+    may_mention = SQL("1 = 0") if mentions is None else _may_mention(fn.LOWER(fn.COALESCE(row.response_body, "")), mentions)
+    query = row.select(row.id, row.key, row.route, row.response_body, is_theirs, is_theirs & may_mention)
+    project_ids = set(_projects(shop_domain).scalars()) if mentions is None else set()
+    while slice_ := tuples(query.where(row.id > after).order_by(row.id).limit(SLICE)):
         after = slice_[-1][0]
-        named = {row_id: set(_OURS.findall(body or "")) for row_id, _, body in slice_}
+        named = {row_id: set(_OURS.findall(body or "")) for row_id, _, _, body, *_ in slice_}
         erased = _erased_or_deleted(sorted(set().union(*named.values())))
         yield [
             ClientKey(row_id, key)
-            for row_id, key, body in slice_
-            if named[row_id] & erased or (shop is not None and shop in (body or ""))
+            for row_id, key, route, body, theirs, may in slice_
+            if named[row_id] & erased
+            or (mentions is None and _is_about_shop(route, body or "", shop_domain, project_ids))
+            or (mentions is not None and theirs and (mentions.in_name(key) or (may and mentions.in_text(body or ""))))
         ]
+
+
+def _is_about_shop(route: str, body: str, shop_domain: str, project_ids: set[int]) -> bool:
+    return f'"{shop_domain}"' in body or (route.startswith(_PROJECTS) and json.loads(body or "{}").get("id") in project_ids)
 
 
 def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:

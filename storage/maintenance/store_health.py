@@ -22,6 +22,8 @@ from storage.db.engine import database, is_sqlite
 
 #: Virtual-machine steps between two checks of the time limit: about a millisecond.
 _STEPS: Final = 100_000
+#: What `storage.db.drivers.postgresql` sets for each session.
+_TIMEOUTS: Final = ("lock_timeout", "idle_in_transaction_session_timeout")
 
 
 class Integrity(StrEnum):
@@ -73,9 +75,12 @@ def skew_s() -> float | None:
     return _ahead(datetime.fromtimestamp(float(there), UTC), before, utc_now())
 
 
-def waits_forever() -> bool:
-    """Return whether PostgreSQL's statements wait for locks without a limit: a pooler passes on none of ours."""
-    return not is_sqlite() and Select((), (fn.current_setting("lock_timeout"),)).bind(database).scalar() == "0"
+def missing_timeouts() -> list[str]:
+    """Return which time-outs PostgreSQL's sessions lack: a pooler passes on none of ours. Empty for SQLite."""
+    if is_sqlite():
+        return []
+    values = Select((), [fn.current_setting(each) for each in _TIMEOUTS]).bind(database).tuples().get()
+    return [name for name, value in zip(_TIMEOUTS, values, strict=True) if value == "0"]
 
 
 def redis_state(client: Redis) -> RedisState | str:

@@ -17,7 +17,7 @@ from schemas.compliance.requests import ComplianceResult, Subject, Topic, report
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
-from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, SubjectMatch
+from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, SubjectMatch
 from storage.compliance.requests import ComplianceLease, LeaseLost
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.secrets.vault import Vault
@@ -114,11 +114,12 @@ class _ComplianceRun:
         # First: a search that has passed would miss data that its users submit meanwhile, and nothing finds it later.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
         self._erase_waiting_reports()
-        for table in (*ERASABLE_TABLES, UNASSIGNED_OF_ONE_SHOP):
+        for table in (*ERASABLE_TABLES, UNASSIGNED):
             for ids in erasure.ids_of_shop(table, shop):
                 self._step(partial(table.erase, ids, self._now(), self._lease.id))
-        self._erase_mentioning(UNASSIGNED, Mentions(Subject(), [shop]))
-        self._redact_responses(None, shop)
+            if table.owner_alone is not None:
+                self._erase_mentioning(table, Mentions(Subject(), [shop]))
+        self._redact_responses(None)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
         self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
@@ -133,8 +134,8 @@ class _ComplianceRun:
     def _erase(self, table: erasure.ErasableTable, found: list[SubjectMatch]) -> Counter[str]:
         return table.erase([each.id for each in found], self._now(), self._lease.id) if found else Counter()
 
-    def _redact_responses(self, mentions: Mentions | None, shop_domain: str | None = None) -> None:
-        for responses in erasure.responses_with_erased_data(shop_domain):
+    def _redact_responses(self, mentions: Mentions | None) -> None:
+        for responses in erasure.responses_with_erased_data(self._lease.shop_domain, mentions):
             self._step(partial(erasure.erase_responses, responses, mentions, self._now(), self._lease.id))
 
     def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:

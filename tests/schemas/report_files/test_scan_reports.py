@@ -288,6 +288,13 @@ def test_a_message_of_sarif_gets_its_arguments_and_loses_personal_data(
     assert found.description == description
 
 
+def test_names_of_fields_are_cleaned_as_texts_are() -> None:
+    value = copy.deepcopy(VALUES["lighthouse"])
+    value["categories"] = {f"{name}\0\ud800": category for name, category in value["categories"].items()}
+    [*found] = read_issues(json.dumps(value).encode(), "lighthouse")
+    assert found == [*read_issues(json.dumps(VALUES["lighthouse"]).encode(), "lighthouse")]
+
+
 @pytest.mark.parametrize("mode", ["informative", "manual", "notApplicable", "not-applicable", "error"])
 def test_an_audit_without_a_result_is_not_an_issue_whatever_its_score(mode: str) -> None:
     value = copy.deepcopy(VALUES["lighthouse"])

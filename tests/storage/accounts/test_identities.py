@@ -43,6 +43,14 @@ def test_a_user_of_another_account_is_not_taken_over(customer: Customer) -> None
     assert rows("SELECT COUNT(*) FROM user_identities") == [(0,)]
 
 
+def test_a_linked_user_of_another_account_gets_no_role(customer: Customer) -> None:
+    """As after a change of OIDC_ACCOUNT_ID."""
+    identities.sign_in(of(customer.email, role=Role.VIEWER), customer.account_id, NOW)
+    with pytest.raises(Forbidden):
+        identities.sign_in(of(customer.email, role=Role.OWNER), make_customer().account_id, NOW)
+    assert accounts.user_by_email(customer.email).role is Role.VIEWER
+
+
 def test_first_sign_ins_at_once_make_one_user(customer: Customer) -> None:
     def run(_number: int) -> int | None:
         with connection():

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,8 @@ from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.compliance.requests import MAX_ORDERS, ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import ApprovalForAll
+from schemas.exports.record import Approval, ApprovalForAll
+from schemas.exports.state_machine import Transition
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
@@ -31,6 +32,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.drivers.sqlite import PRAGMAS
 from storage.db.engine import database as db
 from storage.db.engine import execute, rows, transaction
+from storage.db.models import BulkJobRow
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs, report_uploads
 from storage.maintenance import retention
@@ -251,6 +253,63 @@ def test_names_that_mention_the_person_are_replaced(shop: Customer, task: Compli
     titles = dict(rows("SELECT id, title FROM reports"))
     assert titles[report_id] == f"Redacted report {report_id}"
     assert "Redacted" not in titles[other_id]
+
+
+@pytest.mark.parametrize("outcome", [None, Transition.RESCHEDULE, Transition.FAIL, Transition.BLOCK])
+def test_the_other_findings_of_a_group_that_was_not_delivered_get_a_new_ticket(
+    shop: Customer, task: ComplianceTask, outcome: Transition | None
+) -> None:
+    projects.set_ticket_grouping(shop.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+
+    def post(run: int, *names: str) -> list[str]:
+        url = "https://shop.example/of/"
+        issues: list[Mapping[str, Any]] = [{"code": "csp", "message": "No header", "url": url + name} for name in names]
+        return [*record_postback(PostbackForm().read(postback(run, issues)), shop.project_id, utc_now()).ticket_exports]
+
+    [group] = post(1, "a", "b", ADA.email)
+    approval = Approval(make_target(shop).id, None)
+    transitions.approve(group, shop.account_id, approval, utc_now(), "user:1", LOOPBACK_POLICY)
+    if outcome is not None:
+        [claim] = claim_due(1, utc_now(), 60, "worker:test")
+        again_at = utc_now() if outcome is Transition.RESCHEDULE else None
+        attempt = completed_attempt(claim, outcome, utc_now(), next_attempt_at=again_at)
+        assert claims_sql.record_attempts([attempt], utc_now(), "worker:test") == {group}
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    [new] = post(2, "a", "b")
+    assert rows("SELECT DISTINCT export_id FROM findings") == [(new,)] != [(group,)]
+
+
+def test_a_key_and_a_response_that_name_the_person_are_erased_whatever_they_are_about(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
+    stranger = give_shop(make_customer(), OTHER_SHOP)
+
+    def prepare(who: Customer, key: str) -> None:
+        headers = {**who.bearer, "Content-Type": "application/json", "Idempotency-Key": key}
+        body = {"ticket": {"title": "Nothing personal"}, "project_id": who.project_id}
+        assert client.simulate_post("/api/ticket-exports", headers=headers, json=body).status_code == 201
+
+    for each in (shop, stranger):
+        prepare(each, f"ticket for {ADA.email}")
+        prepare(each, "a key")
+    bearer = tokens.create(shop.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,))[1]
+    headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json", "Idempotency-Key": "rename"}
+    renamed = {"name": f"Shop of {ADA.email}"}
+    assert client.simulate_patch(f"/api/projects/{shop.project_id}", headers=headers, json=renamed).status_code == 200
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    left = rows("SELECT principal, key, response_body FROM idempotency_keys ORDER BY id")
+    own, others = f"user:{shop.user_id}", f"user:{stranger.user_id}"
+    assert [(body == erasure.ERASED_RESPONSE, ADA.email in key) for who, key, body in left if who == own] == [
+        (True, False),
+        (False, False),
+        (True, False),
+    ]
+    assert [(body == erasure.ERASED_RESPONSE, ADA.email in key) for who, key, body in left if who == others] == [
+        (False, True),
+        (False, False),
+    ]
 
 
 @pytest.mark.parametrize(("status", "left"), [("prepared", 0), ("dismissed", 1)])
@@ -785,11 +844,43 @@ def test_a_forgotten_shop_is_in_no_stored_response(
         body = {"name": f"The shop {domain}", "shop_domain": domain}
         created = client.simulate_post("/api/projects", headers={**headers, "Idempotency-Key": domain}, json=body)
         assert created.status_code == 201
+    headers["Idempotency-Key"] = "unnamed"
+    created = client.simulate_post("/api/projects", headers=headers, json={"name": "Secret shop"})
+    execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (SHOP, created.json["id"]))
     receive(Topic.SHOP_REDACT, vault)
     carry_out(task)
-    [(erased, response), (kept, other)] = rows("SELECT key, response_body FROM idempotency_keys ORDER BY id")
+    [(erased, response), (kept, other), (_, unnamed)] = rows("SELECT key, response_body FROM idempotency_keys ORDER BY id")
     assert (SHOP in erased, response) == (False, erasure.ERASED_RESPONSE)
     assert (kept, OTHER_SHOP in other) == (OTHER_SHOP, True)
+    assert unnamed == erasure.ERASED_RESPONSE
+
+
+def test_what_an_account_has_of_its_other_shops_is_not_touched(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
+    """Notes of bulk jobs and answers to tickets without a project belong to no shop that they do not name."""
+    execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (OTHER_SHOP, make_project(shop)))
+    texts = {"agreed on Monday": False, f"agreed with {SHOP}": True}
+    for number, text in enumerate(texts):
+        export_id = make_approved(shop, make_target(shop).id, utc_now())
+        execute("UPDATE exports SET project_id = NULL WHERE id = ?", (export_id,))
+        with transaction():
+            claims_sql.record_attempts(
+                [completed_attempt(each) for each in claim_due(1, utc_now(), 60, "worker:test")], utc_now(), "worker:test"
+            )
+        execute("UPDATE attempts SET answer = ? WHERE export_id = ?", (text, export_id))
+        decision = BulkDecision(BulkAction.DISMISS, None, DismissalReason.OTHER, text)
+        make_exports(shop, 1)
+        query = ExportQuery(shop.account_id, ("prepared",))
+        bulk_jobs.request(
+            NewBulkJob(decision, query, number + 1, shop.account_id, shop.user_id, "user:1"), utc_now(), LOOPBACK_POLICY
+        )
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(task)
+    kept = [(text if not is_erased else None,) for text, is_erased in texts.items()]
+    assert sorted(rows("SELECT answer FROM attempts"), key=str) == sorted(kept, key=str)
+    options = [
+        BulkJobRow.get_by_id(job_id).options.get("note") for (job_id,) in rows("SELECT id FROM bulk_jobs ORDER BY id")
+    ]
+    assert options == [text for (text,) in kept]
 
 
 def test_a_user_with_another_project_keeps_the_token(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
