@@ -98,6 +98,17 @@ def test_kubernetes_accepts_what_the_chart_makes_of_other_values(helm: Path) -> 
     assert not any(kind == "NetworkPolicy" for kind, _ in rendered(helm, "networkPolicy.enabled=false"))
 
 
+def test_numbers_of_a_values_file_stay_as_they_are_written(helm: Path, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("settings: {MAX_BODY_BYTES: 2097152, DNS_TIMEOUT_S: 2.5, REDIS_EMBEDDED: false, LOG_LEVEL: debug}")
+    command: list[str | Path] = [helm, "template", "riskrelay", CHART, "--kube-version", RELEASES[0], "--values", values]
+    made = objects(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    [service] = made["Deployment", "riskrelay-service"]["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each["value"] for each in service["env"] if "value" in each}
+    written = {"MAX_BODY_BYTES": "2097152", "DNS_TIMEOUT_S": "2.5", "REDIS_EMBEDDED": "false", "LOG_LEVEL": "debug"}
+    assert {name: env[name] for name in written} == written
+
+
 def test_an_unknown_field_is_detected() -> None:
     broken = {**PLAIN["Service", "riskrelay"], "spek": {}}
     with pytest.raises(kubernetes_validate.ValidationError):

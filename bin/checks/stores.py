@@ -110,11 +110,12 @@ def database_clock() -> Iterator[CheckResult]:
         yield check_clock(skew_s, "the database")
 
 
-def lock_timeout() -> Iterator[CheckResult]:
-    """Check that PgBouncer, which passes on no time-out of a session, has not left statements without one."""
-    if store_health.waits_forever():
-        fix = "ALTER ROLE … SET lock_timeout = '5s', as docs/scaling.md says"
-        yield warning("lock timeout", "Statements wait for locks without a limit.", fix)
+def timeouts() -> Iterator[CheckResult]:
+    """Check that sessions have the time-outs that RiskRelay sets; PgBouncer passes on none of them."""
+    missing = store_health.missing_timeouts()
+    if missing:
+        fix = "set it for the user of DATABASE_URL, as docs/scaling.md says"
+        yield warning("timeouts", f"PostgreSQL's sessions have no {' and no '.join(missing)}.", fix)
 
 
 def check_clock(skew_s: float, whose: str) -> CheckResult:

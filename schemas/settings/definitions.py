@@ -324,7 +324,7 @@ class Settings:
         values.whole(1, values.MAX_ROW_ID),
         None,
         "account of the users who sign in at the issuer",
-        shown="`OPERATOR_ACCOUNT_ID`, or the first account",
+        shown="`OPERATOR_ACCOUNT_ID`, or the first account unless DEPLOYMENT_MODE is `cloud`",
     )
     oidc_trusts_email: bool = setting(
         values.truth,
@@ -632,6 +632,12 @@ def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
     mistakes: dict[str, list[str]] = {}
     if read["console_sign_in_links"] and not read["smtp_server"]:
         mistakes["SMTP_URL"] = ["Set it too: CONSOLE_SIGN_IN_LINKS needs it."]
+    if (
+        read["oidc_issuer"]
+        and read["deployment_mode"] is DeploymentMode.CLOUD
+        and not (read["oidc_account_id"] or read["operator_account_id"])
+    ):
+        mistakes["OIDC_ACCOUNT_ID"] = ["Set it or OPERATOR_ACCOUNT_ID: OIDC_ISSUER needs one of them in cloud mode."]
     for members in groups:
         given = [name for name, member in members.items() if read[member]]
         if given:

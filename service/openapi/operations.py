@@ -258,7 +258,9 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         maxItems=MAX_VALUES,
     ),
     "TargetIds": _several("target_id", "Only exports for these targets", _id("tgt"), maxItems=MAX_VALUES),
-    "Rules": _several("rule", "Only those of these rule codes, exactly as they are", _TEXT, maxItems=MAX_VALUES),
+    "Rules": _several(
+        "rule", "Only those of these rule codes (a comma in one is written `\\,`)", _TEXT, maxItems=MAX_VALUES
+    ),
     "Hosts": _several(
         "host", "Only those with a page on one of these hosts, any page of a group", _TEXT, maxItems=MAX_VALUES
     ),

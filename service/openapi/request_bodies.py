@@ -12,6 +12,7 @@ from schemas.intake import diagnostics, email_forms
 from schemas.intake.diagnostics import MAX_SYMPTOM, MAX_SYMPTOMS
 from schemas.intake.email_forms import MAX_RECIPIENTS
 from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
+from schemas.triage.export_filter import OneOrMore, ProjectIdValues
 
 #: Something that is no white space, to which some control characters belong here, unlike in JavaScript's patterns.
 _SAYS_SOMETHING: Final = r"[^\s\u001c-\u001f\u0085]"
@@ -65,12 +66,22 @@ def _own(field: fields.Field[Any]) -> dict[str, Any]:
     for kind, schema in _KINDS.items():
         if isinstance(field, kind):
             return dict(schema)
+    if isinstance(field, OneOrMore):
+        return _text_or_several(field)
     if isinstance(field, Several):
         counted = {"minItems": field.at_least, "maxItems": field.at_most}
         return {name: count for name, count in counted.items() if count}
     if isinstance(field, Text) and field.min_length:
         return {"minLength": field.min_length, "pattern": _SAYS_SOMETHING}
     return {}
+
+
+def _text_or_several(field: OneOrMore) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": ["integer", "string"] if isinstance(field, ProjectIdValues) else "string"}
+    if field.allowed:
+        value["enum"] = [str(each) for each in field.allowed]
+    several = {"type": "array", "minItems": 1, "items": value}
+    return {"anyOf": [{"type": "string", "description": "One value, or several separated by commas."}, several]}
 
 
 #: Fields whose kind says everything, the narrower ones first.

@@ -81,6 +81,21 @@ def test_filters_become_query_parameters(ask: Ask) -> None:
     assert dict(script.requests[0].url.params) == {**expected, "limit": "5"}
 
 
+def test_a_comma_in_a_filter_separates_nothing(ask: Ask) -> None:
+    page = ok({"items": [], "next_cursor": None})
+    script = Script([page, page, ok({"id": "job_1"})])
+    ask(script, lambda client: client.exports.list(rule="a,b", host="x.example", q="c, d"))
+    ask(script, lambda client: client.findings.list(rule=["a,b", "c"]))
+    ask(script, lambda client: client.exports.decide_matching({"action": "dismiss", "reason": "test"}, {"rule": "a,b"}, 2))
+    *queries, decision = script.requests
+    assert [dict(each.url.params) for each in queries] == [
+        {"rule": "a\\,b", "host": "x.example", "q": "c, d"},
+        {"rule": "a\\,b,c"},
+    ]
+    assert decision.url.path == "/api/ticket-exports/bulk"
+    assert script.bodies[-1]["filter"] == {"rule": "a\\,b"}
+
+
 def test_a_list_is_read_page_by_page(ask: Ask) -> None:
     script = Script([ok({"items": [1, 2], "next_cursor": "c1"}), ok({"items": [3], "next_cursor": None})])
     assert ask(script, lambda client: client.findings.list(rule="img-alt")) == [1, 2, 3]
@@ -312,6 +327,13 @@ def test_a_wait_for_something_else_ends_with_an_error(ask: Ask, record: Any) -> 
     with pytest.raises(ApiError, match="may not be RiskRelay"):
         ask(Script([ok(record)]), lambda client: client.exports.wait("exp_1", 20, on_change=seen.append))
     assert seen == []
+
+
+def test_a_wait_for_an_unreachable_service_ends_in_time(ask: Ask) -> None:
+    script = Script([httpx.ConnectError("refused")] * 10)
+    with pytest.raises(Unreachable):
+        ask(script, lambda client: client.exports.wait("exp_1", 5))
+    assert script.now <= 5
 
 
 def test_a_wait_ends_at_once_if_the_retry_is_due_later(ask: Ask) -> None:

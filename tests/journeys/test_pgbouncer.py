@@ -106,18 +106,27 @@ def test_a_lock_keeps_others_out_until_its_work_ends(pooled: str) -> None:
         assert another.submit(is_free).result()
 
 
-@pytest.mark.parametrize(("limit", "levels"), [("0", [Level.WARNING]), ("2s", [])])
-def test_a_time_out_that_the_pooler_does_not_pass_on_is_set_at_the_server(
-    postgres_server: PostgresServer, limit: str, levels: list[Level]
+@pytest.mark.parametrize(
+    ("limits", "missing"),
+    [
+        ({}, "no lock_timeout and no idle_in_transaction_session_timeout"),
+        ({"lock_timeout": "2s"}, "no idle_in_transaction_session_timeout"),
+        ({"lock_timeout": "2s", "idle_in_transaction_session_timeout": "5s"}, None),
+    ],
+)
+def test_the_time_outs_that_the_pooler_does_not_pass_on_are_set_at_the_server(
+    postgres_server: PostgresServer, limits: dict[str, str], missing: str | None
 ) -> None:
     url = postgres_server.create_database()
     with psycopg.connect(url) as administrator:
-        administrator.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET lock_timeout = '{limit}'")
+        for name, limit in limits.items():
+            administrator.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} = '{limit}'")
     with PgBouncer(url) as pooler:
         open_database(pooler.url)
         with connection():
-            assert [each.level for each in stores.lock_timeout()] == levels
+            found = [(each.level, each.message) for each in stores.timeouts()]
         close_database()
+    assert found == ([(Level.WARNING, f"PostgreSQL's sessions have {missing}.")] if missing else [])
 
 
 def test_a_database_without_tables_is_migrated(postgres_server: PostgresServer) -> None:

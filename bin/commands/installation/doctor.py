@@ -41,7 +41,7 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
     "SQLite": lambda *_: stores.sqlite_file(),
     "restore": lambda *_: stores.restored(),
     "clock": lambda *_: stores.database_clock(),
-    "lock timeout": lambda *_: stores.lock_timeout(),
+    "timeouts": lambda *_: stores.timeouts(),
     "accounts": lambda settings, *_: stores.first_records(settings),
     "keys": lambda settings, *_: stores.keys(settings),
     "secrets": lambda settings, *_: stores.secrets(settings),

@@ -29,6 +29,8 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # more than a page of 200 exports of maxi
 _RETRYABLE = frozenset({408, 429, 502, 503, 504})
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _KEY = re.compile(r"[ -~]{1,255}")
+#: Filters of free text, whose values must be equal: a comma in one separates nothing.
+_EXACT = frozenset({"rule", "host"})
 
 _NOT_OURS = "The server may not be RiskRelay: check the URL. Redirects are not followed."
 
@@ -129,8 +131,15 @@ def given(**members: Any) -> dict[str, Any]:
 
 
 def joined(query: Query) -> dict[str, str]:
-    """Return query parameters as text, several values separated by commas; None is left out."""
-    return {name: _text(value) for name, value in query.items() if value is not None}
+    """Return query parameters as text, several values separated by commas; None is left out.
+
+    A comma in one of several values is written `\\,`, and so is one in the single value of a filter that could have several.
+    """
+    return {
+        name: _text([value] if name in _EXACT and isinstance(value, str) else value)
+        for name, value in query.items()
+        if value is not None
+    }
 
 
 def _text(value: object) -> str:
@@ -139,7 +148,7 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return timestamp(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ",".join(_text(each) for each in value)
+        return ",".join(_text(each).replace(",", "\\,") for each in value)
     return str(value)
 
 

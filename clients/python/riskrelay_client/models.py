@@ -812,19 +812,20 @@ class ExportReferenceInput(TypedDict):
 
 
 class ExportFilterInput(TypedDict):
-    status: NotRequired[str]
+    status: NotRequired[str | list[Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed",
+        "blocked", "dismissed"]]]
     """Only these statuses."""
-    severity: NotRequired[str]
+    severity: NotRequired[str | list[Literal["info", "low", "medium", "high", "critical"]]]
     """Only these severities."""
-    project_id: NotRequired[str]
+    project_id: NotRequired[str | list[int | str]]
     """Only exports of these projects."""
-    source: NotRequired[str]
+    source: NotRequired[str | list[Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]]]
     """Only exports from these kinds of source."""
-    rule: NotRequired[str]
+    rule: NotRequired[str | list[str]]
     """Only exports of exactly these rule codes; a comma in one is written `\\,`."""
-    target_id: NotRequired[str]
+    target_id: NotRequired[str | list[str]]
     """Only exports for these targets."""
-    host: NotRequired[str]
+    host: NotRequired[str | list[str]]
     """Only exports with a page on one of these hosts, any page of a group."""
     q: NotRequired[str]
     """Only exports with all these words in their title, description or URLs, in any case."""

@@ -411,6 +411,10 @@ def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
         ({"OIDC_ISSUER": "https://login.example.com/"}, {"OIDC_CLIENT_ID"}),
         ({"OIDC_CLIENT_ID": "riskrelay"}, {"OIDC_ISSUER"}),
         ({"CONSOLE_SIGN_IN_LINKS": "on"}, {"SMTP_URL"}),
+        (
+            {"OIDC_ISSUER": "https://login.example.com/", "OIDC_CLIENT_ID": "riskrelay", "DEPLOYMENT_MODE": "cloud"},
+            {"OIDC_ACCOUNT_ID"},
+        ),
     ],
 )
 def test_a_channel_of_alerts_or_the_issuer_needs_all_of_its_settings(
@@ -419,6 +423,12 @@ def test_a_channel_of_alerts_or_the_issuer_needs_all_of_its_settings(
     with pytest.raises(InvalidSettings) as refused:
         load(given)
     assert set(refused.value.mistakes) == missing
+
+
+def test_the_issuer_has_the_account_of_the_operator_in_cloud_mode(load: Load) -> None:
+    issuer = {"OIDC_ISSUER": "https://login.example.com/", "OIDC_CLIENT_ID": "riskrelay", "DEPLOYMENT_MODE": "cloud"}
+    assert load({**issuer, "OPERATOR_ACCOUNT_ID": "3"}).operator_account_id == 3
+    assert load({**issuer, "OIDC_ACCOUNT_ID": "4"}).oidc_account_id == 4
 
 
 def test_channels_of_alerts_are_those_with_an_address(load: Load) -> None:

@@ -74,14 +74,20 @@ class AsyncExports(AsyncResource):
         return await self._sender.get(models.DeliveryReceipt, path(f"{_EXPORT}/receipt", export_id))
 
     async def approve(
-        self, export_id: str, target_id: str, *, ticket_digest: str | None = None, idempotency_key: str | None = None
+        self,
+        export_id: str,
+        target_id: str,
+        *,
+        ticket_digest: str | None = None,
+        events: bool | None = None,
+        idempotency_key: str | None = None,
     ) -> models.Export:
         """Approve a ticket for a target, which starts its delivery.
 
-        With the `ticket_digest` that a person has seen, a ticket that has changed since raises Conflict. Approving again for
-        the same target changes nothing.
+        With the `ticket_digest` that a person has seen, a ticket that has changed since raises Conflict. With `events` false
+        the approval does not cover the events after the delivery. Approving again for the same target changes nothing.
         """
-        body = given(target_id=target_id, ticket_digest=ticket_digest)
+        body = given(target_id=target_id, ticket_digest=ticket_digest, events=events)
         return await self._sender.post(models.Export, path(f"{_EXPORT}/approve", export_id), body, idempotency_key)
 
     async def approve_for_each(
@@ -90,10 +96,11 @@ class AsyncExports(AsyncResource):
         target_ids: Sequence[str],
         *,
         ticket_digest: str | None = None,
+        events: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Sequence[models.Export]:
         """Approve a ticket for 2 to 20 targets, all or none; there is one export for each afterwards."""
-        body = given(target_ids=[*target_ids], ticket_digest=ticket_digest)
+        body = given(target_ids=[*target_ids], ticket_digest=ticket_digest, events=events)
         address = path(f"{_EXPORT}/approve", export_id)
         return (await self._sender.post(models.SiblingExports, address, body, idempotency_key))["items"]
 

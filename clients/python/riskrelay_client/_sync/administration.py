@@ -87,17 +87,10 @@ class Projects(Resource):
         return self._sender.get(models.Project, path(_PROJECT, project_id))
 
     def edit(
-        self,
-        project_id: int,
-        *,
-        name: str | None = None,
-        shop_domain: str | None = None,
-        ticket_grouping: TicketGrouping | None = None,
-        idempotency_key: str | None = None,
+        self, project_id: int, *, idempotency_key: str | None = None, **changes: Unpack[models.ProjectChangeInput]
     ) -> models.Project:
-        """Change the given members of a project."""
-        body = given(name=name, shop_domain=shop_domain, ticket_grouping=ticket_grouping)
-        return self._sender.patch(models.Project, path(_PROJECT, project_id), body, idempotency_key)
+        """Change the given members of a project; `shop_domain=None` removes the domain."""
+        return self._sender.patch(models.Project, path(_PROJECT, project_id), changes, idempotency_key)
 
 
 class Users(Resource):

@@ -77,14 +77,14 @@ class Sender:
         """Read a record until its status is in `finished`, at most `timeout` seconds.
 
         An unchanged record is not sent again. The pause is a second, grows up to 30, and is never shorter than Retry-After.
-        Raises WaitTimeout; at once, if Retry-After ends later.
+        Raises WaitTimeout; at once, if Retry-After ends later. Raises the error of a request that no time is left to repeat.
         """
         call = _transport.call("GET", path, self.settings.token, None, None, None)
         until, pause = self._clock() + timeout, 1.0
         record: Any = None
         tag: dict[str, str] = {}
         while True:
-            reply = self.send(replace(call, headers={**call.headers, **tag}))
+            reply = self.send(replace(call, headers={**call.headers, **tag}), until)
             if reply.status != 304:
                 record, pause = _transport.record_with_status(reply.data), 1.0
                 tag = {"If-None-Match": reply.headers["ETag"]} if "ETag" in reply.headers else {}
@@ -99,12 +99,13 @@ class Sender:
             self._sleep(min(max(pause, reply.retry_after), left))
             pause = min(pause * 1.5, MAX_PAUSE_S)
 
-    def send(self, call: Call) -> Reply:
-        """Send a request, and repeat it while that is safe and can succeed.
+    def send(self, call: Call, until: float | None = None) -> Reply:
+        """Send a request, and repeat it while that is safe and can succeed, at most until a time of the clock.
 
         Raises ApiError for the last error response, Unreachable if there was none.
         """
-        until, attempt = self._clock() + self.settings.retry_for, 0
+        limit, attempt = self._clock() + self.settings.retry_for, 0
+        until = limit if until is None else min(until, limit)
         while True:
             outcome = self._attempt(call, is_repeat=attempt > 0)
             if isinstance(outcome, Reply):

@@ -46,7 +46,8 @@ env:
   - {name: {{ . }}_FILE, value: /run/secrets/riskrelay/{{ . }}}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
-  - {name: {{ $name }}, value: {{ $value | quote }}}
+  {{- /* A number of a values file is a float, which quote alone would write as 1e+06. */}}
+  - {name: {{ $name }}, value: {{ kindIs "float64" $value | ternary (toJson $value) $value | quote }}}
 {{- end }}
 {{- end }}
 
