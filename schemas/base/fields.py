@@ -51,7 +51,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "other_topic": "This field does not belong to the topic in the X-Platform-Topic header.",
     "report_not_in_project": "This report does not belong to the project.",
     "too_long": "This value exceeds its maximum length.",
-    "too_short": "This value cannot be empty.",
+    "too_short": "This value is empty or has too few entries.",
     "not_one_line": "This value must be a single line.",
     "too_many": "This list or object exceeds its maximum number of entries.",
     "out_of_range": "This number is out of range.",

@@ -211,7 +211,7 @@ def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(
 #: What stands on standard input, what is told of it.
 REFUSED: Final[list[tuple[str | bytes, str]]] = [
     ("{}", "/ticket/title: This field is required."),
-    ('{"ticket": {"title": ""}}', "/ticket/title: This value cannot be empty."),
+    ('{"ticket": {"title": ""}}', "/ticket/title: This value is empty or has too few entries."),
     (f'{{"title": "x", "{CANARY}": 1}}', "/ticket: Unknown field."),
     ("[1]", "/ticket: This value has the wrong JSON type."),
     ('{"title": "x", "title": "y"}', "not strict JSON: duplicate_member"),
