@@ -35,6 +35,7 @@ CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
         {"name": "Shop", "shop_domain": "shop.example", "ticket_grouping": "finding", "account_id": 2},
     ),
     (lambda client: client.projects.edit(7, name="Store"), "PATCH", "/api/projects/7", {"name": "Store"}),
+    (lambda client: client.projects.edit(7, shop_domain=None), "PATCH", "/api/projects/7", {"shop_domain": None}),
     (lambda client: client.users.list(email="a@b.example"), "GET", "/api/users?email=a%40b.example", None),
     (
         lambda client: client.users.create("a@b.example", role="triager", account_id=2),

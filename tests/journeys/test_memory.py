@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def loads(pid: int, file: str) -> bool:
-    """Tell whether a process has mapped a file of this name."""
+    """Return whether a process has mapped a file of this name."""
     return file in Path(f"/proc/{pid}/maps").read_text()
 
 

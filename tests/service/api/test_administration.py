@@ -107,11 +107,12 @@ def test_one_script_sets_up_a_client(admin: Send, client: TestClient, customer: 
     assert admin("GET", f"{TOKENS}/{token['id']}").json == {k: v for k, v in token.items() if k != "token"}
 
 
-def test_a_removed_users_address_is_in_no_stored_response(owner: Send, other: Customer) -> None:
+def test_a_removed_users_address_is_in_no_stored_response_or_key(owner: Send, other: Customer) -> None:
     user = owner("POST", USERS, {"email": "ada@client.example", "role": "manager"}, "user").json
     owner("POST", GRANTS, {"user_id": user["id"], "project_id": other.project_id}, "grant")
     owner("POST", TOKENS, {"user_id": user["id"], "kind": "api", "name": "of Ada"}, "token")
     owner("PATCH", f"{USERS}/{user['id']}", {"role": "viewer"}, "role")
+    owner("POST", PROJECTS, {"name": "Store"}, "project of ada@client.example")
     owner("POST", USERS, {"email": "grace@client.example", "role": "manager"}, "another")
     assert owner("DELETE", f"{USERS}/{user['id']}").status_code == 204
     assert rows("SELECT key FROM idempotency_keys WHERE response_body IS NOT NULL") == [("another",)]
