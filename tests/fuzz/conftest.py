@@ -31,7 +31,7 @@ settings.register_profile(
 # Nights and releases: random, and a failure tells how to see it again.
 settings.register_profile(
     "long",
-    max_examples=2_000,
+    max_examples=1_000,
     stateful_step_count=60,
     derandomize=False,
     deadline=None,
