@@ -445,13 +445,14 @@ def test_no_proxy_of_the_environment_gets_a_request_in_clear(get: Any, monkeypat
             monkeypatch.delenv(name, raising=False)
         assert get(server.url(path="")) == {}
         assert len(service.received) == 1
+        # The server does not speak TLS: it waits for the rest of a request.
         for url in ("http://riskrelay.invalid", f"https://127.0.0.1:{server.port}"):
             with pytest.raises(Unreachable):
-                get(url, allow_http=True)
+                get(url, allow_http=True, timeout=1)
         assert proxy.received == []
         # A tunnel, which reads nothing: https to another host.
         with pytest.raises(Unreachable):
-            get("https://riskrelay.invalid")
+            get("https://riskrelay.invalid", timeout=1)
         assert proxy.received[0].line == "CONNECT riskrelay.invalid:443 HTTP/1.1"
 
 
