@@ -38,6 +38,7 @@ from storage.exports import queries
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
 #: The newest audit entries in which to look for a decision that a form, sent twice, has already made.
 _NEWEST_ENTRIES: Final = 20
+_SEVERITY_LABELS: Final = frozenset(f"severity:{each}" for each in SEVERITIES)
 
 
 class ExportAction(Action):
@@ -184,10 +185,11 @@ class EditPage(FormPage):
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
-        edit: Edit = read_checked(EditForm(), {**_kept(_parts(form), export.ticket), "ticket_digest": digest})
+        is_stale = digest not in {None, export.ticket_digest}
         # A form that is sent twice has an old digest, and a ticket that is as it says already.
-        if any(export.ticket.get(name) != part for name, part in edit.parts().items()):
-            if digest not in {None, export.ticket_digest}:
+        if changed := _changed(_parts(form), export.ticket, is_stale=is_stale):
+            edit: Edit = read_checked(EditForm(), {**changed, "ticket_digest": digest})
+            if is_stale:
                 raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
             self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
@@ -250,10 +252,21 @@ def _parts(form: Mapping[str, str]) -> dict[str, Any]:
     return {**lines, "labels": entries_of(lines["labels"])}
 
 
-def _kept(parts: Mapping[str, Any], ticket: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a form; one that is sent back as it was shown is that of the ticket, to the last character."""
+def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any], *, is_stale: bool) -> dict[str, Any]:
+    """Return the parts of a form that differ from what it showed; the others of the ticket stay, to the last character.
+
+    A ticket that RiskRelay wrote may have parts that no form accepts, such as a text that became too long by its facts.
+    """
     shown = _parts({**ticket, "labels": "\n".join(ticket.get("labels") or ())})
-    return {name: ticket.get(name, part) if part == shown[name] else part for name, part in parts.items()}
+    changed = {name: part for name, part in parts.items() if part != shown[name]}
+    if is_stale and [_of_severity(each, parts["severity"]) for each in parts["labels"]] == shown["labels"]:
+        # The form was sent before, and the label of the severity followed the new one.
+        changed.pop("labels", None)
+    return changed
+
+
+def _of_severity(label: str, severity: str) -> str:
+    return f"severity:{severity}" if label in _SEVERITY_LABELS else label
 
 
 def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any) -> dict[str, Any]:

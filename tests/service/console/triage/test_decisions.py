@@ -237,6 +237,33 @@ def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, pr
 def test_a_split_that_is_sent_twice_is_answered_like_one(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
+def test_a_ticket_whose_text_is_longer_than_a_form_accepts_gets_another_title(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    """The facts make the longest description of a finding longer."""
+    body = postback(customer.project_id, issues=[issue(description="x" * MAX_TEXT)])
+    [export_id] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
+    before = queries.get(export_id)
+    assert len(before.ticket["description"]) > MAX_TEXT
+    fields = shown_fields(person.get(f"/exports/{export_id}/edit"), f"/exports/{export_id}/edit")
+    assert person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Other"}).status_code == 303
+    assert queries.get(export_id).ticket == {**before.ticket, "title": "Other"}
+
+
+def test_the_label_of_the_severity_follows_a_new_severity(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare(severity="low", labels=["website-risk", "severity:low"])
+    fields = shown_fields(person.get(f"/exports/{export_id}/edit"), f"/exports/{export_id}/edit")
+    # A double click leads to the same page.
+    for _ in range(2):
+        assert person.post(f"/exports/{export_id}/edit", **{**fields, "severity": "high"}).status_code == 303
+        export = queries.get(export_id)
+        assert (export.severity, export.version) == ("high", 2)
+        assert export.ticket["labels"] == ["website-risk", "severity:high"]
+    fields = shown_fields(person.get(f"/exports/{export_id}/edit"), f"/exports/{export_id}/edit")
+    assert person.post(f"/exports/{export_id}/edit", **{**fields, "labels": "severity:low"}).status_code == 303
+    assert queries.get(export_id).ticket["labels"] == ["severity:low"]
+
+
     execute("UPDATE projects SET ticket_grouping = 'rule'")
     body = postback(customer.project_id, issues=[issue(location=place) for place in ("#a", "#b")])
     record_postback(PostbackForm().read(body), customer.project_id)
