@@ -17,7 +17,17 @@ from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
-from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm, safe_next
+from service.console.layout import (
+    CONSOLE,
+    Action,
+    ConsolePage,
+    ConsoleRoute,
+    PageLayout,
+    Redirect,
+    RefusedForm,
+    safe_next,
+    sent_back,
+)
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
@@ -237,7 +247,7 @@ class CancelBulkJob(Action):
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the decision of a form as the API's body has it; a field of another action has no effect."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
-    return {"action": action, **{name: form[name] for name in names if form.get(name, "").strip()}}
+    return {"action": action, **{name: sent_back(form[name]) for name in names if form.get(name, "").strip()}}
 
 
 def _expected(form: Mapping[str, str]) -> int:

@@ -222,7 +222,7 @@ class Shortcuts(Action):
 
 def read_dismissal(form: Mapping[str, str]) -> DismissalRequest:
     """Return the reason and the note of a form. Raises ValidationFailed."""
-    given = {name: form[name] for name in ("reason", "note") if form.get(name, "").strip()}
+    given = {name: sent_back(form[name]) for name in ("reason", "note") if form.get(name, "").strip()}
     wanted: DismissalRequest = read_checked(DismissalForm(), given)
     return wanted
 

@@ -114,11 +114,11 @@ def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the
 @on_sqlite
 def test_a_selection_is_dismissed_with_a_reason_and_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     ids = [prepare("One"), prepare("Two")]
-    page = decided(person, "/inbox/decide", action="dismiss", reason="wont_fix", note="Old site.", **picked(*ids))
+    page = decided(person, "/inbox/decide", action="dismiss", reason="wont_fix", note="Old\r\nsite.", **picked(*ids))
     assert "2 tickets dismissed." in page.text
     dismissal = queries.get(ids[0]).dismissal
     assert dismissal is not None
-    assert (dismissal.reason, dismissal.note) == (DismissalReason.WONT_FIX, "Old site.")
+    assert (dismissal.reason, dismissal.note) == (DismissalReason.WONT_FIX, "Old\nsite.")
     page = decided(person, "/inbox/decide", action="restore", then="/inbox?view=dismissed", **picked(*ids))
     assert "2 tickets restored." in page.text
     assert {queries.get(each).status for each in ids} == {ExportStatus.PREPARED}

@@ -107,15 +107,19 @@ def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, pr
 
 def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
-    fields = {"reason": "false_positive", "note": "Seen with <Ada>."}
+    fields = {"reason": "false_positive", "note": "Seen with <Ada>.\r\nDecoration."}
     for _ in range(2):
         assert person.post(f"/exports/{export_id}/dismiss", **fields).status_code == 303
     export = queries.get(export_id)
     assert export.dismissal is not None
-    assert (export.dismissal.reason, export.dismissal.note) == (DismissalReason.FALSE_POSITIVE, "Seen with <Ada>.")
+    assert (export.dismissal.reason, export.dismissal.note) == (
+        DismissalReason.FALSE_POSITIVE,
+        "Seen with <Ada>.\nDecoration.",
+    )
     page = person.get("/inbox", "view=dismissed")
     assert "as false positive" in page.text
-    assert "Seen with &lt;Ada&gt;." in page.text
+    # Its lines stay lines.
+    assert '<pre class="text"><bdi>Seen with &lt;Ada&gt;.\nDecoration.</bdi></pre>' in page.text
     for _ in range(2):
         assert person.post(f"/exports/{export_id}/restore").status_code == 303
     assert queries.get(export_id).status is ExportStatus.PREPARED
@@ -233,10 +237,6 @@ def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, pr
     assert queries.get(export_id).ticket == {**before.ticket, "title": "Other"}
 
 
-@on_sqlite
-def test_a_split_that_is_sent_twice_is_answered_like_one(
-    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
-) -> None:
 def test_a_ticket_whose_text_is_longer_than_a_form_accepts_gets_another_title(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
@@ -264,6 +264,10 @@ def test_the_label_of_the_severity_follows_a_new_severity(person: ConsoleBrowser
     assert queries.get(export_id).ticket["labels"] == ["severity:low"]
 
 
+@on_sqlite
+def test_a_split_that_is_sent_twice_is_answered_like_one(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
     execute("UPDATE projects SET ticket_grouping = 'rule'")
     body = postback(customer.project_id, issues=[issue(location=place) for place in ("#a", "#b")])
     record_postback(PostbackForm().read(body), customer.project_id)
