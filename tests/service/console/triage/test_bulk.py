@@ -157,7 +157,9 @@ def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
     assert '<progress max="3" value="0"' in page.text
     assert '<noscript><meta http-equiv="refresh"' in page.text
     execute("UPDATE bulk_jobs SET done = 2, changed = 1, errors = ? WHERE id = ?", ('{"changed": 1}', job_id))
-    assert "1 · changed" in person.get(f"/bulk-jobs/{job_id}").text
+    counted = person.get(f"/bulk-jobs/{job_id}").text
+    assert "<dt>Left as it was</dt><dd>0</dd>" in counted
+    assert "<dt>Left out</dt><dd>1<ul><li>1 · changed</li>" in counted
     for _ in range(2):
         assert person.post(f"/bulk-jobs/{job_id}/cancel").status_code == 303
     page = person.get(f"/bulk-jobs/{job_id}")
