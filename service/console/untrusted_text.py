@@ -16,13 +16,13 @@ from schemas.base.printable import escape
 
 #: The joiners: zero width non-joiner and zero width joiner.
 _JOINERS: Final = "\u200c\u200d"
-#: Unicode's categories Cc (except tab and line feed), Cf (except the joiners), Cs, Zl and Zp; the tags and variation
-#: selectors from U+E0000; blank letters and marks of other categories.
+#: Unicode's categories Cc (except tab, line feed and the carriage return before one), Cf (except the joiners), Cs, Zl and
+#: Zp; the tags and variation selectors from U+E0000; blank letters and marks of other categories.
 _INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
-    "\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4"
+    "\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    f"|(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])"
+    f"|\r(?!\n)|(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])"
 )
 #: Without userinfo and backslashes, which browsers may parse as another host.
 _WEB_URL: Final = re.compile(

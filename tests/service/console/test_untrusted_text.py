@@ -26,7 +26,8 @@ from tests.support.corpora import naughty_strings, url_texts
         ("a\u2066b\u2069c", "a[U+2066]b[U+2069]c"),  # set apart, the newer way
         ("\u200fa\u061c", "[U+200F]a[U+061C]"),  # marks of direction
         ("a\x1b[31mb\x7f\x85", "a[U+001B][31mb[U+007F][U+0085]"),  # what moves a terminal
-        ("a\rb", "a[U+000D]b"),  # over what stands before it
+        ("a\rb\r\r\n", "a[U+000D]b[U+000D]\r\n"),  # over what stands before it
+        ("a\r\nb", "a\r\nb"),  # the end of a line, as emails and Windows have it
         ("a\u2028b\u2029", "a[U+2028]b[U+2029]"),  # ends of lines
         ("\ufeffa\u2060", "[U+FEFF]a[U+2060]"),  # nothing at all
         ("\ud800", "[U+D800]"),  # half a letter, which no answer could be made of
