@@ -16,6 +16,7 @@ from schemas.alerts.alert import AlertCause, host_of
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import FAILING, TargetStatus
+from schemas.targets.validations import FAILED
 from storage.accounts import audit_chain
 from storage.compliance import requests as compliance_requests
 from storage.db.disk_space import DiskState, free_bytes, state_of
@@ -131,13 +132,15 @@ def weekly_key(now: datetime) -> str:
 
 
 def _targets(now: datetime) -> Iterator[AlertCause]:
-    for target_id, account_id, name, base_url, status, reason, validation_reason, code in _target_rows(now):
+    for target_id, account_id, name, base_url, status, reason, validation, validation_reason, code in _target_rows(now):
         is_off = status in _OFF
+        # A validation that passed has a reason, too: the certificate expires soon.
+        failed_by = validation_reason if validation == FAILED else None
         details = {
             "name": name,
             "host": host_of(base_url),
             "status": status if is_off else FAILING,
-            "reason": reason if is_off else validation_reason or code,
+            "reason": reason if is_off else failed_by or code,
         }
         yield AlertCause(f"target:{target_id}", AlertKind.TARGET, details, target_id, account_id)
 
@@ -146,9 +149,9 @@ def _target_rows(now: datetime) -> list[Any]:
     t = TargetRow
     is_failing = (t.status == TargetStatus.ACTIVE.value) & (t.connected_status == FAILING)
     is_long = t.failing_since.is_null() | (t.failing_since <= now - FAILING_FOR)
-    shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_reason, last_error(t.id))
+    shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_status, t.validation_reason)
     # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
-    return tuples(t.select(*shown).where(targets.IS_PRESENT, t.status.in_(_OFF) | (is_failing & is_long)))
+    return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, t.status.in_(_OFF) | (is_failing & is_long)))
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:

@@ -15,6 +15,7 @@ from schemas.base.errors import NotFound
 from schemas.base.timestamps import to_ms
 from schemas.settings.alert_channels import AlertChannel, AlertKind
 from schemas.targets.target import Target
+from schemas.targets.validations import EXPIRES_SOON
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from storage.accounts import audit_chain
 from storage.db import disk_space, locks
@@ -130,6 +131,17 @@ def test_a_target_that_fails_is_reported_with_the_error_of_what_waits_for_its_ne
     execute(later, (to_ms(NOW + HOUR), retried))
     site.run(site.worker())
     assert rows("SELECT details FROM alerts")[0][0].count('"connect_refused"') == 1
+
+
+def test_a_warning_of_a_validation_that_passed_is_not_why_a_target_fails(
+    site: Site, target: Target, customer: Customer
+) -> None:
+    set_target(target, connected="failing")
+    execute("UPDATE targets SET validation_status = 'passed', validation_reason = ?", (EXPIRES_SOON,))
+    make_approved(customer, target.id)
+    execute("UPDATE exports SET status = 'retry_scheduled', last_error_code = 'connect_refused', due_at = ?", (to_ms(NOW),))
+    site.run(site.worker())
+    assert '"connect_refused"' in rows("SELECT details FROM alerts")[0][0]
 
 
 @pytest.mark.parametrize(
