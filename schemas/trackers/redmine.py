@@ -193,13 +193,17 @@ class RedmineTracker:
         return state if isinstance(state, TrackerFailure) else state is is_open
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
-        """Overwrite subject and description, and read them back."""
-        subject = erased_title(event)
-        failure = yield from _change(access, event, {"subject": subject, "description": textile.erased_of(event)})
+        """Overwrite subject and description, and read them back: a workflow may let the user change only one of them."""
+        erased = {"subject": erased_title(event), "description": textile.erased_of(event)}
+        failure = yield from _change(access, event, erased)
         issue = failure or (yield from _read(access, event))
         if isinstance(issue, TrackerFailure):
             return issue
-        is_erased = text_at(issue, "subject") == subject
+        # By their words: Redmine may store other line breaks. A tracker may have no description at all.
+        is_erased = text_at(issue, "subject") == erased["subject"] and (text_at(issue, "description") or "").split() in (
+            [],
+            erased["description"].split(),
+        )
         return None if is_erased else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:

@@ -373,8 +373,13 @@ def test_an_erased_issue_is_read_back() -> None:
     subject = f"Erased ticket {EXPORT_ID}"
     result, requests = play(REDMINE.redact(access(), event()), [answer(204), shown(subject=subject)])
     assert (result, issue_in(requests[0].body)["subject"]) == (None, subject)
-    result, _ = play(REDMINE.redact(access(), event()), [answer(204), shown(subject="Jane Doe")])
-    assert result == TrackerFailure(CONFIGURATION, FORBIDDEN)
+    description = issue_in(requests[0].body)["description"]
+    stored = shown(subject=subject, description=description.replace("\n", "\r\n"))
+    assert play(REDMINE.redact(access(), event()), [answer(204), stored])[0] is None
+    # A workflow may make one of both read-only for the user.
+    for kept in ({"subject": "Jane Doe", "description": description}, {"subject": subject, "description": "Jane Doe"}):
+        result, _ = play(REDMINE.redact(access(), event()), [answer(204), shown(**kept)])
+        assert result == TrackerFailure(CONFIGURATION, FORBIDDEN)
 
 
 @pytest.mark.parametrize(
