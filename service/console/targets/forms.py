@@ -23,7 +23,8 @@ from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import provider_of
-from schemas.targets.target import MAX_PER_MINUTE, TargetEdit
+from schemas.targets.target import MAX_PER_MINUTE, Target, TargetEdit
+from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
 from service.console.layout import Action, PageAction, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
@@ -81,8 +82,8 @@ class ValidateTarget(Action):
         """Wait for a worker's validation; the target's page shows the result. Raises TargetNotFound, Forbidden."""
         require_webhooks(user)
         self._operations.targets.validate(ids["target_id"], user.principal)
-        why_not = self._operations.targets.get(ids["target_id"], user.principal).validation_reason
-        return _to_page(ids["target_id"], "validated" if why_not is None else "validation_failed")
+        target = self._operations.targets.get(ids["target_id"], user.principal)
+        return _to_page(target.id, _validated(target, "validated"))
 
 
 class PingTarget(Action):
@@ -236,6 +237,11 @@ def _to_page(target_id: str, done: str) -> Redirect:
     return Redirect(f"/targets/{target_id}", done)
 
 
+def _validated(target: Target, passed: str) -> str:
+    """Return the notice about a validation; one that passed may have a reason too, as a warning."""
+    return passed if target.validation_status == PASSED else "validation_failed"
+
+
 def require_webhooks(user: ConsoleUser) -> None:
     """Raises WebhooksForbidden for an account that may not use webhook targets."""
     if not user.principal.may_use_webhooks:
@@ -247,8 +253,7 @@ def tried(operations: TargetOperations, target_id: str, user: ConsoleUser) -> st
     operations.wake_workers()
     if not operations.validate_by_worker(target_id, user.principal):
         return "token_untried"
-    reason = operations.get(target_id, user.principal).validation_reason
-    return "token_works" if reason is None else "validation_failed"
+    return _validated(operations.get(target_id, user.principal), "token_works")
 
 
 def text_members(form: Mapping[str, str]) -> dict[str, str]:

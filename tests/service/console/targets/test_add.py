@@ -10,7 +10,7 @@ from falcon.testing import Result
 from runtime.clock import utc_now
 from schemas.targets.providers import providers
 from schemas.targets.target import Target
-from schemas.targets.validations import Validation
+from schemas.targets.validations import EXPIRES_SOON, Validation
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.trackers.registry import TRACKERS
 from storage.db.engine import rows
@@ -126,6 +126,17 @@ def test_a_token_that_the_tracker_refuses_is_explained_with_what_to_do(
     running.reason = None
     page = follow(person, person.post(f"/targets/{only_target().id}/secret", secret=f"{TOKEN}-2"))
     assert "The tracker accepts the token and the settings." in words(page)
+
+
+def test_a_validation_that_passed_with_a_warning_is_not_shown_as_failed(
+    person: ConsoleBrowser, running: TrackerWorker
+) -> None:
+    person.post("/targets/add", **FIELDS, secret=TOKEN)
+    running.reason = EXPIRES_SOON
+    page = words(follow(person, person.post(f"/targets/{only_target().id}/validate")))
+    assert "Validation passed." in page
+    assert "Validation failed" not in page
+    assert "The receiver's certificate expires within 14 days." in page
 
 
 def test_without_a_worker_the_page_says_that_the_token_was_not_tried(person: ConsoleBrowser) -> None:
