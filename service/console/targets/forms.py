@@ -23,7 +23,7 @@ from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import provider_of
-from schemas.targets.target import MAX_PER_MINUTE, Target, TargetEdit
+from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
 from service.console.layout import Action, PageAction, PageLayout, Redirect
@@ -238,8 +238,10 @@ def _to_page(target_id: str, done: str) -> Redirect:
 
 
 def _validated(target: Target, passed: str) -> str:
-    """Return the notice about a validation; one that passed may have a reason too, as a warning."""
-    return passed if target.validation_status == PASSED else "validation_failed"
+    """Return the notice about a validation, which resumes no target; one that passed may have a reason too, as a warning."""
+    if target.validation_status != PASSED:
+        return "validation_failed"
+    return f"{passed}_off" if target.status in RESUMABLE else passed
 
 
 def require_webhooks(user: ConsoleUser) -> None:

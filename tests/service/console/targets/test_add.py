@@ -13,7 +13,7 @@ from schemas.targets.target import Target
 from schemas.targets.validations import EXPIRES_SOON, Validation
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.trackers.registry import TRACKERS
-from storage.db.engine import rows
+from storage.db.engine import execute, rows
 from storage.exports import worker_heartbeats
 from storage.targets import targets, validations
 from tests.service.conftest import LogLines
@@ -126,6 +126,17 @@ def test_a_token_that_the_tracker_refuses_is_explained_with_what_to_do(
     running.reason = None
     page = follow(person, person.post(f"/targets/{only_target().id}/secret", secret=f"{TOKEN}-2"))
     assert "The tracker accepts the token and the settings." in words(page)
+
+
+def test_a_token_that_works_resumes_no_target(person: ConsoleBrowser, running: TrackerWorker) -> None:
+    person.post("/targets/add", **FIELDS, secret=TOKEN)
+    target_id = only_target().id
+    execute("UPDATE targets SET status = 'blocked', status_reason = ?", (TOKEN_REJECTED,))
+    page = words(follow(person, person.post(f"/targets/{target_id}/secret", secret=f"{TOKEN}-2")))
+    assert "accepts the token and the settings. The target gets nothing until you resume it." in page
+    assert "Approve a ticket" not in page
+    page = words(follow(person, person.post(f"/targets/{target_id}/validate")))
+    assert "Validation passed. The target gets nothing until you resume it." in page
 
 
 def test_a_validation_that_passed_with_a_warning_is_not_shown_as_failed(
