@@ -1,5 +1,6 @@
 """The wording of pages: timestamps, durations, counts, statuses, and the notices after an action."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -101,6 +102,8 @@ TONES: Final[Mapping[str, str]] = {
 
 #: Units of relative times in seconds; the script has the same ones.
 _UNITS: Final = (("day", "days", 86_400), ("h", "h", 3_600), ("min", "min", 60))
+#: An underscore of a code; that of an id stands before 26 letters and digits.
+_UNDERSCORE: Final = re.compile(r"_(?![0-9A-HJKMNP-TV-Z]{26}\b)")
 #: There are a few dozen statuses, and every row of a list has one.
 _CACHED_STATUSES: Final = 128
 
@@ -164,6 +167,11 @@ def duration(seconds: float | timedelta) -> str:
     return " ".join(parts[:2])
 
 
+def spaced(text: str) -> str:
+    """Return a code with spaces in place of underscores; ids in the text stay, so that they can be copied."""
+    return _UNDERSCORE.sub(" ", text)
+
+
 def coded(text: str) -> Markup:
     """Return a text with its parts between backticks as code; an odd number of backticks stays as it is."""
     parts = text.split("`")
@@ -184,4 +192,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "fix": lambda code: help_for(code).fix,
     "visible": visible,
     "coded": coded,
+    "spaced": spaced,
 }

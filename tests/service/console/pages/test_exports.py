@@ -332,6 +332,16 @@ def test_the_timeline_is_newest_first(person: ConsoleBrowser, customer: Customer
     assert steps == [("reschedule", WORKER), ("claim", WORKER), ("approve", "user:test"), ("prepare", "user:test")]
 
 
+def test_the_timeline_shows_ids_as_they_are(person: ConsoleBrowser, customer: Customer) -> None:
+    export_id, job_id = make_exports(customer, 1)[0], "blk_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
+    with transaction():
+        for action, reason in (("dismiss", "false_positive"), ("approve", job_id)):
+            audit_log.append(utc_now(), "user:1", action, export_id, reason)
+    timeline = main_of(person.get(f"/exports/{export_id}")).partition('aria-label="Timeline"')[2]
+    assert f'<span class="aside">{job_id}</span>' in timeline
+    assert '<span class="aside">false positive</span>' in timeline
+
+
 def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     target = make_target(customer)
