@@ -26,15 +26,18 @@ from schemas.targets.providers import provider_of
 from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
-from service.console.layout import Action, PageAction, PageLayout, Redirect
+from service.console.layout import Action, PageAction, PageLayout, Redirect, sent_back
 from service.console.sessions import ConsoleUser
-from service.console.targets.pages import TARGET, TargetPage
+from service.console.targets.pages import TARGET, TargetPage, shown_fields
 from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
 from service.operations.targets import TargetOperations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets, webhook_secrets
+
+#: Before the name of a field: what the form showed.
+_SHOWN: Final = "shown."
 
 _log: Final = logging.getLogger(__name__)
 
@@ -124,6 +127,7 @@ class EditTarget(PageAction):
         """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
         require_webhooks(user)
         target = self._operations.targets.get(ids["target_id"], user.principal)
+        form = _with_present(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
             # A credential in the URL of an earlier version is shown masked.
@@ -146,7 +150,9 @@ class EditTarget(PageAction):
         """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
         content = super().refused({**form, "base_url": masked(form.get("base_url", ""))}, by_setting(problems), **ids)
         # Whose target it is has been checked by the page.
-        return {**content, "inputs": setting_inputs(provider_of(targets.get(ids["target_id"], None)), form)}
+        inputs = setting_inputs(provider_of(targets.get(ids["target_id"], None)), form)
+        shown = {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
+        return {**content, "inputs": inputs, "shown_fields": shown}
 
 
 class RemoveTarget(Action):
@@ -231,6 +237,13 @@ class SetStandardSecret(WebhookSecretAction):
         )
         self._operations.targets.wake_workers()
         return _to_page(target_id, "standard_secret_set")
+
+
+def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:
+    """Return the form of a target; a field that was left as it was shown has what somebody else may have saved since."""
+    present = shown_fields(target)
+    shown = {name: sent_back(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
+    return {**form, **{name: present[name] for name, text in shown.items() if sent_back(form.get(name, "")) == text}}
 
 
 def _to_page(target_id: str, done: str) -> Redirect:

@@ -88,6 +88,7 @@ class TargetPage(ConsolePage):
             "provider": found,
             "link": safe_link(target.base_url) if target.is_tracker else None,
             "inputs": setting_inputs(found, typed_settings(target.provider_settings)),
+            "shown_fields": shown_fields(target),
             "settings": list(shown_settings(target.provider_settings)),
             "at": now,
             "chart": charts.hourly_chart(day),
@@ -103,6 +104,14 @@ class TargetPage(ConsolePage):
             "breaker_open": BREAKER_OPEN,
             "event_choices": EVENT_NAMES,
         }
+
+
+def shown_fields(target: Target) -> dict[str, str]:
+    """Return the fields of the form that edits a target, as they are now."""
+    limit = "" if target.max_per_minute is None else str(target.max_per_minute)
+    inputs = setting_inputs(provider_of(target), typed_settings(target.provider_settings))
+    own = {"name": target.name, "base_url": target.shown_url, "max_per_minute": limit}
+    return own | {each.name: each.value for each in inputs}
 
 
 def _windows(target_id: str, entered: str | None, now: datetime) -> list[RecoveryWindow]:

@@ -243,3 +243,18 @@ def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_t
     assert "failing" in person.get("/targets").text
     changes.edit(target.id, TargetEdit(base_url=f"{URL}/2"), DEFAULT_SECRET, now, "user:1")
     assert "The receiver rejected the ticket." not in person.get("/overview").text
+
+
+def test_an_edit_leaves_what_somebody_else_has_saved_since(person: ConsoleBrowser, customer: Customer) -> None:
+    target_id = make_tracker(customer, "https://tracker.example.com/acme/shop")
+    path = f"/targets/{target_id}/edit"
+    first, second = (shown_fields(person.get(f"/targets/{target_id}"), path) for _ in range(2))
+    moved = {"base_url": "https://tracker.example.com/acme/site", "setting.labels": "a\r\nb"}
+    assert person.post(path, **{**first, **moved}).status_code == 303
+    # Refused at first, then sent again as the page shows it.
+    refused = person.post(path, **{**second, "name": "Ours", "max_per_minute": "0"})
+    assert refused.status_code == 422
+    assert person.post(path, **{**shown_fields(refused, path), "max_per_minute": "30"}).status_code == 303
+    found = targets.get(target_id, None)
+    assert (found.name, found.max_per_minute) == ("Ours", 30)
+    assert (found.base_url, found.provider_settings) == (moved["base_url"], {"labels": ["a", "b"]})
