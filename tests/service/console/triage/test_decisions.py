@@ -225,6 +225,15 @@ def test_an_edit_from_a_tickets_own_page_leads_back_to_it(person: ConsoleBrowser
 
 
 @on_sqlite
+def test_fields_for_a_text_in_any_language_have_its_direction(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id = prepare()
+    of_edit, of_list = person.get(f"/exports/{export_id}/edit").text, person.get("/inbox").text
+    for page, names in ((of_edit, ("title", "description", "labels")), (of_list, ("note", "q"))):
+        for name in names:
+            assert re.search(rf'<(input|textarea)[^>]* name="{name}" dir="auto"', page), name
+
+
+@on_sqlite
 def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     odd = {"description": "One\r\ntwo.\rThree.", "labels": ["a, b", " c ", "d\ne"]}
     export_id = prepare("Soft\u00adhyphen", severity="low", **odd)
