@@ -177,9 +177,14 @@ class SetWebhookOptions(Action):
         members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
         if "has_events" in form:
             members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
-        self._operations.targets.edit(ids["target_id"], read_checked(TargetEditForm(), members), user.principal)
-        self._operations.targets.wake_workers()
-        return _to_page(ids["target_id"], "target_edited")
+        target = self._operations.targets.get(ids["target_id"], user.principal)
+        # What was left as it was shown somebody else may have changed since.
+        left = {name for name, value in members.items() if form.get(f"{_SHOWN}{name}") == _option_text(value)}
+        if not left or left < members.keys():
+            changed = {name: value for name, value in members.items() if name not in left}
+            self._operations.targets.edit(target.id, read_checked(TargetEditForm(), changed), user.principal)
+            self._operations.targets.wake_workers()
+        return _to_page(target.id, "target_edited")
 
 
 class WebhookSecretAction(Action):
@@ -237,6 +242,11 @@ class SetStandardSecret(WebhookSecretAction):
         )
         self._operations.targets.wake_workers()
         return _to_page(target_id, "standard_secret_set")
+
+
+def _option_text(value: str | Sequence[str]) -> str:
+    """Return an option of a webhook as its form says what it showed."""
+    return value if isinstance(value, str) else " ".join(value)
 
 
 def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:

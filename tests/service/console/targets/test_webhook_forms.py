@@ -13,6 +13,7 @@ from storage.db.models import TargetRow
 from storage.secrets.vault import Vault
 from storage.targets import targets, webhook_secrets
 from tests.service.conftest import LogLines
+from tests.service.console.form_fields import shown_fields
 from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import ENCRYPTION_KEY, NOW, Customer, forbid_webhooks, make_target
 
@@ -77,6 +78,20 @@ def test_signature_and_format_are_chosen_once_the_secret_is_set(
     assert '<option value="cloudevents" selected>' in page
     assert VAULT.fingerprint(STANDARD) in page
     assert STANDARD[6:] not in page + log_lines.text
+
+
+def test_options_that_were_left_as_shown_stay_as_somebody_else_has_saved_them(
+    person: ConsoleBrowser, target: Target
+) -> None:
+    path = f"/targets/{target.id}/webhook"
+    first, second = (shown_fields(person.get(f"/targets/{target.id}"), path) for _ in range(2))
+    assert person.post(path, **{**first, "event_ticket.redact": "1"}).status_code == 303
+    for fields in ({**second, "format": "sarif"}, second):
+        assert person.post(path, **fields).headers["location"] == f"/console/targets/{target.id}?done=target_edited"
+    found = targets.get(target.id, None)
+    assert (found.events, found.format, found.signature) == (["ticket.redact"], "sarif", "service")
+    assert person.post(path, **{**first, "format": "ticket"}).status_code == 303
+    assert targets.get(target.id, None).format == "sarif"
 
 
 def test_what_is_no_standard_secret_is_refused(person: ConsoleBrowser, target: Target) -> None:
