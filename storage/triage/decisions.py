@@ -42,7 +42,7 @@ from storage.exports.transitions_sql import LockedExport
 from storage.triage import groups
 
 #: The parts of a ticket that an edit can replace.
-_EDITABLE: Final = ("title", "description", "severity", "labels")
+EDITABLE: Final = ("title", "description", "severity", "labels")
 
 
 def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edited: Edit) -> Export:
@@ -59,7 +59,7 @@ def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edit
         if ticket == export.ticket:
             return export
         original = export.original_ticket or export.ticket
-        is_original = all(ticket[name] == original[name] for name in _EDITABLE)
+        is_original = all(ticket[name] == original[name] for name in EDITABLE)
         [problems] = preview_problems([ticket])
         changes = {
             "ticket": ticket,

@@ -24,6 +24,7 @@ from storage.exports.rows import Draft, written
 from storage.exports.search import export_search
 from storage.exports.transitions import lock, prepare, update
 from storage.exports.transitions_sql import set_waiting
+from storage.triage.decisions import EDITABLE
 
 #: The tickets and rows of so many findings take SQLite's one writer a third of a second.
 MAX_SPLIT: Final = 1000
@@ -125,15 +126,10 @@ def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ti
 
 
 def _kept_ticket(export: Export, group: Group, first: _Finding) -> Ticket:
-    """Return the ticket that the group's export keeps: with the scanner's own evidence, and a person's words."""
+    """Return the ticket that the group's export keeps: with the scanner's own evidence, and what a person edited."""
     ticket = replace(_ticket(group, first), evidence={**group.evidence})
-    if export.original_ticket is None:
-        return ticket
-    edited = export.ticket
-    return replace(
-        ticket,
-        title=edited["title"],
-        description=edited["description"],
-        severity=edited["severity"],
-        labels=tuple(edited["labels"]),
-    )
+    original = export.original_ticket or export.ticket
+    edited = {name: export.ticket[name] for name in EDITABLE if export.ticket[name] != original[name]}
+    if "labels" in edited:
+        edited["labels"] = tuple(edited["labels"])
+    return replace(ticket, **edited)

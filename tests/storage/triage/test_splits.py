@@ -148,6 +148,16 @@ def test_an_edited_group_keeps_the_edit_on_its_own_export(customer: Customer) ->
     assert second.ticket["description"].startswith("Say what it shows.")
 
 
+def test_a_part_that_was_not_edited_names_no_place_of_the_others(customer: Customer) -> None:
+    export_id = grouped(customer)
+    decisions.edit(export_id, customer.account_id, NOW, "user:1", Edit(labels=("security",)))
+    kept, second, _ = split(export_id, customer)
+    assert kept.ticket["labels"] == ["security"]
+    assert "places" not in kept.ticket["title"]
+    assert "Places:" not in kept.ticket["description"]
+    assert second.ticket["page_url"] not in kept.ticket["description"]
+
+
 def test_only_a_prepared_group_of_the_account_is_split(customer: Customer) -> None:
     [alone] = post(customer, "a")
     [by_hand] = make_exports(customer, 1)
