@@ -79,8 +79,12 @@ class Group:
 
 
 def is_group(ticket: Mapping[str, Any]) -> bool:
-    """Return whether a ticket is that of a group; a scanner's own evidence may have some of its names."""
-    return all(name in ticket["evidence"] for name in GROUP_NAMES)
+    """Return whether a ticket is that of a group; the evidence of one that was written by hand may have its names, too."""
+    evidence = ticket["evidence"]
+    if not all(name in evidence for name in GROUP_NAMES):
+        return False
+    findings, places = evidence["findings"], evidence["places"]
+    return type(findings) is int and findings > 0 and isinstance(places, list) and all(map(_is_place, places))
 
 
 def without_places(description: str) -> str:
@@ -224,6 +228,11 @@ def _of_places(group: Group) -> dict[str, Any]:
         "pages": group.pages,
         "sites": list(group.sites),
     }
+
+
+def _is_place(value: Any) -> bool:
+    has_names = isinstance(value, dict) and value.keys() == {"url", "location"}
+    return has_names and all(isinstance(text, str) for text in value.values())
 
 
 def _first_places(places: Sequence[Place]) -> tuple[Place, ...]:

@@ -37,7 +37,7 @@ def ledger(export_id: str) -> list[tuple[Any, ...]]:
 
 def make_group(customer: Customer, rule: str = "img-alt") -> str:
     """Store an open group of a rule; return its id."""
-    places = [{"url": "https://shop.example/", "location": "img.hero"}, {"url": "https://shop.example/b", "location": None}]
+    places = [{"url": "https://shop.example/", "location": "img.hero"}, {"url": "https://shop.example/b", "location": ""}]
     ticket = Ticket(
         "Missing text",
         "On 2 pages.",

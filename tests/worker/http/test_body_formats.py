@@ -42,6 +42,9 @@ TICKETS: Final = {
     "a group": GROUP,
     "a finding": Ticket("T", "D", "critical", "https://a.example/x", (), {"rule": "r", "location": "#id"}),
     "a ticket by hand": Ticket("By hand", "", "info", None, ("a",), {}),
+    "evidence with the names of a group": Ticket(
+        "T", "D", "low", None, (), {"places": [1], "findings": 1, "pages": 1, "sites": []}
+    ),
     "evidence of other types": Ticket("T", "D", "low", None, (), {"rule": 7, "location": ["x"], "places": "none"}),
     "a redacted ticket": REDACTED_TICKET,
 }

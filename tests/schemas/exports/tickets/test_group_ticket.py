@@ -166,6 +166,23 @@ def test_a_group_s_ticket_is_known_by_all_its_names() -> None:
 
 
 @pytest.mark.parametrize(
+    "evidence",
+    [
+        {"findings": "3"},
+        {"findings": 0},
+        {"places": {"a": 1}},
+        {"places": ["https://shop.example/"]},
+        {"places": [{"url": "https://shop.example/"}]},
+        {"places": [{"url": "https://shop.example/", "location": None}]},
+        {"places": [{"url": "https://shop.example/", "location": "", "note": ""}]},
+    ],
+)
+def test_a_ticket_by_hand_with_the_names_of_a_group_is_none(evidence: dict[str, Any]) -> None:
+    ticket = group_ticket(grouped(2)).record()
+    assert not is_group({"evidence": {**ticket["evidence"], **evidence}})
+
+
+@pytest.mark.parametrize(
     ("description", "left"),
     [
         (group_ticket(grouped(42)).description, f"{CSP.description}\n\nSeverity: medium\nRule: csp\nFound by: scan run 42"),

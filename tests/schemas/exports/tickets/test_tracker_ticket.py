@@ -40,6 +40,12 @@ def test_a_ticket_has_its_parts_and_the_page_of_its_export() -> None:
     assert read(ticket).console_url is None
 
 
+def test_evidence_with_the_names_of_a_group_is_shown_as_it_is() -> None:
+    evidence = {"places": [1], "findings": "some", "pages": 1, "sites": []}
+    ticket = read(ticket_by_hand("Title", "Text", "low", None, [], evidence))
+    assert (ticket.evidence, ticket.places, ticket.places_total) == (evidence, (), 0)
+
+
 def test_a_group_has_its_places_once() -> None:
     ticket = read(group_ticket(grouped(60)))
     assert (len(ticket.places), ticket.places_total) == (50, 60)
