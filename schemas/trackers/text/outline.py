@@ -234,7 +234,8 @@ def _place(place: TrackerPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
 
 def _counts(event: TrackerEvent) -> str:
     """Return `3 places added, 17 fixed, 25 still open.` without what is none; "" if all are."""
-    counted = ((event.places_added, "added"), (event.places_fixed, "fixed"), (event.places_open, "still open"))
+    added = "found again" if event.type is TicketEventType.REOPENED else "added"
+    counted = ((event.places_added, added), (event.places_fixed, "fixed"), (event.places_open, "still open"))
     (count, what), *others = [each for each in counted if each[0]] or [(0, "")]
     if not count:
         return ""

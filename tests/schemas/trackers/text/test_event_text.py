@@ -67,6 +67,13 @@ def test_a_comment_reads_well(event_type: TicketEventType, first: str) -> None:
     )
 
 
+def test_places_that_are_back_were_found_again_and_not_added() -> None:
+    comment = markdown.comment_of(event(TicketEventType.REOPENED), LIMIT)
+    assert "This is back: the latest scan found it again.\n\n3 places found again, 1 fixed, 5 still open." in comment
+    assert "Found again:" in comment
+    assert "added" not in comment.lower()
+
+
 @pytest.mark.parametrize(
     ("added", "fixed", "still_open", "sentence"),
     [
