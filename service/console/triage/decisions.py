@@ -179,7 +179,7 @@ class EditPage(FormPage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the ticket. Raises ExportNotFound, Conflict for one that is not prepared."""
         export = _prepared(ids["export_id"], user)
-        return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), ())
+        return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), (), export.ticket_digest)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
@@ -199,7 +199,7 @@ class EditPage(FormPage):
     ) -> Mapping[str, Any]:
         """Return the ticket as it was typed, with its problems. Raises ExportNotFound, Conflict."""
         export = _prepared(ids["export_id"], user)
-        return _edit_content(export, _parts(form), safe_next(form.get("then", "")), problems)
+        return _edit_content(export, _parts(form), safe_next(form.get("then", "")), problems, form.get("ticket_digest", ""))
 
 
 class Shortcuts(Action):
@@ -269,10 +269,13 @@ def _of_severity(label: str, severity: str) -> str:
     return f"severity:{severity}" if label in _SEVERITY_LABELS else label
 
 
-def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any) -> dict[str, Any]:
+def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any, digest: str) -> dict[str, Any]:
+    """Return the variables of the form; `digest` is that of the ticket which the user saw."""
     # What somebody else saved meanwhile is what the text that was typed would replace.
     is_stale = any(each.code == "ticket_changed" for each in problems)
     return {
+        # Only the page that says that the ticket changed shows the ticket of now.
+        "ticket_digest": export.ticket_digest if is_stale else digest,
         "export": export,
         "parts": parts,
         "then": then,

@@ -224,6 +224,19 @@ def test_an_edit_from_a_tickets_own_page_leads_back_to_it(person: ConsoleBrowser
     assert person.post(f"{path}/edit", **fields).headers["location"] == f"/console{path}?done=edited"
 
 
+def test_a_form_that_is_refused_at_first_replaces_no_ticket_that_somebody_else_saved(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    path = f"/exports/{prepare('Old title')}/edit"
+    first, second = (shown_fields(person.get(path), path) for _ in range(2))
+    assert person.post(path, **{**first, "title": "Theirs"}).status_code == 303
+    refused = person.post(path, **{**second, "title": " "})
+    assert (refused.status_code, 'id="problem-title"' in refused.text) == (422, True)
+    stale = person.post(path, **{**shown_fields(refused, path), "title": "Mine"})
+    assert (stale.status_code, "changed meanwhile" in stale.text, "Theirs" in stale.text) == (422, True, True)
+    assert person.post(path, **shown_fields(stale, path)).status_code == 303
+
+
 @on_sqlite
 def test_fields_for_a_text_in_any_language_have_its_direction(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
