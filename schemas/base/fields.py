@@ -104,6 +104,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "no_members": "This object names nothing to change.",
     "not_supported": "This parameter is not supported.",
     "ticket_changed": "The ticket changed meanwhile. Compare your text with it as it is now; saving replaces the ticket.",
+    "rule_changed": "The rule changed meanwhile. Compare your entries with it as it is now; saving replaces the rule.",
     "invalid_cursor": "This cursor does not belong to this list; use next_cursor unchanged.",
     "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",
     "still_to_come": "This moment is in the future.",

@@ -1,12 +1,15 @@
 """`/console/rules`: approval rules: what they match, what they do, who made them, and why one stopped."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import falcon
 
-from schemas.base.errors import FieldProblem
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.fields import problem
 from schemas.base.principal import Ability
+from schemas.base.strict_json import canonical
 from schemas.content_policy.checked_form import read_checked
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.approval_rules import (
@@ -49,6 +52,14 @@ _STOPS: Final[Mapping[str, str]] = {
 }
 
 
+class RuleInWords(NamedTuple):
+    """A rule with what it matches, in parts, and what it does."""
+
+    rule: ApprovalRule
+    matches: Sequence[str]
+    action: str
+
+
 class RulesPage(ConsolePage):
     """Lists the account's rules, the oldest first, which is the order in which they decide."""
 
@@ -58,15 +69,10 @@ class RulesPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the rules in words."""
         rules = sorted(self._operations.approval_rules.list_page(user.principal), key=lambda rule: rule.id)
-        projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
-        named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
-        targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
         return {
-            "rules": rules,
+            "rules": _in_words(rules, user),
             "lacks_ability": Ability.MANAGE_RULES in user.principal.role_abilities - user.principal.abilities,
             "stops": _STOPS,
-            "matches": {rule.id: list(_match_words(rule.match, projects)) for rule in rules},
-            "actions": {rule.id: _action_words(rule.action, targets) for rule in rules},
         }
 
 
@@ -129,14 +135,28 @@ class RulePage(_RuleFormPage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the rule as the form has it. Raises NotFound."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
-        return _form_content(user, _typed(rule), (), rule.id)
+        return {**_form_content(user, _typed(rule), (), rule.id), "digest": _digest(rule)}
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         change: RuleChange = read_checked(RuleChangeForm(), _body(form, rule))
+        # A form that is sent twice has an old digest, and a rule that is as it says already.
+        is_stale = form.get("digest", "") not in {"", _digest(rule)}
+        if is_stale and (change.name, change.match, change.action) != (rule.name, rule.match, rule.action):
+            raise ValidationFailed(problem("/digest", "rule_changed"))
         self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
         return _SAVED
+
+    def refused(
+        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
+    ) -> Mapping[str, Any]:
+        """Return the form as it was typed; only beside the rule as it is now, it may replace that rule. Raises NotFound."""
+        content = super().refused(user, form, problems, **ids)
+        if not any(each.code == "rule_changed" for each in problems):
+            return content
+        rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
+        return {**content, "digest": _digest(rule), "present": _in_words([rule], user)[0]}
 
 
 class SwitchRule(Action):
@@ -162,6 +182,14 @@ class RemoveRule(Action):
         """Remove the rule. Raises NotFound."""
         self._operations.approval_rules.delete(ids["rule_id"], user.principal)
         return Redirect("/rules", "rule_removed")
+
+
+def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
+    """Return the rules with what they match and do in words."""
+    projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
+    named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
+    targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
+    return [RuleInWords(rule, [*_match_words(rule.match, projects)], _action_words(rule.action, targets)) for rule in rules]
 
 
 def _match_words(match: RuleMatch, projects: Mapping[int, str]) -> Iterator[str]:
@@ -228,6 +256,11 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
     }
 
 
+def _digest(rule: ApprovalRule) -> str:
+    """Return a digest of what the form shows of a rule."""
+    return hashlib.sha256(canonical(_typed(rule))).hexdigest()
+
+
 def _form_content(
     user: ConsoleUser, typed: Mapping[str, str], problems: Sequence[FieldProblem], rule_id: str | None
 ) -> dict[str, Any]:
@@ -235,6 +268,8 @@ def _form_content(
     by_field = {"labels" if "/labels" in each.path else each.path.rpartition("/")[2]: each for each in problems}
     return {
         "rule_id": rule_id,
+        "digest": typed.get("digest", ""),
+        "present": None,
         "typed": typed,
         "problems": by_field,
         "shown_problems": _SHOWN,

@@ -156,6 +156,24 @@ def test_a_refused_rule_keeps_what_was_typed(
     assert stored(customer) == []
 
 
+def test_a_rule_that_somebody_else_changed_is_not_replaced_unseen(decider: ConsoleBrowser, customer: Customer) -> None:
+    path = f"/rules/{make_rule(customer, RuleAction(RuleActionType.LABEL, labels=('team',))).id}"
+    first, second = (shown_fields(decider.get(path), path) for _ in range(2))
+    # A double click leads to the same page.
+    for _ in range(2):
+        assert decider.post(path, **{**first, "rule": "only:this"}).status_code == 303
+    # Refused for its name at first, then because the rule changed, which the page shows.
+    unnamed = decider.post(path, **{**second, "name": " "})
+    assert (unnamed.status_code, "As it is now" in unnamed.text) == (422, False)
+    stale = decider.post(path, **{**shown_fields(unnamed, path), "name": "Mine"})
+    assert (stale.status_code, "The rule changed meanwhile" in stale.text) == (422, True)
+    assert "rule only:this</bdi>. <bdi>Label team</bdi>." in stale.text.partition("As it is now")[2]
+    assert stored(customer)[0].match.rule == "only:this"
+    assert decider.post(path, **shown_fields(stale, path)).status_code == 303
+    [rule] = stored(customer)
+    assert (rule.name, rule.match.rule) == ("Mine", second["rule"] or None)
+
+
 @on_sqlite
 def test_a_token_without_the_ability_makes_no_rule(
     decider: ConsoleBrowser, person: ConsoleBrowser, customer: Customer
