@@ -34,7 +34,7 @@ DELIVERY_VIEWS: Final = (
         _in(ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED),
         (),
         ExportSort.NEWEST,
-        "are on their way",
+        "on the way",
     ),
     ListView(
         "failed",
@@ -42,9 +42,9 @@ DELIVERY_VIEWS: Final = (
         _in(ExportStatus.FAILED, ExportStatus.BLOCKED),
         ("retry",),
         ExportSort.NEWEST,
-        "were not delivered",
+        "not delivered",
     ),
-    ListView("delivered", "Delivered", _in(ExportStatus.EXPORTED), (), ExportSort.NEWEST, "were delivered"),
+    ListView("delivered", "Delivered", _in(ExportStatus.EXPORTED), (), ExportSort.NEWEST, "delivered"),
 )
 
 

@@ -11,15 +11,15 @@ from service.console.triage.ticket_list import ListView, TicketListPage, snoozed
 INBOX: Final = "/inbox"
 
 INBOX_VIEWS: Final = (
-    ListView("waiting", "Waiting", waiting, ("dismiss", "approve"), ExportSort.SEVERITY, "wait for a decision"),
-    ListView("snoozed", "Snoozed", snoozed, ("dismiss", "approve"), ExportSort.SEVERITY, "are snoozed"),
+    ListView("waiting", "Waiting", waiting, ("dismiss", "approve"), ExportSort.SEVERITY, "waiting for a decision"),
+    ListView("snoozed", "Snoozed", snoozed, ("dismiss", "approve"), ExportSort.SEVERITY, "snoozed"),
     ListView(
         "dismissed",
         "Dismissed",
         lambda query, _now: replace(query, statuses=(ExportStatus.DISMISSED.value,)),
         ("restore",),
         ExportSort.NEWEST,
-        "are dismissed",
+        "dismissed",
     ),
 )
 

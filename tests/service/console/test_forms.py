@@ -173,6 +173,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
     )
     assert answer.status_code == 401
     assert "Nothing was changed" in answer.text
+    assert f'<a href="/console/exports/{export_id}">Sign in</a>' in answer.text
     assert person.csrf not in answer.text
     assert queries.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 

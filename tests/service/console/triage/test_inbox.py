@@ -69,7 +69,7 @@ def test_what_waits_is_listed_by_severity_with_the_first_ticket_beside_it(
     assert listed(page) == [high, medium, low]
     assert opened(page) == "high"
     assert tabs(page) == {"Waiting": "3", "Snoozed": "0", "Dismissed": "0"}
-    assert "3 wait for a decision" in page.text
+    assert "3 waiting for a decision" in page.text
     assert "1 of 3" in page.text
 
 
