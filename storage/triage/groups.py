@@ -5,6 +5,7 @@ dismissed group that stays open, findings are counted and wait. A postback holds
 and then the lock of each group's row, which a person's decision takes too.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from schemas.exports.tickets.group_ticket import (
     with_stored,
 )
 from schemas.exports.tickets.ticket import Ticket
+from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
@@ -80,18 +82,20 @@ def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
 
 
 def write_what_waited(exports: Sequence[LockedExport]) -> None:
-    """Write the tickets of restored groups with the findings that joined them while they were dismissed.
+    """Write the tickets of restored groups with what they gained while they were dismissed: findings, a higher severity.
 
     The caller's transaction has locked the exports.
     """
     # Without a rule, a ticket by hand: its evidence may have any names.
     groups = [each for each in exports if each.rule is not None and is_group(each.ticket)]
     known = {each.id: each.ticket["evidence"]["findings"] for each in groups}
-    grown = [
-        (row.id, extended_ticket(OpenGroup(row, frozenset(), group), group))
-        for row in groups_sql.groups(known)
-        if row.findings_total != known[row.id] and (group := _group(row)) is not None
-    ]
+    severities, grown = _severities(known), []
+    for row in groups_sql.groups(known):
+        stored = SEVERITIES[row.severity_rank]
+        severity = highest([stored, *severities[row.id]])
+        is_changed = row.findings_total != known[row.id] or severity != stored
+        if is_changed and (group := _group(row)) is not None:
+            grown.append((row.id, extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))))
     tickets = dict(zip([export_id for export_id, _ in grown], written([ticket for _, ticket in grown]), strict=True))
     records = [
         {
@@ -145,6 +149,15 @@ def stored_group(group: Group, export_id: str) -> Group:
     severities = tuples(FindingRow.select(FindingRow.severity).where(of_export).distinct())
     severity = highest([group.severity, *(row[0] for row in severities)])
     return with_stored(group, severity, places, total, on_pages)
+
+
+def _severities(export_ids: Iterable[str]) -> Mapping[str, list[str]]:
+    """Return the severities that the findings of each export have."""
+    found: dict[str, list[str]] = defaultdict(list)
+    of_exports = FindingRow.select(FindingRow.export_id, FindingRow.severity).where(FindingRow.export_id.in_([*export_ids]))
+    for export_id, severity in tuples(of_exports.distinct()):
+        found[export_id].append(severity)
+    return found
 
 
 def _group(row: GroupRow) -> Group | None:

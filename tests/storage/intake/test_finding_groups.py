@@ -220,6 +220,23 @@ def test_a_restored_group_has_the_places_that_joined_it_while_it_was_dismissed(c
     assert len(urls(queries.get(export_id))) == 3
 
 
+@pytest.mark.parametrize("edited", [Edit(), Edit(title="My title"), Edit(severity="info")])
+def test_a_restored_group_has_the_severity_of_a_place_that_became_more_severe_meanwhile(
+    customer: Customer, edited: Edit
+) -> None:
+    [export_id] = post(customer, "a", issue("csp", severity="low")).ticket_exports
+    decisions.edit(export_id, customer.account_id, NOW, "user:1", edited)
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
+    decisions.restore(export_id, customer.account_id, NOW, "user:1")
+    assert queries.get(export_id).severity == (edited.severity or "low")
+    decisions.dismiss(export_id, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
+    post(customer, "a", issue("csp", severity="critical"), run=2)
+    decisions.restore(export_id, customer.account_id, NOW, "user:1")
+    group = queries.get(export_id)
+    assert (group.severity, group.ticket["severity"], group.findings) == ("critical", "critical", (1, 0))
+    assert group.ticket_digest == digest(group.ticket)
+
+
 def test_an_edited_group_keeps_its_words_and_grows(customer: Customer) -> None:
     [export_id] = post(customer, "a", "csp").ticket_exports
     execute('UPDATE exports SET original_ticket = ticket, ticket = REPLACE(ticket, \'"title":"\', \'"title":"My \')')
