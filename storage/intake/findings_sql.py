@@ -17,10 +17,12 @@ _FINDING_TYPES: Final = column_types(FindingRow, _FINDING)
 _INSERT: Final = f"""
 INSERT INTO findings ({", ".join(_FINDING)}) {{rows}}
 ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING id, fingerprint"""
-#: A run counts once, however often it posts. The run that found it first may post again while a later one is under way; it
-#: does not count then either.
+#: A run counts once, however often it and others post meanwhile; a run whose sightings are deleted has long ended.
 _SEEN: Final = """
-UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
+UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) OR EXISTS (
+        SELECT 1 FROM finding_sightings s
+        WHERE s.finding_id = findings.id AND s.scan_run_id = ? AND s.outcome IN ('seen', 'reopened')
+    ) THEN 0 ELSE 1 END,
     last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?, missed_runs = 0
 FROM r"""
 _SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
@@ -186,7 +188,7 @@ def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
 def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostback, now: datetime) -> list[SeenFinding]:
     """Store that a postback reports findings of a project again; return those that differ from their `issues`, or all."""
     run_id, at = postback.scan_run_id, to_ms(now)
-    seen_by = (run_id, run_id, run_id, at)
+    seen_by = (run_id, run_id, run_id, run_id, at)
     if not is_sqlite():
         values = [(mark, issue.severity, issue.help_url) for mark, issue in issues.items()]
         locked = (project_id, project_id, _digest(postback), run_id)

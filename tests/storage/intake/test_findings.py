@@ -84,6 +84,7 @@ RUNS = [
     ([1, 1, 1], (1, 1, 1)),  # a run that posts again and again
     ([1, 2, 2, 3], (3, 1, 3)),
     ([1, 2, 1, 2, 1], (2, 1, 2)),  # two runs at once
+    ([1, 2, 3, 2, 3, 2], (3, 1, 2)),  # two later ones
     ([2, 1], (2, 2, 1)),  # the ids of runs say nothing about their order
 ]
 
