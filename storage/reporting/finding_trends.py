@@ -86,9 +86,13 @@ def _median_fix(account_id: int, project_id: int | None, first: datetime) -> tim
     f = FindingRow
     fixed = f.select().where(*_of(account_id, project_id), f.fixed_at >= to_ms(first))
     number = fixed.count()
+    if not number:
+        # Each was reported again; PostgreSQL refuses an offset below 0.
+        return None
     took = (f.fixed_at - f.first_seen_at).alias("took")
     middle: Any = fixed.select(took).order_by(SQL("took")).offset((number - 1) // 2).limit(2 - number % 2).tuples()
     found = [int(each) for (each,) in middle]
+    # Another request may have reopened them between the two queries.
     return timedelta(milliseconds=sum(found) / len(found)) if found else None
 
 

@@ -71,6 +71,14 @@ def test_a_short_trend_begins_with_what_was_there(scanned: Customer) -> None:
     assert read(scanned, 7, scanned.project_id) == trend
 
 
+def test_there_is_no_median_where_everything_fixed_was_reported_again(customer: Customer) -> None:
+    for run, reported in enumerate([[issue("a")], [], [], [issue("a")]], 1):
+        scan(customer.project_id, run, 5, *reported)
+    trend = read(customer, 7)
+    assert trend.median_fix is None
+    assert [dict(day.changes) for day in trend.days if day.changes] == [{Change.NEW: 1, Change.FIXED: 1, Change.REOPENED: 1}]
+
+
 @on_sqlite
 def test_trends_read_indexes_alone(scanned: Customer) -> None:
     with statements() as asked:
