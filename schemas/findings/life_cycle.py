@@ -78,10 +78,10 @@ def after_report(before: LifeCycle, own: RunOutcome | None, *, has_fixed: bool) 
     """Return a finding after a run that reported it, and the outcome of the run; `own` is its outcome until then.
 
     A run that posts a page in parts may report in the second what was missing in the first: if it `has_fixed` the finding,
-    it takes that back.
+    it takes that back. A fix that another run has taken back stays its outcome: trends count both.
     """
     if not before.is_fixed:
-        return replace(before, missed_runs=0), RunOutcome.REOPENED if own is RunOutcome.REOPENED else RunOutcome.SEEN
+        return replace(before, missed_runs=0), own if own in {RunOutcome.FIXED, RunOutcome.REOPENED} else RunOutcome.SEEN
     if has_fixed:
         return LifeCycle(times_reopened=before.times_reopened), RunOutcome.SEEN
     return LifeCycle(times_reopened=before.times_reopened + 1), RunOutcome.REOPENED

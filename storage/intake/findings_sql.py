@@ -28,14 +28,11 @@ FROM r"""
 _SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
 _SIGHTING_TYPES: Final = column_types(FindingSightingRow, _SIGHTING)
 _INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING)})"
-#: A run that posts a page in parts may report in the second what was missing in the first. `life_cycle_sql` takes back
-#: a fix; one that another run has taken back is over.
+#: A run that posts a page in parts may report in the second what was missing in the first. A fix stays in the history, since
+#: trends count it with the reopening by another run; `life_cycle_sql` takes it back where the same run reports the finding.
 _NOT_MISSED: Final = """
-ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = 'seen'
-WHERE finding_sightings.outcome = 'missed' OR (finding_sightings.outcome = 'fixed' AND EXISTS (
-    SELECT 1 FROM {findings} f WHERE f.id = finding_sightings.finding_id AND f.fixed_at IS NULL
-))"""
-_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED.format(findings='findings')}"
+ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = 'seen' WHERE finding_sightings.outcome = 'missed'"""
+_ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED}"
 # SQLite changes one table in a statement, PostgreSQL two: a round trip to it costs more than either.
 _INSERT_BY_POSTGRESQL: Final = f"""
 WITH new AS ({_INSERT}, first_scan_run_id, first_seen_at), seen AS (
@@ -61,7 +58,7 @@ _SEEN_BY_POSTGRESQL: Final = f"""
 WITH r (fingerprint, severity, help_url) AS ({{rows}}), locked AS ({_LOCKED}), seen AS (
     {_SEEN}, locked WHERE findings.id = locked.id AND locked.fingerprint = r.fingerprint RETURNING {_KNOWN_FINDING}
 ), runs AS (
-    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED.format(findings="seen")}
+    {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED}
 )
 SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
 WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL) OR seen.fixed_at IS NOT NULL"""  # noqa: S608 - our own names

@@ -171,7 +171,8 @@ class LifeCycleModel:
             if scan.run != finding.first_run:
                 finding.last_run = scan.run
             if finding.fixed_at is None:
-                finding.outcomes[scan.run] = ("reopened" if own == "reopened" else "seen", own_at)
+                # A fix that another run has taken back stays in the history.
+                finding.outcomes[scan.run] = (own if own in {"fixed", "reopened"} else "seen", own_at)
                 expected.counts["seen"] += 1
                 continue
             # A run that posts a page in parts takes back what it has fixed itself.

@@ -22,7 +22,7 @@ from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
 from storage.exports import queries, transitions
 from storage.intake import finding_history, findings
-from storage.reporting import menu_counts
+from storage.reporting import finding_trends, menu_counts
 from storage.triage import decisions, targeting
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_target, postback
 from tests.support.query_plans import statements
@@ -158,6 +158,18 @@ def test_a_finding_that_is_reported_again_is_open_and_so_is_its_ticket(customer:
     assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
     assert queries.get(export_id).findings == (1, 0)
     assert menu_counts.count(customer.account_id, NOW).inbox == 1
+
+
+def test_a_fix_that_another_run_took_back_stays_in_history_and_trends(customer: Customer) -> None:
+    post(customer, 1, "csp")
+    for run in (2, 3):
+        post(customer, run)
+    assert counts(post(customer, 4, "csp")) == (0, 0, 0, 1)
+    # Run 3 goes on beside run 4.
+    assert counts(post(customer, 3, "csp")) == (0, 1, 0, 0)
+    assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
+    [day] = finding_trends.read_trend(customer.account_id, None, NOW.replace(hour=0), 1).days
+    assert (day.changes, day.unfixed) == ({"new": 1, "fixed": 1, "reopened": 1}, {"high": 1})
 
 
 def test_after_its_ticket_was_delivered_a_new_export_names_the_earlier_one(customer: Customer) -> None:
