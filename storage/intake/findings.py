@@ -31,6 +31,7 @@ from storage.intake import findings_sql, life_cycle
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
 from storage.intake.findings_sql import PostedRun
 from storage.intake.life_cycle_sql import ReportedFinding
+from storage.triage import groups
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
@@ -158,6 +159,10 @@ def _store(
         joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
         open_groups(changes.reopened_groups)
+        # Those that were open before are raised already.
+        closed = {each.id for each in changes.reopened_groups} - {each.row.id for each in grouped.opened.values()}
+        if more_severe := closed & {export_id for export_id, _ in raised}:
+            changed += groups.raise_reopened(more_severe, now, actor)
     else:
         # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
         missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])

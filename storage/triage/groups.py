@@ -124,6 +124,24 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
 
+def raise_reopened(export_ids: Iterable[str], now: datetime, actor: str) -> list[str]:
+    """Raise the tickets of prepared groups that are open again to the severity of their findings; return those changed.
+
+    The caller's transaction has locked the exports.
+    """
+    severities, extensions = _severities(export_ids), []
+    for row in groups_sql.groups(severities):
+        severity = highest([SEVERITIES[row.severity_rank], *severities[row.id]])
+        is_raised = row.open_group is not None and severity != SEVERITIES[row.severity_rank]
+        if is_raised and (group := _group(row)) is not None:
+            ticket = extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))
+            extensions.append(Extension(row, written([ticket])[0], 0))
+    # A person may have chosen a lower severity.
+    extensions = [each for each in extensions if each.ticket.text != each.row.ticket]
+    extend(extensions, now, actor)
+    return [each.row.id for each in extensions]
+
+
 def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[str]]:
     """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked.
 

@@ -305,6 +305,29 @@ def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(custo
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(groups[1].id,)]
 
 
+def test_a_group_that_is_open_again_has_the_severity_of_a_place_that_became_more_severe(customer: Customer) -> None:
+    by_rule(customer)
+    [group] = post(customer, 1, issue("csp", severity="low")).ticket_exports
+    for run in (2, 3):
+        post(customer, run)
+    assert post(customer, 4, issue("csp", severity="critical")).ticket_exports == (group,)
+    export = queries.get(group)
+    assert (export.severity, export.ticket["severity"], export.findings) == ("critical", "critical", (1, 0))
+    assert rows("SELECT open_group FROM exports") == [("csp",)]
+    assert post(customer, 5, issue("csp", severity="critical")).ticket_exports == ()
+
+
+def test_a_group_that_stays_closed_beside_another_one_keeps_its_severity(customer: Customer) -> None:
+    by_rule(customer)
+    [first] = post(customer, 1, issue("csp", severity="low")).ticket_exports
+    for run in (2, 3):
+        post(customer, run)
+    [second] = post(customer, 3, "csp", url="https://shop.example/other").ticket_exports
+    assert post(customer, 4, issue("csp", severity="critical")).ticket_exports == ()
+    assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
+    assert queries.get(first).severity == "low"
+
+
 @pytest.mark.parametrize("is_closed", [True, False], ids=["all fixed", "one still open"])
 def test_places_of_a_delivered_group_that_come_back_share_a_new_export(customer: Customer, is_closed: bool) -> None:
     by_rule(customer)
