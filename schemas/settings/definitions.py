@@ -557,8 +557,10 @@ class _Environment(Env):
 
     def read(self, setting: Setting) -> Any:
         """Return the value of a setting; mistakes are collected until the environment is sealed."""
-        unset = setting.default is None and not self._raw(setting.name) and not self._raw(setting.name + FILE_SUFFIX)
-        return None if unset else self.value(setting.name, setting.default or "", parse=setting.parse)
+        if setting.default is None and not self._get_value(setting.name, ""):
+            # An empty file, too: an empty secret would count as one that is configured.
+            return None
+        return self.value(setting.name, setting.default or "", parse=setting.parse)
 
     def _get_value(self, env_key: str, default: Any) -> Any:
         # An exception here would end the report at the first mistake.

@@ -540,6 +540,13 @@ def test_an_empty_value_is_no_value(load: Load) -> None:
     assert load(dict.fromkeys(names, "")) == default
 
 
+@pytest.mark.parametrize("content", ["", "\n", "\r\n"])
+def test_an_empty_file_is_no_value(load: Load, tmp_path: Path, content: str) -> None:
+    (tmp_path / "empty").write_bytes(content.encode())
+    names = [*SECRETS, "DATABASE_URL", "DEFAULT_PROJECT_ID", "ENCRYPTION_KEYS", "BIND"]
+    assert load({f"{name}_FILE": str(tmp_path / "empty") for name in names}) == load()
+
+
 def test_the_environment_comes_before_the_file(load: Load, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WEB_PROCESSES=3\nWEB_THREADS=4\n# a comment\nWEBHOOK_SECRET='from file'\n")
     settings = load(WEB_PROCESSES="9")
