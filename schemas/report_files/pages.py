@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote_plus, urlsplit
 
@@ -20,7 +20,7 @@ from schemas.base.fields import PageUrl
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find, find_each
 from schemas.intake.page_url import page_key, without_session
-from schemas.intake.scanner import MAX_ISSUES
+from schemas.intake.scanner import MAX_ISSUES, SEVERITIES
 from schemas.intake.selector import stable_selector
 from schemas.report_files.issues import MAX_CODE, MAX_TITLE, ScanIssue, one_line, without_mailbox_owner
 
@@ -91,14 +91,19 @@ def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") 
             continue
         key = page_key(url)
         urls.setdefault(key, url)
-        # Of issues with the same code and location, the first is used.
-        by_page.setdefault(key, {}).setdefault((_code(issue).lower(), issue.location), issue)
+        found, place = by_page.setdefault(key, {}), (_code(issue).lower(), issue.location)
+        found[place] = _more_severe(found[place], issue) if place in found else issue
     parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
     digest = hashlib.sha256(report).digest()
     postbacks = tuple(_postback(url, part, scan_run_id, digest) for url, part in parts)
     included = sum(len(part) for _, part in parts)
     too_many = sum(map(len, by_page.values())) - included
     return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
+
+
+def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
+    """Return the first of two issues with the same code and location, with the higher severity."""
+    return replace(first, severity=max(first.severity, again.severity, key=SEVERITIES.index))
 
 
 def clean_url(url: str, parameter: str = "") -> str | None:

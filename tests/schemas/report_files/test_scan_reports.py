@@ -469,6 +469,13 @@ def issue(code: str, location: str, description: str = "") -> ScanIssue:
     return ScanIssue(SHOP, code, "An issue", "low", description, location)
 
 
+@pytest.mark.parametrize("severities", [("low", "high"), ("high", "low")])
+def test_an_issue_that_is_reported_twice_has_the_higher_severity(severities: tuple[str, str]) -> None:
+    found = [ScanIssue(SHOP, "rule", each, each, location="page") for each in severities]
+    [postback] = prepare(found, 7).postbacks
+    assert [(each["title"], each["severity"]) for each in postback.body["issues"]] == [(severities[0], "high")]
+
+
 def test_a_page_with_more_issues_than_fit_into_a_postback_loses_none() -> None:
     issues = [issue(f"rule-{number}", "page") for number in range(2 * MAX_ISSUES + 200)]
     found = prepare(issues, 7)
