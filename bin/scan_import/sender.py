@@ -165,6 +165,8 @@ def send_all(
             on_done(postback)
     except KeyboardInterrupt:
         summary.stopped = "Stopped by Ctrl-C."
+    # Pages that share a ticket name it one after the other.
+    summary.ticket_exports = [*dict.fromkeys(summary.ticket_exports)]
     return summary
 
 

@@ -132,11 +132,13 @@ def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary,
         return
     issues, pages = counted(prepared.issues, "issue"), counted(prepared.pages, "page")
     echo(f"{title} report: {issues} on {pages}, scan run {prepared.scan_run_id}.")
+    findings = f"{counted(summary.new, 'new finding')}, {counted(summary.seen, 'known finding')}"
     if is_dry_run:
-        echo(f"{counted(summary.new, 'ticket')} would be prepared, {summary.seen} already exist. Nothing was stored.")
+        echo(f"{findings}. Nothing was stored.")
         return
     before = f" ({counted(summary.sent_before, 'postback')} sent by an earlier import)" if summary.sent_before else ""
-    echo(f"{counted(summary.new, 'ticket')} prepared, {summary.seen} already existed{before}.")
+    # Findings of one rule may share a ticket, and a new one may extend a ticket that was there.
+    echo(f"{findings}{before}; {counted(len(summary.ticket_exports), 'ticket')} prepared or extended.")
     for export_id in summary.ticket_exports:
         echo(export_id)
 

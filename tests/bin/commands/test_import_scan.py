@@ -136,10 +136,24 @@ def test_each_page_is_a_postback_with_its_own_key(service: FakeService, run: Cal
 def test_the_output_is_a_summary_and_one_export_per_line(run: Callable[..., Result]) -> None:
     lines = run("wapiti").stdout.splitlines()
     number = run_number(FILES["wapiti"].read_bytes())
-    assert lines[:2] == [f"Wapiti report: 8 issues on 4 pages, scan run {number}.", "8 tickets prepared, 0 already existed."]
+    assert lines[:2] == [
+        f"Wapiti report: 8 issues on 4 pages, scan run {number}.",
+        "8 new findings, 0 known findings; 8 tickets prepared or extended.",
+    ]
     assert all(line.startswith("exp_") for line in lines[2:])
     assert len(lines) == 10
-    assert "8 tickets would be prepared" in run("wapiti", "--dry-run").stdout
+    assert "8 new findings, 0 known findings. Nothing was stored." in run("wapiti", "--dry-run").stdout
+
+
+def test_a_ticket_that_several_pages_share_is_named_once(service: FakeService, run: Callable[..., Result]) -> None:
+    counts = {"new": 1, "seen": 0}
+    named = (["exp_a", "exp_b"], ["exp_b"], ["exp_b"], ["exp_c"])
+    service.first += [(202, {}, {"findings": counts, "ticket_exports": exports}) for exports in named]
+    lines = run("wapiti").stdout.splitlines()
+    assert lines[1:] == [
+        "4 new findings, 0 known findings; 3 tickets prepared or extended.",
+        *("exp_a", "exp_b", "exp_c"),
+    ]
 
 
 def test_running_the_same_command_again_prepares_nothing(service: FakeService, run: Callable[..., Result]) -> None:
