@@ -47,6 +47,14 @@ class ScanIssue:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class VisitedPages:
+    """Pages that a scanner says it visited, also those without issues; `scanner` begins its codes."""
+
+    scanner: str = ""
+    urls: tuple[str, ...] = ()
+
+
 def one_line(text: str, most: int) -> str:
     """Return a text as one line of at most `most` characters, without control characters."""
     printable = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

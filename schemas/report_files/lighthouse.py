@@ -33,13 +33,24 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
         raise UnreadableReport(f"Lighthouse could not load the page ({failure}); the report contains no audits.")
     if _every_audit_failed(report):
         raise UnreadableReport("Every audit of Lighthouse ended in an error; run it again.")
-    url = next((text for name in _URL_FIELDS if (text := report.member(name).text())), "")
+    url = _url(report)
     categories = _categories(report)
     for name, audit in report.member("audits").members():
         score = audit.member("score").number()
         has_result = audit.member("scoreDisplayMode").text() not in _NO_RESULT
         if has_result and score is not None and score < SCORES[-1][1] and name in categories:
             yield from _of_audit(url, name, audit, score, categories[name])
+
+
+def visited_pages(report: Node) -> Iterator[str]:
+    """Yield the page if its audits had results and none failed: what the report does not name was not found."""
+    modes = {audit.member("scoreDisplayMode").text() for _, audit in report.member("audits").members()}
+    if modes - _NO_RESULT and "error" not in modes:
+        yield _url(report)
+
+
+def _url(report: Node) -> str:
+    return next((text for name in _URL_FIELDS if (text := report.member(name).text())), "")
 
 
 def _every_audit_failed(report: Node) -> bool:

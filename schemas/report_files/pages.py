@@ -22,7 +22,7 @@ from schemas.content_policy.rules import find, find_each
 from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES, SEVERITIES
 from schemas.intake.selector import stable_selector
-from schemas.report_files.issues import MAX_CODE, MAX_TITLE, ScanIssue, one_line, without_mailbox_owner
+from schemas.report_files.issues import MAX_CODE, MAX_TITLE, ScanIssue, VisitedPages, one_line, without_mailbox_owner
 
 #: Half of the service's default limit, for installations with a lower one.
 MAX_POSTBACK_BYTES: Final = 512 * 1024
@@ -42,6 +42,8 @@ _PERSONAL_NAME: Final = re.compile(
 _PARAMETERS: Final = re.compile(r";[^/]*")
 #: A fragment that identifies a page of a single-page application.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
+
+_NO_PAGES: Final = VisitedPages()
 
 _web_url: Final = PageUrl()
 
@@ -76,9 +78,12 @@ def run_number(content: bytes) -> int:
     return _FIRST_RUN + int(hashlib.sha256(content).hexdigest(), 16) % (9 * _FIRST_RUN)
 
 
-def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") -> PreparedImport:
+def prepare(
+    issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"", visited: VisitedPages = _NO_PAGES
+) -> PreparedImport:
     """Return the postbacks of a report's issues, in the order of the report.
 
+    `visited` pages without issues have a postback, too, so that their findings can be fixed.
     Idempotency-Keys depend on the bytes of the report: another report with the same issues is not a repeat.
     """
     by_page: dict[str, dict[tuple[str, str], ScanIssue]] = {}
@@ -93,9 +98,12 @@ def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") 
         urls.setdefault(key, url)
         found, place = by_page.setdefault(key, {}), (_code(issue).lower(), issue.location)
         found[place] = _more_severe(found[place], issue) if place in found else issue
+    for url in filter(None, map(clean_url, visited.urls)):
+        by_page.setdefault(page_key(url), {})
+        urls.setdefault(page_key(url), url)
     parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
     digest = hashlib.sha256(report).digest()
-    postbacks = tuple(_postback(url, part, scan_run_id, digest) for url, part in parts)
+    postbacks = tuple(_postback(url, part, scan_run_id, digest, visited.scanner) for url, part in parts)
     included = sum(len(part) for _, part in parts)
     too_many = sum(map(len, by_page.values())) - included
     return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
@@ -184,12 +192,14 @@ def _size_bytes(issues: Iterable[ScanIssue]) -> int:
     return sum(len(_json(_entry(issue))) for issue in issues)
 
 
-def _postback(url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes) -> PagePostback:
+def _postback(url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes, scanner: str) -> PagePostback:
+    """Return the postback of some issues of a page; `scanner` is that of a page without issues."""
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
+    rules = _checked(issues) if issues else [f"{scanner}:*"]
     body = {
         "scanRunId": scan_run_id,
         "status": "completed",
-        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": _checked(issues)},
+        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": rules},
         "issues": _allowed_entries(issues),
     }
     return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())

@@ -19,7 +19,7 @@ from bin.cli.terminal import progress_bar, secret_line
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from schemas.base.fields import MAX_ID
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
-from schemas.report_files.formats import FORMATS, read_issues
+from schemas.report_files.formats import FORMATS, read_report
 from schemas.report_files.pages import PreparedImport, prepare, run_number
 
 #: Rejected pages printed without --json.
@@ -100,9 +100,10 @@ def _read(file: Path) -> bytes:
 
 def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int) -> PreparedImport:
     try:
-        return prepare(read_issues(content, format_), scan_run_id, content)
+        report = read_report(content, format_)
     except UnreadableReport as unreadable:
         raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
+    return prepare(report.issues, scan_run_id, content, report.visited)
 
 
 def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_dry_run: bool) -> dict[str, Any]:

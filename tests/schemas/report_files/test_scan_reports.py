@@ -16,7 +16,7 @@ from schemas.content_policy.rules import find
 from schemas.intake.fingerprint import by_fingerprint
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
-from schemas.report_files.formats import FORMATS, read_issues
+from schemas.report_files.formats import FORMATS, read_issues, read_report
 from schemas.report_files.issues import ScanIssue
 from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported
@@ -645,6 +645,37 @@ NOTHING_FOUND: Final = [
 @pytest.mark.parametrize(("name", "content"), NOTHING_FOUND)
 def test_a_report_without_issues_is_valid(name: str, content: bytes) -> None:
     assert imported(name, content).postbacks == ()
+
+
+def a_clean_lighthouse_report(**modes: str) -> bytes:
+    value = copy.deepcopy(VALUES["lighthouse"])
+    for name, audit in value["audits"].items():
+        audit |= {"score": 1, "scoreDisplayMode": modes.get(name.replace("-", "_"), "binary")}
+    return json.dumps(value).encode()
+
+
+def test_a_page_that_lighthouse_found_clean_is_posted_without_issues() -> None:
+    report = read_report(a_clean_lighthouse_report(), "lighthouse")
+    found = prepare(report.issues, 7, b"", report.visited)
+    [postback] = found.postbacks
+    assert postback.body == {
+        "scanRunId": 7,
+        "status": "completed",
+        "page": {"url": "http://shop.example/", "pageType": "home", "rules": ["lighthouse:*"]},
+        "issues": [],
+    }
+    assert (found.pages, found.issues, found.skipped) == (1, 0, ())
+
+
+def test_a_page_is_not_clean_if_an_audit_of_lighthouse_failed() -> None:
+    """What it would have found is not known."""
+    report = read_report(a_clean_lighthouse_report(image_alt="error"), "lighthouse")
+    assert (report.issues, report.visited.urls) == ([], ())
+
+
+def test_a_visited_page_with_issues_has_no_second_postback() -> None:
+    report = read_report(FILES["lighthouse"].read_bytes(), "lighthouse")
+    assert prepare(report.issues, 7, b"", report.visited) == imported("lighthouse")
 
 
 #: Unexpected values.

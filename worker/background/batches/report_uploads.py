@@ -16,7 +16,7 @@ from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.report_uploads import UploadError
 from schemas.intake.scanner import PostbackForm
 from schemas.report_files.document import UnreadableReport
-from schemas.report_files.formats import read_issues
+from schemas.report_files.formats import read_report
 from schemas.report_files.pages import PagePostback, PreparedImport, prepare
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import connection
@@ -118,7 +118,8 @@ class ReportUploadTask:
 def _prepared(content: bytes, upload: HeldUpload) -> PreparedImport | str:
     """Return the postbacks of a report, or why it cannot be read."""
     try:
-        return prepare(read_issues(content, upload.format), upload.scan_run_id, content)
+        report = read_report(content, upload.format)
+        return prepare(report.issues, upload.scan_run_id, content, report.visited)
     except UnreadableReport as unreadable:
         return str(unreadable)
     except Exception as error:  # noqa: BLE001 - an error of a reader would come back with every attempt
