@@ -42,7 +42,11 @@ class ValueList(click.ParamType[tuple[Any, ...]]):
         """Convert every value; the first that is invalid is reported as the type of one reports it."""
         if isinstance(value, tuple):
             return value
-        return tuple(self._each.convert(part.strip(), param, ctx) for part in str(value).split(","))
+        parts = [part.strip() for part in str(value).split(",")]
+        if "" in parts:
+            # Such as that of an unset variable; of a filter, it would not be about what was meant.
+            self.fail("A value is empty.", param, ctx)
+        return tuple(self._each.convert(part, param, ctx) for part in parts)
 
 
 def require_one(usage: str, *given: object) -> None:

@@ -304,6 +304,14 @@ def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
         assert f"{words[-2]} is not available with --url: the token decides." in refused.stderr
 
 
+def test_a_filter_without_a_value_lists_nothing(sides: Sides) -> None:
+    """A script may name a variable that is not set; the list must not be that of all targets."""
+    for side in (sides.here, sides.there):
+        refused = side.type("export", "list", "--target", "")
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "Invalid value for '--target': A value is empty." in refused.stderr
+
+
 def test_a_user_or_a_project_belongs_to_the_account_of_the_token_if_none_is_named(sides: Sides) -> None:
     for words in (("user", "add", "bert@example.com"), ("project", "add", "Bert's")):
         assert sides.there.json(*words)["account_id"] == sides.here.json(*words, "--account", "1")["account_id"] == 1
