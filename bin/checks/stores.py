@@ -255,7 +255,7 @@ _EFFECTS: Final = {
 
 
 def secrets(settings: Settings) -> Iterator[CheckResult]:
-    """Check for missing and short secrets, with the effect of each."""
+    """Check for missing, short and unusable secrets, with the effect of each."""
     missing = [
         warning("secrets", f"{name} is not set: {effect}.", f"set it, or: bin/riskrelay secret set {state.name}")
         for state in SharedSecrets(settings, Vault(settings.encryption_keys)).states()
@@ -265,7 +265,7 @@ def secrets(settings: Settings) -> Iterator[CheckResult]:
     if settings.webhook_secret is None:
         message = "WEBHOOK_SECRET is not set: targets without their own secret are inactive."
         missing.append(warning("secrets", message, "set it, or set one per target: bin/riskrelay secret set target ID"))
-    problems = [*missing, *_short_secrets(settings)]
+    problems = [*missing, *_short_secrets(settings), *_unsendable_secrets(settings)]
     yield from problems or [ok("secrets", "All required secrets are set.")]
 
 
@@ -281,6 +281,22 @@ def _short_secrets(settings: Settings) -> list[CheckResult]:
         warning("secrets", f"{name} is shorter than {ENOUGH_SECRET_BYTES} bytes.", f"set a longer one; {HOW_TO_MAKE_ONE}")
         for name, secret in given.items()
         if secret is not None and len(secret.encode()) < ENOUGH_SECRET_BYTES
+    ]
+
+
+def _unsendable_secrets(settings: Settings) -> list[CheckResult]:
+    """Return a warning for each secret that is sent in a header and cannot be: a file may have a second line."""
+    given = {
+        "SCANNER_SHARED_SECRET": settings.scanner_shared_secret,
+        "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret,
+    }
+    message = (
+        "has several lines, or white space at its beginning or end. No header can contain it, so every request gets 401."
+    )
+    return [
+        warning("secrets", f"{name} {message}", "write it as one line, without white space around it")
+        for name, secret in given.items()
+        if secret is not None and (secret != secret.strip(" \t\r\n") or "\n" in secret or "\r" in secret)
     ]
 
 

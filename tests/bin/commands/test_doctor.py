@@ -343,6 +343,13 @@ def a_secret_is_short(patient: Patient) -> None:
     patient.environment["WEBHOOK_SECRET"] = "fifteen letters"
 
 
+def a_secret_is(name: str, value: str) -> Callable[[Patient], None]:
+    def give(patient: Patient) -> None:
+        patient.environment[name] = value
+
+    return give
+
+
 def a_secret_opens_with_no_key(patient: Patient) -> None:
     with patient.database():
         targets.set_secret(make_target(make_customer()).id, "s", Vault([NEW]), NOW)
@@ -426,6 +433,20 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (operators_account_is("999"), "operator", "warning", "names account 999, which does not exist", "account list"),
     (operators_account_is(""), "operator", "warning", "WEBHOOK_SECRET signs for no target", "account list"),
     (targets_are_limited_to("1"), "limits", "warning", "uses 1 of 1 (MAX_TARGETS_PER_ACCOUNT)", "raise MAX_TARGETS"),
+    (
+        a_secret_is("SCANNER_SHARED_SECRET", "the first line\nthe second"),
+        "secrets",
+        "warning",
+        "several lines",
+        "as one line",
+    ),
+    (
+        a_secret_is("EMAIL_WEBHOOK_SECRET", "a secret and a space "),
+        "secrets",
+        "warning",
+        "every request gets 401",
+        "one line",
+    ),
     (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET is shorter than 16 bytes", "openssl rand"),
 ]
 
