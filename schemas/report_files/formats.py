@@ -13,7 +13,7 @@ from schemas.report_files.issues import ScanIssue, VisitedPages
 class Format:
     """One format: its title, how to detect and read it, and its severities with ours.
 
-    `visited_pages` are those of a report that names its pages, also without issues.
+    `visited` returns the pages of a report that names them, also without issues.
     """
 
     title: str
@@ -21,7 +21,7 @@ class Format:
     read_issues: Callable[[Node], Iterable[ScanIssue]]
     severities: tuple[tuple[str, str], ...]
     may_be_lines: bool = False
-    visited_pages: Callable[[Node], Iterable[str]] = lambda _: ()
+    visited: Callable[[Node], VisitedPages] = lambda _: VisitedPages()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ FORMATS: Final = {
             *((f"impact {impact}", severity) for impact, severity in lighthouse.SEVERITIES.items()),
             *((label, severity) for label, _, severity in lighthouse.SCORES),
         ),
-        visited_pages=lighthouse.visited_pages,
+        visited=lighthouse.visited,
     ),
     "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
     "wapiti": Format(
@@ -68,19 +68,13 @@ FORMATS: Final = {
 }
 
 
-def read_issues(content: bytes, name: str) -> list[ScanIssue]:
-    """Return the issues of a report in the format `name`, after checking the whole report. Raises UnreadableReport."""
-    return read_report(content, name).issues
-
-
 def read_report(content: bytes, name: str) -> ScanReport:
     """Return what a report in the format `name` has, after checking the whole report. Raises UnreadableReport."""
     format_ = FORMATS[name]
     report = read(content, may_be_lines=format_.may_be_lines)
     if not (format_.is_report(report.value) or (format_.may_be_lines and report.value == [])):
         raise UnreadableReport(_wrong_format(report.value, format_))
-    issues = list(format_.read_issues(report))
-    return ScanReport(issues, VisitedPages(name, tuple(format_.visited_pages(report))))
+    return ScanReport(list(format_.read_issues(report)), format_.visited(report))
 
 
 def recognize(content: bytes) -> str:

@@ -49,10 +49,11 @@ class ScanIssue:
 
 @dataclass(frozen=True, slots=True)
 class VisitedPages:
-    """Pages that a scanner says it visited, also those without issues; `scanner` begins its codes."""
+    """Pages that a scanner says it visited, also those without issues, and the rules that it says it checked."""
 
-    scanner: str = ""
     urls: tuple[str, ...] = ()
+    #: As in a postback; empty if a report does not say.
+    rules: tuple[str, ...] = ()
 
 
 def one_line(text: str, most: int) -> str:

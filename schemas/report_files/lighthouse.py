@@ -5,11 +5,21 @@ audits have no result. Audits in the group `hidden` duplicate other audits and a
 becomes one issue per element, any other audit one issue of the page.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from schemas.report_files.document import Node, UnreadableReport
-from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
+from schemas.report_files.issues import (
+    MAX_LOCATION,
+    MAX_TITLE,
+    ScanIssue,
+    VisitedPages,
+    evidence,
+    one_line,
+    paragraphs,
+    references,
+)
 
 #: By the impact of an accessibility audit (`details.debugData.impact`).
 SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high", "moderate": "medium", "minor": "low"}
@@ -18,6 +28,9 @@ SCORES: Final = (("score below 0.5", 0.5, "medium"), ("score from 0.5 to 0.9", 0
 
 #: `scoreDisplayMode` of audits without a result, whatever their score; old versions spell one with a hyphen.
 _NO_RESULT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
+#: The name of an audit, and far more audits than a report has.
+_AUDIT: Final = re.compile(r"[a-z0-9-]{1,100}")
+_MAX_AUDITS: Final = 1000
 _URL_FIELDS: Final = ("finalDisplayedUrl", "finalUrl", "requestedUrl")
 
 
@@ -42,11 +55,15 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
             yield from _of_audit(url, name, audit, score, categories[name])
 
 
-def visited_pages(report: Node) -> Iterator[str]:
-    """Yield the page if its audits had results and none failed: what the report does not name was not found."""
-    modes = {audit.member("scoreDisplayMode").text() for _, audit in report.member("audits").members()}
-    if modes - _NO_RESULT and "error" not in modes:
-        yield _url(report)
+def visited(report: Node) -> VisitedPages:
+    """Return the page, if its audits had results, and the audits that ran: one that failed has not checked the page."""
+    modes = {name: audit.member("scoreDisplayMode").text() for name, audit in report.member("audits").members()}
+    if _NO_RESULT.issuperset(modes.values()):
+        return VisitedPages()
+    if "error" not in modes.values():
+        return VisitedPages((_url(report),), ("lighthouse:*",))
+    ran = [f"lighthouse:{name}" for name, mode in modes.items() if mode != "error" and _AUDIT.fullmatch(name)]
+    return VisitedPages((_url(report),), tuple(ran[:_MAX_AUDITS])) if ran else VisitedPages()
 
 
 def _url(report: Node) -> str:

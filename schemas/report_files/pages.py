@@ -103,7 +103,7 @@ def prepare(
         urls.setdefault(page_key(url), url)
     parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
     digest = hashlib.sha256(report).digest()
-    postbacks = tuple(_postback(url, part, scan_run_id, digest, visited.scanner) for url, part in parts)
+    postbacks = tuple(_postback(url, part, scan_run_id, digest, visited.rules) for url, part in parts)
     included = sum(len(part) for _, part in parts)
     too_many = sum(map(len, by_page.values())) - included
     return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
@@ -192,21 +192,22 @@ def _size_bytes(issues: Iterable[ScanIssue]) -> int:
     return sum(len(_json(_entry(issue))) for issue in issues)
 
 
-def _postback(url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes, scanner: str) -> PagePostback:
-    """Return the postback of some issues of a page; `scanner` is that of a page without issues."""
+def _postback(
+    url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes, checked: Sequence[str]
+) -> PagePostback:
+    """Return the postback of some issues of a page, of which the rules `checked` were checked, if the report says so."""
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
-    rules = _checked(issues) if issues else [f"{scanner}:*"]
     body = {
         "scanRunId": scan_run_id,
         "status": "completed",
-        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": rules},
+        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": [*checked] or _all_of_scanners(issues)},
         "issues": _allowed_entries(issues),
     }
     return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())
 
 
-def _checked(issues: Sequence[ScanIssue]) -> list[str]:
-    """Return what the scanners of a page have checked: another scanner's findings are not fixed by their reports."""
+def _all_of_scanners(issues: Sequence[ScanIssue]) -> list[str]:
+    """Return all rules of the scanners of a page: another scanner's findings are not fixed by their reports."""
     return sorted({f"{_code(issue).partition(':')[0]}:*" for issue in issues})
 
 

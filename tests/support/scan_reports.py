@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-from schemas.report_files.formats import read_issues
+from schemas.report_files.formats import read_report
+from schemas.report_files.issues import ScanIssue
 from schemas.report_files.pages import PreparedImport, prepare
 
 REPORTS: Final = Path(__file__).resolve().parents[1] / "schemas" / "report_files" / "reports"
@@ -17,6 +18,12 @@ FILES: Final = {
 SHOP: Final = "https://shop.example/"
 
 
+def read_issues(content: bytes, name: str) -> list[ScanIssue]:
+    """Return the issues of a report. Raises UnreadableReport."""
+    return read_report(content, name).issues
+
+
 def imported(name: str, content: bytes | None = None) -> PreparedImport:
     """Return the postbacks of a report, or of other bytes in its format, as scan run 7."""
-    return prepare(read_issues(FILES[name].read_bytes() if content is None else content, name), 7)
+    report = read_report(FILES[name].read_bytes() if content is None else content, name)
+    return prepare(report.issues, 7, b"", report.visited)
