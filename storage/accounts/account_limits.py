@@ -21,7 +21,8 @@ from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, Rep
 from storage.db.queries import tuples
 
 RECOUNT_AFTER: Final = timedelta(seconds=10)
-#: At a limit, a count of up to this age refuses requests, so that a client that repeats them causes one count a second.
+#: At a limit, a count of up to this age refuses requests, so that a client that repeats them causes one count a second; but
+#: not one to which rows were added.
 REFUSE_FOR: Final = timedelta(seconds=1)
 #: Cached counts, one for each account and limit. Beyond it, counts are evicted and taken again.
 _MOST_COUNTS: Final = 10_000
@@ -71,6 +72,8 @@ class Usage:
 class _Count:
     used: int
     at: datetime
+    #: Whether rows were added since: a dry run, or another transaction that was rolled back, stored none of them.
+    is_estimate: bool
 
 
 class AccountLimits:
@@ -90,13 +93,15 @@ class AccountLimits:
             return
         count = self._counts.get((account_id, limited))
         age = RECOUNT_AFTER if count is None else abs(now - count.at)
-        if count is None or age >= RECOUNT_AFTER or (count.used + added > limit and age >= REFUSE_FOR):
-            count = _Count(_counted(limited, now, account_id) - added, now)
+        refuses = count is not None and count.used + added > limit
+        if count is None or age >= RECOUNT_AFTER or (refuses and (count.is_estimate or age >= REFUSE_FOR)):
+            count = _Count(_counted(limited, now, account_id) - added, now, is_estimate=False)
         used = count.used + added
         if len(self._counts) >= _MOST_COUNTS:
             self._counts.clear()
-        self._counts[account_id, limited] = _Count(count.used if used > limit else used, count.at)
-        if used > limit:
+        is_refused = used > limit
+        self._counts[account_id, limited] = count if is_refused else _Count(used, count.at, is_estimate=True)
+        if is_refused:
             raise ValidationFailed(_problem(limited, limit))
 
     def usage(self, account_ids: Sequence[int], now: datetime) -> dict[int, list[Usage]]:

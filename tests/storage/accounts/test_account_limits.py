@@ -80,6 +80,15 @@ def test_a_refused_client_causes_one_count_a_second_and_room_is_noticed(customer
     assert not is_refused(limits, customer, after=REFUSE_FOR)
 
 
+def test_rows_that_were_rolled_back_leave_their_room(customer: Customer) -> None:
+    """Those of a dry run, for example."""
+    limits = AccountLimits({WAITING: 10})
+    for _ in range(2):
+        make_exports(customer, 6)
+        assert not is_refused(limits, customer, added=6)
+        execute("UPDATE exports SET status = 'dismissed'")
+
+
 def test_usage_is_known_for_every_account(customer: Customer) -> None:
     idle = make_customer()
     make_exports(customer, 3)
