@@ -36,7 +36,7 @@ from worker.background import (
 )
 from worker.background.account_tasks import AccountTask
 from worker.background.alert_channels import AlertSender, send_email
-from worker.background.batches import batch_task, bulk_jobs, recoveries, report_uploads
+from worker.background.batches import batch_task, report_uploads
 from worker.background.tasks import BackgroundTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.clock_guard import ClockGuard
@@ -113,10 +113,10 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     events = compose_event_task(settings, ticket_events.EVENTS_AT_ONCE, event_options, guard)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
-    recovery = recoveries.RecoveryTask(wake_ups, now)
+    recovery = batch_task.recovery_task(wake_ups, now)
     applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
     rules = approval_rules.ApprovalRuleTask(applied_rules, now)
-    bulk_job = bulk_jobs.BulkJobTask(wake_ups, settings.target_policy, limits, now)
+    bulk_job = batch_task.bulk_job_task(wake_ups, settings.target_policy, limits, now)
     report_upload = report_uploads.ReportUploadTask(vault, limits, applied_rules, now, settings.fixed_after_runs)
 
     def retention_cutoffs(moment: datetime) -> Cutoffs:

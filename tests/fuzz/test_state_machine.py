@@ -75,8 +75,7 @@ from tests.support.fakes import FakeResolver
 from tests.support.servers import REDIS_FAILURES, RedisServer
 from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
 from worker.background.approval_rules import ApprovalRuleTask
-from worker.background.batches.bulk_jobs import BulkJobTask
-from worker.background.batches.recoveries import RecoveryTask
+from worker.background.batches.batch_task import BatchTask, bulk_job_task, recovery_task
 from worker.background.compliance import ComplianceTask
 from worker.background.ticket_events import EventFormingTask, EventOptions
 from worker.delivery.outcomes import Schedule
@@ -639,7 +638,7 @@ class Machine(RuleBasedStateMachine):
         since = datetime(2020, 1, 1, tzinfo=NOW.tzinfo)
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
-        task = RecoveryTask(self.house.wake_ups, storage_clock.utc_now)
+        task = recovery_task(self.house.wake_ups, storage_clock.utc_now)
         while task.process_batch(held).progress is BatchProgress.MOVED:
             pass
         self.model.ask("retry", wanted)
@@ -942,9 +941,9 @@ class Machine(RuleBasedStateMachine):
         """Return the bulk jobs that run, with how many of their exports were processed."""
         return {row[0]: row[1] for row in rows("SELECT id, done FROM bulk_jobs WHERE status = 'running'")}
 
-    def new_bulk_worker(self) -> BulkJobTask:
+    def new_bulk_worker(self) -> BatchTask:
         """Return what continues bulk jobs in a new worker process."""
-        return BulkJobTask(self.house.wake_ups, self.settings.target_policy, account_limits(self.settings), self.now)
+        return bulk_job_task(self.house.wake_ups, self.settings.target_policy, account_limits(self.settings), self.now)
 
     # --- repeats
 

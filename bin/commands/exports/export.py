@@ -39,7 +39,7 @@ from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
 from storage.targets import summaries
-from worker.background.batches.recoveries import RecoveryTask
+from worker.background.batches.batch_task import recovery_task
 
 #: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
@@ -312,7 +312,7 @@ def preparation_body(value: Any, source_id: str | None, project_id: int | None) 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
     """Start a recovery and process it; raises Refused unless it is done."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
-    task = RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now)
+    task = recovery_task(WakeUpQueue(connect(settings.redis_url)), utc_now)
     progress = process(held, recoveries.get(held.id).total, task, recoveries.release, "recover")
     recovery = recoveries.get(held.id)
     print_record(dump(RecoveryResponse, recovery), as_json)

@@ -39,8 +39,7 @@ from storage.exports.search import export_list
 from storage.targets import targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import MAX_MATCHES
-from worker.background.batches.batch_task import BatchTask
-from worker.background.batches.bulk_jobs import BulkJobTask
+from worker.background.batches.batch_task import BatchTask, bulk_job_task
 
 Command = Callable[..., Any]
 
@@ -188,7 +187,7 @@ def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: 
 def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
     """Process a job to its end; raises Refused unless it is done."""
     wake_ups = WakeUpQueue(connect(settings.redis_url))
-    task = BulkJobTask(wake_ups, settings.target_policy, account_limits(settings), utc_now)
+    task = bulk_job_task(wake_ups, settings.target_policy, account_limits(settings), utc_now)
     process(held, bulk_jobs.get(held.id).total, task, bulk_jobs.release, "bulk")
     job = bulk_jobs.get(held.id)
     print_record(dump(BulkJobResponse, job), as_json)

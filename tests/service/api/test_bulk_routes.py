@@ -20,7 +20,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import BASE, EXPORTS, JSON, Call, assert_is_error
-from worker.background.batches.bulk_jobs import BulkJobTask
+from worker.background.batches.batch_task import bulk_job_task
 
 BULK: Final = f"{EXPORTS}/bulk"
 NO_TARGET: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -177,7 +177,7 @@ def test_a_target_whose_url_the_policy_refuses_is_blocked(client: TestClient, cu
 
 
 def run_jobs() -> None:
-    task = BulkJobTask(FakeWakeUpQueue(), LOOPBACK_POLICY, UNLIMITED, utc_now)
+    task = bulk_job_task(FakeWakeUpQueue(), LOOPBACK_POLICY, UNLIMITED, utc_now)
     while task.run_once():
         pass
 

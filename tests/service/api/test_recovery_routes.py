@@ -14,7 +14,7 @@ from storage.targets import targets
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
-from worker.background.batches.recoveries import RecoveryTask
+from worker.background.batches.batch_task import recovery_task
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 
@@ -36,7 +36,7 @@ def test_a_recovery_is_begun_read_and_carried_out(
     assert (begun.status_code, begun.headers["location"]) == (202, f"{BASE}{RECOVERIES}/{record['id']}")
     assert (record["status"], record["total"], record["done"], wake_ups.notifications) == ("running", 3, 0, 1)
     assert get(customer, f"{RECOVERIES}/{record['id']}").send(client).json == record
-    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
     while task.run_once():
         pass
     ended = get(customer, f"{RECOVERIES}/{record['id']}").send(client).json
@@ -62,7 +62,7 @@ def test_a_running_recovery_is_cancelled(client: TestClient, customer: Customer,
     recovery_id = post(customer, target_id=target.id, since="1h").send(client).json["id"]
     cancelled = post(customer, f"{RECOVERIES}/{recovery_id}/cancel").send(client)
     assert (cancelled.status_code, cancelled.json["status"], cancelled.json["done"]) == (200, "cancelled", 0)
-    assert not RecoveryTask(FakeWakeUpQueue(), utc_now).run_once()
+    assert not recovery_task(FakeWakeUpQueue(), utc_now).run_once()
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(2,)]
     assert rows("SELECT actor FROM audit_entries WHERE action = 'cancel_recovery'") == [(f"user:{customer.user_id}",)]
 

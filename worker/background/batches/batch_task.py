@@ -6,14 +6,18 @@ the workers are notified of what is due; the targets' own limits decide how fast
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
-from typing import ClassVar, Final
+from functools import partial
+from typing import Final
 
 from runtime.wake_up_queue import WakeUpQueue
+from schemas.url_policy.policy import TargetPolicy
+from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import connection
 from storage.db.leases import BatchProgress, JobBatch, JobLease
+from storage.exports import recoveries
+from storage.triage import bulk_jobs
 
 #: How late at most the job of a killed worker or command is continued after its lease has expired.
 POLL_S: Final = 2.0
@@ -23,47 +27,63 @@ _PAUSE_S: Final = 0.01
 _log: Final = logging.getLogger(__name__)
 
 
-class BatchTask(ABC):
-    """Processes the jobs of one table; `noun` names them in the log."""
+class BatchTask:
+    """Processes the jobs of one table; `noun` names them in the log.
 
-    noun: ClassVar[str]
+    `claim` returns the job that has waited longest; `advance` processes the next batch of a job in a transaction.
+    """
 
-    def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        noun: str,
+        claim: Callable[[datetime], JobLease | None],
+        advance: Callable[[JobLease, datetime], JobBatch],
+        wake_ups: WakeUpQueue,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._noun = noun
+        self._claim = claim
+        self._advance = advance
         self._wake_ups = wake_ups
         self._now = now
         self._lease: JobLease | None = None
         self._is_redis_up = True
 
-    @abstractmethod
-    def claim(self, now: datetime) -> JobLease | None:
-        """Claim the job that has waited longest; None if there is none."""
-
-    @abstractmethod
-    def advance(self, lease: JobLease, now: datetime) -> JobBatch:
-        """Process the next batch of a job in a transaction."""
-
     def run_once(self) -> bool:
         """Process the next batch of the current job, or claim one; return whether there was work."""
         if self._lease is None:
             with connection():
-                self._lease = self.claim(self._now())
+                self._lease = self._claim(self._now())
             if self._lease is None:
                 return False
             self._is_redis_up = True
-            _log.info("%s %s claimed", self.noun, self._lease.id)
+            _log.info("%s %s claimed", self._noun, self._lease.id)
         step = self.process_batch(self._lease)
         if step.progress is not BatchProgress.MOVED:
-            _log.info("%s %s: %s", self.noun, self._lease.id, step.progress.name.lower())
+            _log.info("%s %s: %s", self._noun, self._lease.id, step.progress.name.lower())
             self._lease = None
         return True
 
     def process_batch(self, lease: JobLease) -> JobBatch:
         """Process the next batch of a job, notify the workers of what is due, and let other writers write."""
         with connection():
-            step = self.advance(lease, self._now())
+            step = self._advance(lease, self._now())
         if step.due and self._is_redis_up:
             # An unavailable Redis is tried once per job: the sweep finds what is due.
             self._is_redis_up = self._wake_ups.notify()
         if step.progress is BatchProgress.MOVED:
             time.sleep(_PAUSE_S)
         return step
+
+
+def recovery_task(wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> BatchTask:
+    """Return the task that makes failed exports due again."""
+    return BatchTask("recovery", recoveries.claim_next, recoveries.advance, wake_ups, now)
+
+
+def bulk_job_task(
+    wake_ups: WakeUpQueue, policy: TargetPolicy, limits: AccountLimits, now: Callable[[], datetime]
+) -> BatchTask:
+    """Return the task that decides on the exports of bulk jobs."""
+    advance = partial(bulk_jobs.advance, policy=policy, limits=limits)
+    return BatchTask("bulk job", bulk_jobs.claim_next, advance, wake_ups, now)

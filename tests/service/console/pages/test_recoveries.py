@@ -18,7 +18,7 @@ from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.databases import on_sqlite
 from tests.support.factories import Customer, forbid_webhooks, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.batches.recoveries import RecoveryTask
+from worker.background.batches.batch_task import recovery_task
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 #: More than a page counts.
@@ -41,7 +41,7 @@ def begin(person: ConsoleBrowser, target: Target, since: str = "24h") -> str:
 
 def batches() -> Iterator[bool]:
     """Be the worker that carries recoveries out: each step tells whether there was something to do."""
-    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
     while True:
         yield task.run_once()
 

@@ -9,7 +9,7 @@ from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.batches.recoveries import RecoveryTask
+from worker.background.batches.batch_task import recovery_task
 
 
 def abandoned(target: Target) -> JobLease:
@@ -25,7 +25,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
     make_failed(customer, target.id, BATCH_SIZE + 2)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue(status_counts)
-    task = RecoveryTask(wake_ups, utc_now)
+    task = recovery_task(wake_ups, utc_now)
     looks = [task.run_once() for _ in range(4)]
     assert looks == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
@@ -36,7 +36,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
 def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
-    assert not RecoveryTask(FakeWakeUpQueue(), utc_now).run_once()
+    assert not recovery_task(FakeWakeUpQueue(), utc_now).run_once()
     assert recoveries.get(held.id).done == 0
 
 
@@ -45,7 +45,7 @@ def test_one_recovery_follows_the_other(customer: Customer) -> None:
     for target in made:
         make_failed(customer, target.id)
     held = [abandoned(target) for target in made]
-    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
     while task.run_once():
         pass
     assert [recoveries.get(each.id).status for each in held] == ["done"] * 3
@@ -59,7 +59,7 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
     make_failed(customer, other.id)
     execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target.id,))
     second = abandoned(other)
-    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
     while task.run_once():
         pass
     assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
@@ -68,7 +68,7 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
 def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 1)
     held = abandoned(target)
-    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
     assert task.run_once()
     recoveries.cancel(held.id, utc_now(), "operator")
     assert task.run_once()
@@ -81,7 +81,7 @@ def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(custome
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue()
     wake_ups.is_connected = False
-    task = RecoveryTask(wake_ups, utc_now)
+    task = recovery_task(wake_ups, utc_now)
     while task.run_once():
         pass
     assert (recoveries.get(held.id).status, wake_ups.notifications) == ("done", 1)
@@ -98,7 +98,7 @@ def test_no_connection_is_held_while_workers_are_notified(customer: Customer, ta
     abandoned(target)
     peewee_database.close()
     wake_ups = FakeWakeUpQueue(peewee_database.is_closed)
-    task = RecoveryTask(wake_ups, utc_now)
+    task = recovery_task(wake_ups, utc_now)
     while task.run_once():
         pass
     assert wake_ups.seen == [True]
@@ -108,6 +108,6 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     make_failed(customer, target.id, 3)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
-    task = RecoveryTask(wake_ups, utc_now)
+    task = recovery_task(wake_ups, utc_now)
     assert (task.process_batch(held).processed, task.process_batch(held).progress) == (3, BatchProgress.DONE)
     assert wake_ups.notifications == 1
