@@ -12,7 +12,7 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
-from service.api.resources import ApiContext, ApiResource, by_method
+from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -37,11 +37,9 @@ class ApprovalRulesResource(ApiResource):
         found = self._api.operations.approval_rules.list_page(req.context.principal, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump_rule(rule) for rule in found])
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request) -> ApiResponse:
         """Store the rule."""
-        self._executor.respond(req, resp, lambda: self._create(req))
-
-    def _create(self, req: falcon.Request) -> ApiResponse:
         rule = self._api.operations.approval_rules.create(req.context.payload, req.context.principal)
         return ApiResponse(201, dump_rule(rule), {"Location": f"{self._url}/{rule.id}"})
 
@@ -56,19 +54,16 @@ class ApprovalRuleResource(ApiResource):
         """Return the record."""
         send_record(resp, dump_rule(self._api.operations.approval_rules.get(rule_id, req.context.principal)))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
+    @once_per_key
+    def on_patch(self, req: falcon.Request, rule_id: str) -> ApiResponse:
         """Change the rule, and return it."""
-        self._executor.respond(req, resp, lambda: self._change(req, rule_id))
+        changed = self._api.operations.approval_rules.change(rule_id, req.context.payload, req.context.principal)
+        return ApiResponse(200, dump_rule(changed))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
         """Delete the rule."""
         self._api.operations.approval_rules.delete(rule_id, req.context.principal)
         resp.status = falcon.HTTP_204
-
-    def _change(self, req: falcon.Request, rule_id: str) -> ApiResponse:
-        return ApiResponse(
-            200, dump_rule(self._api.operations.approval_rules.change(rule_id, req.context.payload, req.context.principal))
-        )
 
 
 class ApprovalRuleTestResource(ApiResource):

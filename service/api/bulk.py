@@ -10,7 +10,7 @@ from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import EXPORTS
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
@@ -78,9 +78,7 @@ class BulkJobCancellationResource(ApiResource):
     path = f"{BULK_JOBS}/{{job_id}}/cancel"
     checks = by_method(POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, job_id: str) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request, job_id: str) -> ApiResponse:
         """Cancel the job, and return it."""
-        self._executor.respond(req, resp, lambda: self._cancel(req, job_id))
-
-    def _cancel(self, req: falcon.Request, job_id: str) -> ApiResponse:
         return ApiResponse(200, dump(BulkJobResponse, self._api.operations.bulk.cancel(job_id, req.context.principal)))

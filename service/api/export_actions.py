@@ -11,7 +11,7 @@ from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, RetryForm, RetryRequest, SnoozeForm, SnoozeRequest
 from service.api.exports import EXPORTS, decided, export_url
-from service.api.resources import ApiContext, ApiResource, by_method
+from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
@@ -92,9 +92,10 @@ class _DecisionResource(ApiResource):
         super().__init__(api, {"POST": Operation(_DECIDER, self.form(), Body.OPTIONAL)})
         self._exports = api.operations.exports
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Decide on the export."""
-        self._executor.respond(req, resp, lambda: self.decide(export_id, req.context.principal, req.context.payload))
+        return self.decide(export_id, req.context.principal, req.context.payload)
 
     def decide(self, export_id: str, principal: TokenPrincipal, wanted: Any) -> ApiResponse:
         """Return the response to the decision that the body asks for."""

@@ -17,7 +17,7 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
 from schemas.exports.record import Export, PreparationForm, export_record
 from schemas.triage.decision_forms import EditForm
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiResource, by_method, once_per_key
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.export_paging import read_export_page, send_export_page
@@ -55,11 +55,9 @@ class TicketExportsResource(ApiResource):
         found = export_list.list_page(page.query, page.sort, page.fetch_limit, page.after)
         send_export_page(resp, self._url, page, found, utc_now())
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request) -> ApiResponse:
         """Store the ticket as a prepared export."""
-        self._executor.respond(req, resp, lambda: self._prepare(req))
-
-    def _prepare(self, req: falcon.Request) -> ApiResponse:
         principal = req.context.principal
         export = self._api.operations.exports.prepare(req.context.payload, principal.account_id, principal)
         headers = {"Location": f"{self._url}/{export.id}"}
@@ -91,11 +89,10 @@ class TicketExportResource(ApiResource):
             return
         resp.data = record_json(export, attempt, now_ms)
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+    @once_per_key
+    def on_patch(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Replace parts of a prepared ticket."""
-        edit, principal = req.context.payload, req.context.principal
-        exports = self._api.operations.exports
-        self._executor.respond(req, resp, lambda: decided(exports.edit(export_id, principal, edit)))
+        return decided(self._api.operations.exports.edit(export_id, req.context.principal, req.context.payload))
 
 
 class ExportPartsResource(ApiResource):

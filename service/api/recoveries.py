@@ -14,7 +14,7 @@ from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.recoveries import RecoveryForm
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
@@ -70,11 +70,8 @@ class RecoveryCancellationResource(ApiResource):
     path = f"{RecoveryResource.path}/cancel"
     checks = by_method(POST=Operation(_DELIVERING, NoMembers(), Body.OPTIONAL))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, recovery_id: str) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request, recovery_id: str) -> ApiResponse:
         """Cancel the recovery, and return it."""
-
-        def cancel() -> ApiResponse:
-            cancelled = self._api.operations.recoveries.cancel(recovery_id, req.context.principal)
-            return ApiResponse(200, dump(RecoveryResponse, cancelled))
-
-        self._executor.respond(req, resp, cancel)
+        cancelled = self._api.operations.recoveries.cancel(recovery_id, req.context.principal)
+        return ApiResponse(200, dump(RecoveryResponse, cancelled))

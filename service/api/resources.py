@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+
+import falcon
 
 from schemas.settings.definitions import RouteFamily, Settings
-from service.http.idempotency import IdempotentExecutor
+from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
 from service.operations.accounts.authority import OperatorAccount
 from service.operations.wiring import Operations
@@ -49,3 +52,13 @@ class ApiResource:
         if "GET" in self.operations:
             self.operations["HEAD"] = self.operations["GET"]
             self.on_head = self.on_get
+
+
+def once_per_key(work: Callable[..., ApiResponse]) -> Callable[..., None]:
+    """Make a responder of a method that returns the response: it runs in a transaction, once per Idempotency-Key."""
+
+    @wraps(work)
+    def respond(resource: ApiResource, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+        resource._executor.respond(req, resp, lambda: work(resource, req, **ids))
+
+    return respond

@@ -12,7 +12,7 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page
@@ -44,10 +44,7 @@ class ConsoleSessionRevocationResource(ApiResource):
     family = RouteFamily.CONSOLE
     checks = by_method(POST=Operation(_USER, NoMembers(), Body.OPTIONAL))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request, session_id: str) -> ApiResponse:
         """End the session, and return it."""
-        self._executor.respond(
-            req,
-            resp,
-            lambda: ApiResponse(200, dump(ConsoleSessionResponse, sessions.revoke(session_id, req.context.principal))),
-        )
+        return ApiResponse(200, dump(ConsoleSessionResponse, sessions.revoke(session_id, req.context.principal)))

@@ -11,7 +11,7 @@ from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from service.api.resources import ApiContext, ApiResource
+from service.api.resources import ApiContext, ApiResource, once_per_key
 from service.api.targets import TargetResource
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, request_digest
@@ -43,11 +43,9 @@ class TargetSwitchResource(_TargetActionResource):
         self.verb = verb
         super().__init__(api)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request, target_id: str) -> ApiResponse:
         """Change the status, and return the target."""
-        self._executor.respond(req, resp, lambda: self._change(req, target_id))
-
-    def _change(self, req: falcon.Request, target_id: str) -> ApiResponse:
         self._targets.change_status(target_id, self.verb, req.context.principal)
         return self._record(req, target_id)
 

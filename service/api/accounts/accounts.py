@@ -11,6 +11,7 @@ from schemas.api.administration import AccountResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, Manager
 from service.api.accounts.authority import ChangeableRecord, ManagedCollection, ManagedResource
+from service.api.resources import once_per_key
 from service.http.idempotency import ApiResponse
 from service.http.paging import PageRequest, send_record
 from service.operations.accounts import accounts as operations
@@ -45,11 +46,9 @@ class OwnAccountResource(_AccountRecords):
         """Return the account."""
         send_record(resp, self.record(accounts.get_account(req.context.principal.account_id)))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_patch(self, req: falcon.Request) -> ApiResponse:
         """Rename the account, and return it."""
-        self._executor.respond(req, resp, lambda: self._rename(req))
-
-    def _rename(self, req: falcon.Request) -> ApiResponse:
         principal, name = req.context.principal, req.context.payload["name"]
         return ApiResponse(200, self.record(operations.rename_account(principal.account_id, name, principal)))
 

@@ -12,7 +12,7 @@ from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.fields import Form, problem
 from schemas.base.principal import Ability, AdministratorPrincipal, Manager, TokenKind, TokenPrincipal
-from service.api.resources import ApiContext, ApiResource
+from service.api.resources import ApiContext, ApiResource, once_per_key
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, PageRequest, read_numbered_page, send_page, send_record
@@ -99,9 +99,10 @@ class ManagedList(ManagedResource):
 class ManagedCollection(ManagedList):
     """A list to which a POST adds."""
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request) -> ApiResponse:
         """Create the record, and return it."""
-        self._executor.respond(req, resp, lambda: self.created(self.create(req)))
+        return self.created(self.create(req))
 
     def create(self, req: falcon.Request) -> Any:
         """Return the record that the body asks for, stored."""
@@ -129,15 +130,12 @@ class ManagedRecord(ManagedResource):
 class ChangeableRecord(ManagedRecord):
     """One record that a PATCH changes."""
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+    @once_per_key
+    def on_patch(self, req: falcon.Request, **ids: str) -> ApiResponse:
         """Change the record, and return it."""
         [record_id] = ids.values()
-
-        def change() -> ApiResponse:
-            found = self.find(record_id, req.context.actor)
-            return ApiResponse(200, self.record(self.change(found, req.context.payload, req.context.actor)))
-
-        self._executor.respond(req, resp, change)
+        found = self.find(record_id, req.context.actor)
+        return ApiResponse(200, self.record(self.change(found, req.context.payload, req.context.actor)))
 
     def change(self, found: Any, changes: Mapping[str, Any], actor: Manager) -> Any:
         """Return the record with changes, stored."""

@@ -7,7 +7,7 @@ from schemas.api.response_fields import dump
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.resources import ApiContext, ApiResource
+from service.api.resources import ApiContext, ApiResource, once_per_key
 from service.http.auth import SharedSecret
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
@@ -30,11 +30,8 @@ class EmailWebhookResource(ApiResource):
             api, {"POST": Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=prepare)}
         )
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request) -> ApiResponse:
         """Store the email and prepare its export; a repeated message id returns the first email's id."""
-        self._executor.respond(req, resp, lambda: self._accept(req))
-
-    def _accept(self, req: falcon.Request) -> ApiResponse:
-        return ApiResponse(
-            202, dump(EmailResponse, self._intake.accept_email(req.context.payload, req.context.principal.key))
-        )
+        accepted = self._intake.accept_email(req.context.payload, req.context.principal.key)
+        return ApiResponse(202, dump(EmailResponse, accepted))

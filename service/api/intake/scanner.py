@@ -7,7 +7,7 @@ from schemas.api.response_fields import dump
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
-from service.api.resources import ApiContext, ApiResource
+from service.api.resources import ApiContext, ApiResource, once_per_key
 from service.http.auth import SharedSecret
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
@@ -27,10 +27,8 @@ class ScannerResultsResource(ApiResource):
         accepting = Operation(secret, PostbackForm(), has_dry_run=True, prepare=self._intake.prepare_postback)
         super().__init__(api, {"POST": accepting})
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @once_per_key
+    def on_post(self, req: falcon.Request) -> ApiResponse:
         """Store the page and its findings, and prepare or extend exports for those that are new."""
-        self._executor.respond(req, resp, lambda: self._record(req))
-
-    def _record(self, req: falcon.Request) -> ApiResponse:
         result = self._intake.record_postback(req.context.payload, req.context.principal.key)
         return ApiResponse(202, dump(PostbackResponse, result), log_fields={"count": len(result.ticket_exports)})
