@@ -160,7 +160,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         CmsDiagnosticsResource(api),
         StorefrontDiagnosticsResource(api),
         HandoffResource(api),
-        ComplianceWebhooksResource(secrets, operations.compliance),
+        ComplianceWebhooksResource(secrets, operations),
         ConsoleSessionsResource(api),
         ConsoleSessionRevocationResource(api),
         HealthResource(settings),

@@ -77,18 +77,18 @@ def target(
     if remove and not chosen:
         raise click.UsageError("--remove needs --header, --standard-webhooks or --client-certificate.")
     with opened() as settings:
-        operations = build_operations(settings).targets
+        operations = build_operations(settings)
         if header is not None:
             print_record(_set_header(target_id, header, settings, remove), as_json)
         elif standard_webhooks:
-            print_record(_set_standard_secret(target_id, settings, operations.default_secret, remove), as_json)
+            print_record(_set_standard_secret(target_id, settings, operations.targets.default_secret, remove), as_json)
             operations.wake_workers()
         elif client_certificate:
             print_record(_set_certificate(target_id, settings, remove), as_json)
         else:
-            found = operations.get(target_id, OPERATOR)
+            found = operations.targets.get(target_id, OPERATOR)
             secret = read_secret("Token", "") if found.is_tracker else read_secret()
-            fingerprint = operations.set_secret(target_id, secret, own_vault(settings), OPERATOR)
+            fingerprint = operations.targets.set_secret(target_id, secret, own_vault(settings), OPERATOR)
             operations.wake_workers()
             print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
             if found.is_tracker and found.status is TargetStatus.BLOCKED:

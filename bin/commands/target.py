@@ -96,19 +96,19 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
     """
     members = new_members(**given)
     with opened() as installation:
-        operations = build_operations(installation).targets
+        operations = build_operations(installation)
         account_id = _account(account_id)
         request: TargetRequest = read_checked(TargetForm(), members)
-        operations.require_safe(request, account_id)
+        operations.targets.require_safe(request, account_id)
         token, vault = (
             (None, None) if request.provider_key == GENERIC_WEBHOOK else (read_token("Token"), own_vault(installation))
         )
         with transaction():
-            made = operations.create(request, account_id, OPERATOR)
+            made = operations.targets.create(request, account_id, OPERATOR)
             if token is not None and vault is not None:
-                operations.set_secret(made.id, token, vault, OPERATOR)
+                operations.targets.set_secret(made.id, token, vault, OPERATOR)
         operations.wake_workers()
-        _print(made.id, operations, as_json)
+        _print(made.id, operations.targets, as_json)
     if vault is not None and token is None:
         echo(f"riskrelay: the target has no token yet; set it with `riskrelay secret set target {made.id}`.", err=True)
 
@@ -135,15 +135,15 @@ def set_members(target_id: str, as_json: bool, **given: Any) -> None:
     settings, labels = given.pop("settings"), given.pop("labels")
     members = changed_members(**given, has_settings=bool(settings or labels))
     with opened() as installation:
-        operations = build_operations(installation).targets
+        operations = build_operations(installation)
         if settings or labels:
-            found = operations.get(target_id, OPERATOR)
+            found = operations.targets.get(target_id, OPERATOR)
             members["provider_settings"] = settings_from(found.provider_key, settings, labels, found.provider_settings)
         edit = read_checked(TargetEditForm(), members)
-        operations.require_safe_edit(target_id, edit, OPERATOR)
-        operations.edit(target_id, edit, OPERATOR)
+        operations.targets.require_safe_edit(target_id, edit, OPERATOR)
+        operations.targets.edit(target_id, edit, OPERATOR)
         operations.wake_workers()
-        _print(target_id, operations, as_json)
+        _print(target_id, operations.targets, as_json)
 
 
 @target.command(

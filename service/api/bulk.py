@@ -32,7 +32,7 @@ class BulkDecisionsResource(ApiResource):
         """Decide on the exports or begin a job, and wake the workers once after the commit."""
         with self._api.operations.exports.blocking_refused_target(req.context.principal):
             self._executor.respond(req, resp, lambda: self._decide(req))
-        self._api.operations.bulk.wake_workers()
+        self._api.operations.wake_workers()
 
     def _decide(self, req: falcon.Request) -> ApiResponse:
         requested: BulkRequest = req.context.payload

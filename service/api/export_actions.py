@@ -39,7 +39,7 @@ class TicketExportApprovalResource(ApiResource):
             else:
                 group = (principal.key, approval.target_id, approval.events)
                 self._batches.respond(req, resp, group, export_id, lambda: self._approve(req, export_id))
-        self._api.operations.exports.wake_workers()
+        self._api.operations.wake_workers()
 
     def _approve_all(self, requests: Sequence[falcon.Request]) -> list[ApiResponse]:
         approvals = [(req.context.params["export_id"], req.context.payload) for req in requests]
@@ -68,7 +68,7 @@ class TicketExportRetryResource(ApiResource):
         """Make the export due, and wake the workers after the commit."""
         with self._api.operations.exports.blocking_refused_target(req.context.principal):
             self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
-        self._api.operations.exports.wake_workers()
+        self._api.operations.wake_workers()
 
     def _check(self, req: falcon.Request, export_id: str) -> None:
         wanted: RetryRequest = req.context.payload

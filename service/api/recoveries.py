@@ -19,6 +19,7 @@ from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
+from service.operations import recoveries as operations
 from storage.db import identifiers
 from storage.exports import recoveries
 
@@ -41,12 +42,12 @@ class RecoveriesResource(ApiResource):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Begin a recovery, and wake the workers after the commit."""
         self._executor.respond(req, resp, lambda: self._begin(req))
-        self._api.operations.recoveries.wake_workers()
+        self._api.operations.wake_workers()
 
     def _begin(self, req: falcon.Request) -> ApiResponse:
         requested = req.context.payload
         try:
-            recovery = self._api.operations.recoveries.begin(requested.target_id, requested.since, req.context.principal)
+            recovery = operations.begin(requested.target_id, requested.since, req.context.principal)
         except TargetNotFound:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         headers = {"Location": f"{self._url}/{recovery.id}"}
@@ -73,5 +74,5 @@ class RecoveryCancellationResource(ApiResource):
     @once_per_key
     def on_post(self, req: falcon.Request, recovery_id: str) -> ApiResponse:
         """Cancel the recovery, and return it."""
-        cancelled = self._api.operations.recoveries.cancel(recovery_id, req.context.principal)
+        cancelled = operations.cancel(recovery_id, req.context.principal)
         return ApiResponse(200, dump(RecoveryResponse, cancelled))

@@ -58,7 +58,7 @@ class TargetResumptionResource(_TargetActionResource):
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Resume the target, and wake the workers for its waiting exports."""
         self._executor.respond(req, resp, lambda: self._resume(req, target_id), lambda: self._check(req, target_id))
-        self._targets.wake_workers()
+        self._api.operations.wake_workers()
 
     def _check(self, req: falcon.Request, target_id: str) -> None:
         req.context.validation = self._targets.check_before_resuming(target_id, req.context.principal)

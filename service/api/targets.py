@@ -86,7 +86,7 @@ class TargetResource(ApiResource):
             lambda: self._edit(req, target_id),
             lambda: self._api.operations.targets.require_safe_edit(target_id, edit, principal),
         )
-        self._api.operations.targets.wake_workers()
+        self._api.operations.wake_workers()
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Remove the target; respond with 204."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ExportNotFound, Forbidden, ValidationFailed
 from schemas.base.principal import OPERATOR, Ability, Actor, TokenPrincipal
 from schemas.triage.bulk_decisions import BulkDecision, DecisionResult, ExportReference
@@ -21,8 +20,7 @@ from storage.triage.bulk_jobs import NewBulkJob
 class BulkOperations:
     """Decides on many exports of the caller's account."""
 
-    def __init__(self, wake_ups: WakeUpQueue, policy: TargetPolicy, limits: AccountLimits = UNLIMITED) -> None:
-        self._wake_ups = wake_ups
+    def __init__(self, policy: TargetPolicy, limits: AccountLimits = UNLIMITED) -> None:
         self._policy = policy
         self._limits = limits
 
@@ -32,8 +30,8 @@ class BulkOperations:
         """Decide on up to MAX_REFERENCES exports; the results are in their order, and an error leaves the others alone.
 
         The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
-        `wake_workers` after the commit. Raises ValidationFailed for the target of an approval, which no export could pass,
-        and at the account's limit.
+        `Operations.wake_workers` after the commit. Raises ValidationFailed for the target of an approval, which no export
+        could pass, and at the account's limit.
         """
         account_id, now = principal.account_id, utc_now()
         refused = _out_of_reach(exports, principal)
@@ -56,7 +54,7 @@ class BulkOperations:
         """Have a worker decide on every export of the account that `query` matches now.
 
         The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
-        `wake_workers` after the commit. Raises Forbidden for a caller whose roles are in single projects,
+        `Operations.wake_workers` after the commit. Raises Forbidden for a caller whose roles are in single projects,
         CountDiffers unless `expected_count` exports match, Conflict for too many jobs, ValidationFailed for too many exports
         or for the target of an approval.
         """
@@ -79,10 +77,6 @@ class BulkOperations:
     def cancel(self, job_id: str, actor: Actor) -> BulkJob:
         """End a running job; what was decided stays so, and a job that has ended is returned unchanged. Raises NotFound."""
         return bulk_jobs.cancel(job_id, utc_now(), actor.key, actor.account_id)
-
-    def wake_workers(self) -> None:
-        """Wake the workers for what was decided, after the commit."""
-        self._wake_ups.notify()
 
 
 def _out_of_reach(exports: Sequence[ExportReference], principal: TokenPrincipal) -> dict[str, DecisionResult]:

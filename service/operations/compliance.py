@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Final
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
 from schemas.compliance.requests import ComplianceOrder
 from storage.compliance import requests
@@ -17,16 +16,15 @@ _log: Final = logging.getLogger(__name__)
 class ComplianceOperations:
     """Stores requests about personal data, encrypted, for a worker to carry out."""
 
-    def __init__(self, vault: Vault, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._wake_ups = wake_ups
 
     def receive(self, order: ComplianceOrder, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
         """Store a request and return when it is due by law; None for a repeated webhook.
 
-        Call `wake_workers` once it is committed. Raises ValidationFailed for a body that was accepted under another topic.
-        Raises ServiceUnavailable without this installation's encryption key: the
-        platform sends the webhook again, so no request is lost, stored in the clear or encrypted with a foreign key.
+        Call `Operations.wake_workers` after the commit. Raises ValidationFailed for a body that was accepted under another
+        topic, and ServiceUnavailable without this installation's encryption key: the platform sends the webhook again, so no
+        request is lost, stored in the clear or encrypted with a foreign key.
         """
         now = utc_now()
         try:
@@ -35,7 +33,3 @@ class ComplianceOperations:
             _log.error("compliance webhooks need ENCRYPTION_KEYS that are this installation's")
             raise ServiceUnavailable from None
         return None if stored is None else requests.due_at(now)
-
-    def wake_workers(self) -> None:
-        """Wake the workers for a stored request, after the commit."""
-        self._wake_ups.notify()

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ValidationFailed, WebhooksForbidden
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy.checked_form import read_checked
@@ -36,7 +35,6 @@ class ExportOperations:
     def __init__(
         self,
         check: AddressCheck,
-        wake_ups: WakeUpQueue,
         policy: TargetPolicy,
         default_secret: DefaultSecret,
         limits: AccountLimits = UNLIMITED,
@@ -48,7 +46,6 @@ class ExportOperations:
         self._artifacts_base_url = artifacts_base_url
         self._check = check
         self._policy = policy
-        self._wake_ups = wake_ups
         self._default_secret = default_secret
 
     def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
@@ -61,8 +58,8 @@ class ExportOperations:
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        The service runs it, and the transaction around it, in `blocking_refused_target`. Call `wake_workers` after the
-        commit.
+        The service runs it, and the transaction around it, in `blocking_refused_target`. Call `Operations.wake_workers`
+        after the commit.
         """
         account_id = actor.account_id
         if account_id is None:
@@ -116,7 +113,7 @@ class ExportOperations:
 
         With `target_id` at that target; the service runs it, and the transaction around it, in `blocking_refused_target`.
         Resumes a blocked target whose address is allowed now; for the operator's shell, whose settings may differ from those
-        of the workers, a worker validates it then. Call `wake_workers` once the transaction is committed.
+        of the workers, a worker validates it then. Call `Operations.wake_workers` after the commit.
         """
         if target_id is not None:
             elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self._policy)
@@ -160,10 +157,6 @@ class ExportOperations:
     def receipt(self, export_id: str, actor: Actor) -> dict[str, Any]:
         """Return the delivery receipt of an export; a Conflict unless it is exported and the audit log has it chained."""
         return receipts.read(export_id, actor.account_id)
-
-    def wake_workers(self) -> None:
-        """Wake the workers for exports that became due, after the commit."""
-        self._wake_ups.notify()
 
 
 def read_preparation(body: Any) -> Preparation:

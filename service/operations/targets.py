@@ -95,7 +95,7 @@ class TargetOperations:
     def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
         """Change a target after `require_safe_edit`; a new URL takes what waits with it.
 
-        Call `wake_workers` once the transaction is committed. Raises WebhooksForbidden for a new URL.
+        Call `Operations.wake_workers` after the commit. Raises WebhooksForbidden for a new URL.
         """
         now = utc_now()
         if edit.provider_settings is not None:
@@ -110,7 +110,7 @@ class TargetOperations:
     def set_secret(self, target_id: str, secret: str, vault: Vault, actor: Actor) -> str:
         """Give a target its own secret and return the fingerprint; a worker tries the token of a tracker.
 
-        Call `wake_workers` once the transaction is committed.
+        Call `Operations.wake_workers` after the commit.
         """
         now = utc_now()
         with engine.transaction():
@@ -159,7 +159,7 @@ class TargetOperations:
     def resume(self, target_id: str, actor: Actor, validation: Validation | None) -> None:
         """Resume deliveries; `validation` is what `check_before_resuming` returned.
 
-        Call `wake_workers` once the transaction is committed. Raises Conflict, WebhooksForbidden.
+        Call `Operations.wake_workers` after the commit. Raises Conflict, WebhooksForbidden.
         """
         # Before the target's lock, in the order of a withdrawal of the right.
         require_webhooks(self.get(target_id, actor).account_id)
@@ -188,10 +188,6 @@ class TargetOperations:
                 except (Conflict, WebhooksForbidden) as refused:
                     refusals.append(refused)
         return resumed, refusals
-
-    def wake_workers(self) -> None:
-        """Wake the workers for exports that became due, after the commit."""
-        self._wake_ups.notify()
 
     def validate(self, target_id: str, actor: Actor) -> None:
         """Check the target's URL and addresses here, then its connection and certificate by a worker; record the result.

@@ -11,7 +11,6 @@ from service.operations.bulk import BulkOperations
 from service.operations.compliance import ComplianceOperations
 from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
-from service.operations.recoveries import RecoveryOperations
 from service.operations.report_uploads import ReportUploadOperations
 from service.operations.targets import TargetOperations
 from service.operations.uploads import UploadOperations
@@ -25,15 +24,19 @@ from storage.secrets.vault import Vault
 class Operations:
     """Every use case that has dependencies of its own."""
 
+    wake_ups: WakeUpQueue
     exports: ExportOperations
     targets: TargetOperations
-    recoveries: RecoveryOperations
     bulk: BulkOperations
     intake: IntakeOperations
     compliance: ComplianceOperations
     uploads: UploadOperations
     report_uploads: ReportUploadOperations
     approval_rules: ApprovalRuleOperations
+
+    def wake_workers(self) -> None:
+        """Wake the workers for what became due, after the commit."""
+        self.wake_ups.notify()
 
 
 def build_operations(
@@ -47,18 +50,16 @@ def build_operations(
     limits = account_limits(settings)
     rules = ApprovalRules(settings.target_policy, wake_ups.notify)
     return Operations(
-        exports=ExportOperations(
-            check, wake_ups, settings.target_policy, default_secret, limits, rules, settings.artifacts_base_url
-        ),
+        wake_ups=wake_ups,
+        exports=ExportOperations(check, settings.target_policy, default_secret, limits, rules, settings.artifacts_base_url),
         targets=TargetOperations(
             check, wake_ups, default_secret, settings.deployment_mode.value, settings.delivery_timeout_s, limits
         ),
-        recoveries=RecoveryOperations(wake_ups),
-        bulk=BulkOperations(wake_ups, settings.target_policy, limits),
+        bulk=BulkOperations(settings.target_policy, limits),
         intake=IntakeOperations(
             settings.default_project_id, limits, rules, settings.artifacts_base_url, settings.fixed_after_runs
         ),
-        compliance=ComplianceOperations(vault, wake_ups),
+        compliance=ComplianceOperations(vault),
         uploads=UploadOperations(limits, rules),
         report_uploads=ReportUploadOperations(vault, limits),
         approval_rules=ApprovalRuleOperations(),

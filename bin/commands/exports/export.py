@@ -31,6 +31,7 @@ from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
 from schemas.triage.export_filter import ExportQuery, ExportSort
+from service.operations import recoveries as operations
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
@@ -281,9 +282,7 @@ def recover(
         elif shown_id is not None:
             print_record(dump(RecoveryResponse, recoveries.get(shown_id)), as_json)
         elif cancelled_id is not None:
-            print_record(
-                dump(RecoveryResponse, build_operations(settings).recoveries.cancel(cancelled_id, OPERATOR)), as_json
-            )
+            print_record(dump(RecoveryResponse, operations.cancel(cancelled_id, OPERATOR)), as_json)
         elif target_id is None or since is None:
             raise click.UsageError("Use --target and --since together.")
         else:

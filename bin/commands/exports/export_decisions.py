@@ -51,16 +51,16 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
         decide_on_matching(BulkDecision(BulkAction.APPROVE, target_ids[0]), filters, as_json)
         return
     with opened() as settings, _refused_urls():
-        exports = build_operations(settings).exports
+        operations = build_operations(settings)
         if len(target_ids) == 1:
-            record = exports.approve(export_id, OPERATOR, Approval(target_ids[0], None))
-            exports.wake_workers()
+            record = operations.exports.approve(export_id, OPERATOR, Approval(target_ids[0], None))
+            operations.wake_workers()
             print_record(export_record(record, utc_now()), as_json)
             return
         approval: ApprovalForAll = checked(ApprovalForm(), {"target_ids": target_ids})
-        records = [export_record(each, utc_now()) for each in exports.approve_for_all(export_id, OPERATOR, approval)]
-        exports.wake_workers()
-        APPROVED.show(records, as_json)
+        approved = operations.exports.approve_for_all(export_id, OPERATOR, approval)
+        operations.wake_workers()
+        APPROVED.show([export_record(each, utc_now()) for each in approved], as_json)
 
 
 @click.command(
@@ -176,10 +176,10 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
         decide_on_matching(BulkDecision(BulkAction.RETRY), filters, as_json)
         return
     with opened() as settings, _refused_urls():
-        exports = build_operations(settings).exports
-        validation = exports.check_blocked_target(export_id, OPERATOR, target_id)
-        record = exports.retry(export_id, OPERATOR, validation, target_id)
-        exports.wake_workers()
+        operations = build_operations(settings)
+        validation = operations.exports.check_blocked_target(export_id, OPERATOR, target_id)
+        record = operations.exports.retry(export_id, OPERATOR, validation, target_id)
+        operations.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
 
 

@@ -18,7 +18,7 @@ from schemas.settings.definitions import RouteFamily
 from service.http.auth import Principal, StorefrontSignature
 from service.http.idempotency import run_and_roll_back
 from service.http.request_pipeline import Body, Operation
-from service.operations.compliance import ComplianceOperations
+from service.operations.wiring import Operations
 from storage.secrets.integrations import SharedSecrets
 
 
@@ -29,13 +29,13 @@ class ComplianceWebhooksResource:
     family = RouteFamily.HANDOFFS
     source = InboundSource.COMPLIANCE
 
-    def __init__(self, secrets: SharedSecrets, compliance: ComplianceOperations) -> None:
+    def __init__(self, secrets: SharedSecrets, operations: Operations) -> None:
         self._verify = StorefrontSignature(secrets)
         # These bodies hold a customer's email and orders by design, so they are not searched; nothing is stored in the
         # clear.
         accepting = Operation(self._authenticate, ComplianceForm(), Body.SIGNED, has_dry_run=True, inspected=lambda _: None)
         self.operations = {"POST": accepting}
-        self._compliance = compliance
+        self._operations = operations
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the request, unless it is a repeat, and wake the workers."""
@@ -43,7 +43,7 @@ class ComplianceWebhooksResource:
         order = order_from(context.envelope, context.payload)
 
         def receive() -> datetime | None:
-            return self._compliance.receive(order, context.raw_body, context.signature, context.principal.key)
+            return self._operations.compliance.receive(order, context.raw_body, context.signature, context.principal.key)
 
         if context.is_dry_run:
             due_at = run_and_roll_back(receive)
@@ -53,7 +53,7 @@ class ComplianceWebhooksResource:
             resp.data = json.dumps(dump(ComplianceResponse, ledger)).encode()
             return
         if receive() is not None:
-            self._compliance.wake_workers()
+            self._operations.wake_workers()
         resp.status = falcon.HTTP_204
 
     def _authenticate(self, req: falcon.Request) -> Principal:

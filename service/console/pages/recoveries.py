@@ -12,6 +12,7 @@ from service.console.sessions import ConsoleUser
 from service.console.targets.forms import require_webhooks
 from service.console.targets.pages import TARGET
 from service.http.paging import read_page
+from service.operations import recoveries as operations
 from storage.db import identifiers
 from storage.exports import recoveries
 from storage.targets import summaries
@@ -62,8 +63,8 @@ class Recover(Action):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Start the recovery, then notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(user)
-        recovery = self._operations.recoveries.begin(ids["target_id"], form.get("since", ""), user.principal)
-        self._operations.recoveries.wake_workers()
+        recovery = operations.begin(ids["target_id"], form.get("since", ""), user.principal)
+        self._operations.wake_workers()
         return Redirect(f"/recoveries/{recovery.id}", "recovery_begun")
 
 
@@ -75,5 +76,5 @@ class CancelRecovery(Action):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Cancel the recovery. Raises NotFound, Conflict, Forbidden."""
         require_webhooks(user)
-        cancelled = self._operations.recoveries.cancel(ids["recovery_id"], user.principal)
+        cancelled = operations.cancel(ids["recovery_id"], user.principal)
         return Redirect(f"/recoveries/{cancelled.id}", "recovery_cancelled")

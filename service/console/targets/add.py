@@ -66,7 +66,7 @@ class AddTargetPage(FormPage):
             return "target_added"
         if not has_token:
             return "tracker_added"
-        return tried(self._operations.targets, target_id, user)
+        return tried(self._operations, target_id, user)
 
 
 def _key(form: Mapping[str, str]) -> str:

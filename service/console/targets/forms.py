@@ -30,7 +30,7 @@ from service.console.layout import Action, PageAction, PageLayout, Redirect, sen
 from service.console.sessions import ConsoleUser
 from service.console.targets.pages import TARGET, TargetPage, shown_fields
 from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
-from service.operations.targets import TargetOperations
+from service.operations.wiring import Operations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -72,7 +72,7 @@ class ResumeTarget(Action):
         validation = self._operations.targets.check_before_resuming(ids["target_id"], user.principal)
         with engine.transaction():
             self._operations.targets.resume(ids["target_id"], user.principal, validation)
-        self._operations.targets.wake_workers()
+        self._operations.wake_workers()
         return _to_page(ids["target_id"], "resumed")
 
 
@@ -113,7 +113,7 @@ class SetTargetSecret(Action):
         target = self._operations.targets.get(ids["target_id"], user.principal)
         secret = checked_secret(form, self._vault)
         self._operations.targets.set_secret(target.id, secret, self._vault, user.principal)
-        return _to_page(target.id, tried(self._operations.targets, target.id, user) if target.is_tracker else "secret_set")
+        return _to_page(target.id, tried(self._operations, target.id, user) if target.is_tracker else "secret_set")
 
 
 class EditTarget(PageAction):
@@ -138,12 +138,12 @@ class EditTarget(PageAction):
         edit: TargetEdit = read_checked(TargetEditForm(), members)
         self._operations.targets.require_safe_edit(target.id, edit, user.principal)
         self._operations.targets.edit(target.id, edit, user.principal)
-        self._operations.targets.wake_workers()
+        self._operations.wake_workers()
         changed = self._operations.targets.get(target.id, user.principal)
         if target.has_secret and not changed.has_secret:
             return _to_page(target.id, "token_erased")
         if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
-            return _to_page(target.id, tried(self._operations.targets, target.id, user))
+            return _to_page(target.id, tried(self._operations, target.id, user))
         return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ class SetWebhookOptions(Action):
         if not left or left < members.keys():
             changed = {name: value for name, value in members.items() if name not in left}
             self._operations.targets.edit(target.id, read_checked(TargetEditForm(), changed), user.principal)
-            self._operations.targets.wake_workers()
+            self._operations.wake_workers()
         return _to_page(target.id, "target_edited")
 
 
@@ -240,7 +240,7 @@ class SetStandardSecret(WebhookSecretAction):
         webhook_secrets.set_standard_secret(
             target_id, secret, self._vault, default, utc_now(), user.principal.key, user.account_id
         )
-        self._operations.targets.wake_workers()
+        self._operations.wake_workers()
         return _to_page(target_id, "standard_secret_set")
 
 
@@ -273,12 +273,12 @@ def require_webhooks(user: ConsoleUser) -> None:
         raise WebhooksForbidden
 
 
-def tried(operations: TargetOperations, target_id: str, user: ConsoleUser) -> str:
+def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
     """Have a worker try the token of a tracker, and return the notice about it."""
     operations.wake_workers()
-    if not operations.validate_by_worker(target_id, user.principal):
+    if not operations.targets.validate_by_worker(target_id, user.principal):
         return "token_untried"
-    return _validated(operations.get(target_id, user.principal), "token_works")
+    return _validated(operations.targets.get(target_id, user.principal), "token_works")
 
 
 def text_members(form: Mapping[str, str]) -> dict[str, str]:

@@ -200,7 +200,7 @@ class DecideSelection(_BulkForm, ConsolePage):
             again = RefusedForm(self.verb, form, {each.path: each for each in problems})
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
             return
-        self._operations.bulk.wake_workers()
+        self._operations.wake_workers()
         self._layout.navigation.forget(user.account_id)
         if decision.target_id is not None:
             remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)

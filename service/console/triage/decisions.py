@@ -90,7 +90,7 @@ class Approve(ExportAction):
         approval = ApprovalForm().read(members)
         with self._operations.exports.blocking_refused_target(user.principal):
             export = self._operations.exports.approve(export_id, user.principal, approval)
-        self._operations.exports.wake_workers()
+        self._operations.wake_workers()
         return export
 
 
@@ -107,7 +107,7 @@ class Retry(ExportAction):
         validation = self._operations.exports.check_blocked_target(export_id, user.principal, target_id)
         with self._operations.exports.blocking_refused_target(user.principal):
             export = self._operations.exports.retry(export_id, user.principal, validation, target_id)
-        self._operations.exports.wake_workers()
+        self._operations.wake_workers()
         return export
 
 
