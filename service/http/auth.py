@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import falcon
@@ -113,43 +114,36 @@ class PollingBearer(Bearer):
         return principal
 
 
+@dataclass(frozen=True, slots=True)
 class SharedSecret:
     """Requires the secret of one integration in one header, and a client address in `networks` if there are any."""
 
-    def __init__(
-        self,
-        header: str,
-        integration: Integration,
-        secrets: SharedSecrets,
-        networks: tuple[Network, ...] = (),
-        trusted_proxies: tuple[Network, ...] = (),
-    ) -> None:
-        self.header = header
-        self._networks = networks
-        self._integration = integration
-        self._secrets = secrets
-        self._trusted_proxies = trusted_proxies
+    header: str
+    integration: Integration
+    secrets: SharedSecrets
+    networks: tuple[Network, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
 
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
-        expected = self._secrets.current(self._integration)
+        expected = self.secrets.current(self.integration)
         submitted = req.get_header(self.header)
         if not expected or not submitted or not _same(submitted, expected):
             _note(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
             raise Unauthorized
-        if self._networks:
+        if self.networks:
             self._require_network(req)
-        return SharedSecretPrincipal(self._integration.value)
+        return SharedSecretPrincipal(self.integration.value)
 
     def _require_network(self, req: falcon.Request) -> None:
         """Raise Forbidden for another network; after the secret, so that only its holder can find out which are allowed."""
-        address = client_address(req, self._trusted_proxies)
-        if address is None or not is_in(address, self._networks):
+        address = client_address(req, self.trusted_proxies)
+        if address is None or not is_in(address, self.networks):
             _note(req, "X-Forwarded-For", CredentialFault.OTHER_NETWORK)
             # A rate limit of its own: requests with a stolen secret must not use up the provider's.
-            req.context.principal = SharedSecretPrincipal(f"{self._integration.value}:other_network")
+            req.context.principal = SharedSecretPrincipal(f"{self.integration.value}:other_network")
             raise Forbidden(
                 "This client's network is not allowed; the operator allows networks with "
-                f"{self._integration.value.upper()}_ALLOWED_NETWORKS."
+                f"{self.integration.value.upper()}_ALLOWED_NETWORKS."
             )
 
 

@@ -1,7 +1,7 @@
 """Use cases of decisions on many exports: at once for those that a request names, as a job for those of a filter."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runtime.clock import utc_now
 from schemas.base.errors import ExportNotFound, Forbidden, ValidationFailed
@@ -17,12 +17,12 @@ from storage.triage import bulk_decisions, bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
 
 
+@dataclass(frozen=True, slots=True)
 class BulkOperations:
     """Decides on many exports of the caller's account."""
 
-    def __init__(self, policy: TargetPolicy, limits: AccountLimits = UNLIMITED) -> None:
-        self._policy = policy
-        self._limits = limits
+    policy: TargetPolicy
+    limits: AccountLimits = UNLIMITED
 
     def decide(
         self, decision: BulkDecision, exports: Sequence[ExportReference], principal: TokenPrincipal
@@ -36,7 +36,7 @@ class BulkOperations:
         account_id, now = principal.account_id, utc_now()
         refused = _out_of_reach(exports, principal)
         within = [each for each in exports if each.id not in refused]
-        decided = bulk_decisions.decide(decision, within, account_id, now, principal.key, self._policy, self._limits)
+        decided = bulk_decisions.decide(decision, within, account_id, now, principal.key, self.policy, self.limits)
         by_id = {each.id: each for each in decided} | refused
         results = [by_id[each.id] for each in exports]
         for each in results:
@@ -62,13 +62,13 @@ class BulkOperations:
             raise Forbidden("A decision by filter needs a role in the whole account; name up to 200 exports instead.")
         query = replace(query, account_id=principal.account_id)
         new = NewBulkJob(decision, query, expected_count, principal.account_id, principal.user_id, principal.key)
-        return bulk_jobs.request(new, utc_now(), self._policy)
+        return bulk_jobs.request(new, utc_now(), self.policy)
 
     def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> JobLease:
         """Begin a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
         query = replace(query, account_id=account_id)
         new = NewBulkJob(decision, query, expected_count, account_id, None, OPERATOR.key)
-        return bulk_jobs.begin(new, utc_now(), self._policy)
+        return bulk_jobs.begin(new, utc_now(), self.policy)
 
     def job(self, job_id: str, actor: Actor) -> BulkJob:
         """Return a job. Raises NotFound."""

@@ -1,6 +1,7 @@
 """Use cases of compliance: accept a webhook of the storefront platform."""
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -13,11 +14,11 @@ from storage.secrets.vault import Vault
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ComplianceOperations:
     """Stores requests about personal data, encrypted, for a worker to carry out."""
 
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+    vault: Vault
 
     def receive(self, order: ComplianceOrder, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
         """Store a request and return when it is due by law; None for a repeated webhook.
@@ -28,7 +29,7 @@ class ComplianceOperations:
         """
         now = utc_now()
         try:
-            stored = requests.receive(order, raw_body, signature, self._vault, now, actor)
+            stored = requests.receive(order, raw_body, signature, self.vault, now, actor)
         except (NoEncryptionKey, WrongEncryptionKey):
             _log.error("compliance webhooks need ENCRYPTION_KEYS that are this installation's")
             raise ServiceUnavailable from None

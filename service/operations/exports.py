@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -29,31 +30,23 @@ from storage.targets import targets
 from storage.triage import decisions, splits, targeting
 
 
+@dataclass(frozen=True, slots=True)
 class ExportOperations:
     """Changes one export of the caller's account. Every method but `prepare` raises ExportNotFound and Conflict."""
 
-    def __init__(
-        self,
-        check: AddressCheck,
-        policy: TargetPolicy,
-        default_secret: DefaultSecret,
-        limits: AccountLimits = UNLIMITED,
-        rules: ApprovalRules = LEFT_TO_WORKERS,
-        artifacts_base_url: str = "",
-    ) -> None:
-        self._limits = limits
-        self._rules = rules
-        self._artifacts_base_url = artifacts_base_url
-        self._check = check
-        self._policy = policy
-        self._default_secret = default_secret
+    check: AddressCheck
+    policy: TargetPolicy
+    default_secret: DefaultSecret
+    limits: AccountLimits = UNLIMITED
+    rules: ApprovalRules = LEFT_TO_WORKERS
+    artifacts_base_url: str = ""
 
     def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
         """Store a ticket as a prepared export of the account.
 
         Raises ValidationFailed for a project of another account, and at the account's limit.
         """
-        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key, self._limits, self._rules)
+        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key, self.limits, self.rules)
 
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
@@ -64,11 +57,11 @@ class ExportOperations:
         account_id = actor.account_id
         if account_id is None:
             account_id = queries.get(export_id).account_id
-        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self._policy)
+        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self.policy)
 
     def approve_all(self, approvals: Sequence[tuple[str, Approval]], actor: TokenPrincipal) -> list[Export]:
         """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
-        return transitions.approve_all(approvals, actor.account_id, utc_now(), actor.key, self._policy)
+        return transitions.approve_all(approvals, actor.account_id, utc_now(), actor.key, self.policy)
 
     def approve_for_all(self, export_id: str, actor: Actor, approval: ApprovalForAll) -> list[Export]:
         """Approve an export for several targets, one export for each, all or none; otherwise as `approve`.
@@ -78,7 +71,7 @@ class ExportOperations:
         account_id = actor.account_id
         if account_id is None:
             account_id = queries.get(export_id).account_id
-        return targeting.approve_for_all(export_id, account_id, approval, utc_now(), actor.key, self._policy, self._limits)
+        return targeting.approve_for_all(export_id, account_id, approval, utc_now(), actor.key, self.policy, self.limits)
 
     @contextmanager
     def blocking_refused_target(self, actor: Actor) -> Iterator[None]:
@@ -106,7 +99,7 @@ class ExportOperations:
             raise WebhooksForbidden
         if isinstance(actor, TokenPrincipal) and actor.projects is not None:
             raise ValidationFailed(not_active(TargetStatus.BLOCKED, None))
-        return self._check.validate(url, actor.account_id)
+        return self.check.validate(url, actor.account_id)
 
     def retry(self, export_id: str, actor: Actor, validation: Validation | None, target_id: str | None = None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
@@ -116,7 +109,7 @@ class ExportOperations:
         of the workers, a worker validates it then. Call `Operations.wake_workers` after the commit.
         """
         if target_id is not None:
-            elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self._policy)
+            elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self.policy)
             if elsewhere is not None:
                 return elsewhere
         return transitions.retry(
@@ -125,7 +118,7 @@ class ExportOperations:
             utc_now(),
             actor.key,
             validation,
-            self._default_secret,
+            self.default_secret,
             records_validation=isinstance(actor, TokenPrincipal),
         )
 
@@ -141,14 +134,14 @@ class ExportOperations:
 
     def split(self, export_id: str, actor: Actor) -> list[str]:
         """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""
-        return splits.split(export_id, actor.account_id, utc_now(), actor.key, self._limits, self._artifacts_base_url)
+        return splits.split(export_id, actor.account_id, utc_now(), actor.key, self.limits, self.artifacts_base_url)
 
     def restore(self, export_id: str, actor: Actor) -> Export:
         """Make a dismissed export prepared again, or end the snooze of a prepared one.
 
         Raises ValidationFailed at the account's limit.
         """
-        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self._limits)
+        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self.limits)
 
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
         """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""

@@ -1,6 +1,6 @@
 """Use cases of intake: record a scanner's postback, accept an inbound email."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
@@ -16,33 +16,26 @@ from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
 
 
+@dataclass(frozen=True, slots=True)
 class IntakeOperations:
     """Stores what scanners and email providers post, and prepares exports from it."""
 
-    def __init__(
-        self,
-        default_project_id: int | None,
-        limits: AccountLimits,
-        rules: ApprovalRules,
-        artifacts_base_url: str = "",
-        fixed_after_runs: int = FIXED_AFTER_RUNS,
-    ) -> None:
-        self._default_project_id = default_project_id
-        self._limits = limits
-        self._rules = rules
-        self._artifacts_base_url = artifacts_base_url
-        self._fixed_after_runs = fixed_after_runs
+    default_project_id: int | None
+    limits: AccountLimits
+    rules: ApprovalRules
+    artifacts_base_url: str = ""
+    fixed_after_runs: int = FIXED_AFTER_RUNS
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
-        url = artifact_url(self._artifacts_base_url, postback.screenshot_path)
+        url = artifact_url(self.artifacts_base_url, postback.screenshot_path)
         postback = postback if url is None else replace(postback, screenshot_url=url)
-        return findings.prepare_postback(postback, self._default_project_id, checkpoint)
+        return findings.prepare_postback(postback, self.default_project_id, checkpoint)
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare or extend exports. Raises ValidationFailed."""
         return findings.record(
-            prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules, self._fixed_after_runs
+            prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules, self.fixed_after_runs
         )
 
     def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
@@ -51,4 +44,4 @@ class IntakeOperations:
 
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        return emails.accept(prepared, self._default_project_id, utc_now(), actor, self._limits, self._rules)
+        return emails.accept(prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules)

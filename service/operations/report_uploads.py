@@ -1,6 +1,7 @@
 """Use cases of uploaded reports: recognize and store one, follow its import."""
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from runtime.clock import utc_now
@@ -27,12 +28,12 @@ _MAX_DIGITS: Final = len(str(MAX_ID))
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ReportUploadOperations:
     """Stores uploaded reports, which a worker imports."""
 
-    def __init__(self, vault: Vault, limits: AccountLimits) -> None:
-        self._vault = vault
-        self._limits = limits
+    vault: Vault
+    limits: AccountLimits
 
     def upload(
         self, project_id: str, scan_run_id: str, file_name: str, content: bytes, principal: TokenPrincipal
@@ -44,7 +45,7 @@ class ReportUploadOperations:
         """
         project = projects.get(project_id, principal)
         try:
-            check_keys(self._vault, utc_now())
+            check_keys(self.vault, utc_now())
         except (NoEncryptionKey, WrongEncryptionKey) as wrong:
             _log.error("report not stored: %s", wrong.message)
             raise ServiceUnavailable("Nothing was stored, because ENCRYPTION_KEYS lacks this installation's key.") from None
@@ -69,7 +70,7 @@ class ReportUploadOperations:
             is_new_run=given is None,
             actor=principal.key,
         )
-        return report_uploads.create(new, utc_now(), self._vault, self._limits)
+        return report_uploads.create(new, utc_now(), self.vault, self.limits)
 
     def get(self, upload_id: str, actor: Actor) -> ReportUpload:
         """Return an upload of the caller's account. Raises NotFound."""

@@ -1,5 +1,7 @@
 """Use cases of uploads: store a capture or diagnostics and prepare an export; follow what becomes of it."""
 
+from dataclasses import dataclass
+
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden
 from schemas.base.principal import TokenPrincipal
@@ -31,13 +33,13 @@ def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:
     return handoff
 
 
+@dataclass(frozen=True, slots=True)
 class UploadOperations:
     """Stores uploads, within the limits of their accounts."""
 
-    def __init__(self, limits: AccountLimits, rules: ApprovalRules) -> None:
-        self._limits = limits
-        self._rules = rules
+    limits: AccountLimits
+    rules: ApprovalRules
 
     def record(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
-        return handoffs.record_upload(prepared, principal, utc_now(), self._limits, self._rules)
+        return handoffs.record_upload(prepared, principal, utc_now(), self.limits, self.rules)

@@ -7,6 +7,7 @@ without a database connection. A channel that fails is retried later and delays 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -36,29 +37,22 @@ class Send(Protocol):
     def __call__(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse: ...
 
 
+@dataclass(slots=True)
 class AlertTask:
     """Compares every POLL_S seconds, then sends a message per call until none is left. `console` is the console's URL."""
 
-    def __init__(
-        self,
-        sources: AlertSources,
-        channels: Sequence[AlertChannel],
-        send: Send,
-        console: str | None,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._sources = sources
-        self._channels = channels
-        self._send = send
-        self._console = console
-        self._now = now
-        self._compared_at: datetime | None = None
-        self._may_have_messages = False
+    sources: AlertSources
+    channels: Sequence[AlertChannel]
+    send: Send
+    console: str | None
+    now: Callable[[], datetime]
+    _compared_at: datetime | None = field(default=None, init=False)
+    _may_have_messages: bool = field(default=False, init=False)
 
     def run_once(self) -> bool:
         """Compare if that is due, or send a message; return whether there may be more."""
         if self._is_due():
-            self._compared_at = self._now()
+            self._compared_at = self.now()
             self._compare()
             self._may_have_messages = True
         elif self._may_have_messages:
@@ -68,23 +62,23 @@ class AlertTask:
     def _is_due(self) -> bool:
         """Return whether a pause is over; a clock that was set back does not make it longer."""
         since = self._compared_at
-        return since is None or not timedelta(0) <= self._now() - since < _COMPARE_EVERY
+        return since is None or not timedelta(0) <= self.now() - since < _COMPARE_EVERY
 
     def _compare(self) -> None:
         def body_of(message_id: str, about: Sequence[Alert]) -> dict[str, Any]:
-            return message_body(message_id, about, self._console, self._now())
+            return message_body(message_id, about, self.console, self.now())
 
         # LockBusy: another worker is comparing.
         with suppress(locks.LockBusy), connection(), locks.exclusive(Lock.ALERTS):
-            alerts.update(self._sources, self._channels, body_of, self._now())
+            alerts.update(self.sources, self.channels, body_of, self.now())
 
     def _send_next(self) -> bool:
         with connection():
-            held = alerts.claim_message(self._now(), LEASE_S)
+            held = alerts.claim_message(self.now(), LEASE_S)
         if held is None:
             return False
-        if held.channel in self._channels:
-            answer = self._send(AlertChannel(held.channel), held.body, self._now())
+        if held.channel in self.channels:
+            answer = self.send(AlertChannel(held.channel), held.body, self.now())
         else:
             answer = ChannelResponse(is_sent=True, text="no longer configured")
         _log.log(
@@ -93,5 +87,5 @@ class AlertTask:
             extra={"channel": held.channel, "message_id": held.lease.id, "reason": answer.text},
         )
         with connection():
-            alerts.finish_message(held, is_sent=answer.is_sent, now=self._now())
+            alerts.finish_message(held, is_sent=answer.is_sent, now=self.now())
         return True

@@ -6,6 +6,7 @@ held during the request.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -28,28 +29,28 @@ PINGS_AT_ONCE: Final = 4
 POLL_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
 class PingTask:
     """Claims and sends pings; those of trackers are validations by `trackers`."""
 
-    def __init__(self, signed_post: SignedPost, worker: str, now: Callable[[], datetime], trackers: TrackerRunner) -> None:
-        self._signed_post = signed_post
-        self._trackers = trackers
-        self._worker = worker
-        self._now = now
+    signed_post: SignedPost
+    worker: str
+    now: Callable[[], datetime]
+    trackers: TrackerRunner
 
     def claim(self, excluded: Collection[AccountId] = ()) -> PingOrder | None:
         """Claim the ping that has waited longest, of any account but those `excluded`."""
         with connection():
-            return pings.claim_next(self._now(), excluded)
+            return pings.claim_next(self.now(), excluded)
 
     def send(self, order: PingOrder) -> None:
         """Send a ping that was claimed, and store its result."""
         verdict, result = self._send(order)
-        now = self._now()
+        now = self.now()
         with connection(), transaction():
             is_recorded = pings.finish(order.id, result, now)
             effects = {order.target_id: [SentEffect(verdict.effect, order.base_url)]} if is_recorded else {}
-            written = write_effects(effects, now, self._worker)
+            written = write_effects(effects, now, self.worker)
         log_events(written.events)
 
     def send_unrecorded(self, order: PingOrder) -> PingResult:
@@ -57,14 +58,14 @@ class PingTask:
         return self._send(order)[1]
 
     def _send(self, order: PingOrder) -> tuple[Verdict, PingResult]:
-        at = self._now()
+        at = self.now()
         if order.options.provider_key != GENERIC_WEBHOOK:
             target = TrackerTarget(order.target_id, order.account_id, order.base_url, order.secret_sealed, order.options)
-            result = self._trackers.validate(target)
-            outcome, verdict = result.outcome, decide_validation(result, self._now())
+            result = self.trackers.validate(target)
+            outcome, verdict = result.outcome, decide_validation(result, self.now())
         else:
-            outcome = self._signed_post.send(_message(order, at))
-            verdict = decide_outcome(outcome, 1, at, self._now(), 0.0, ONE_RETRY_LEFT)
+            outcome = self.signed_post.send(_message(order, at))
+            verdict = decide_outcome(outcome, 1, at, self.now(), 0.0, ONE_RETRY_LEFT)
         is_delivered = verdict.outcome == DELIVERED
         return verdict, PingResult(is_delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
 

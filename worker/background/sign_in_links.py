@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -23,43 +24,36 @@ LEASE_S: Final = 120.0
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class SignInLinkTask:
     """Sends a mail per call until none is left; `page` is the URL of the page that a link opens."""
 
-    def __init__(
-        self,
-        vault: Vault,
-        send: Callable[[EmailMessage], ChannelResponse],
-        sender: str,
-        page: str,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._vault = vault
-        self._send = send
-        self._sender = sender
-        self._page = page
-        self._now = now
+    vault: Vault
+    send: Callable[[EmailMessage], ChannelResponse]
+    sender: str
+    page: str
+    now: Callable[[], datetime]
 
     def run_once(self) -> bool:
         """Send the next mail; return whether there may be more."""
         with connection():
-            due = sign_in_links.claim(self._now(), LEASE_S)
+            due = sign_in_links.claim(self.now(), LEASE_S)
         if due is None:
             return False
         try:
-            email, token = json.loads(self._vault.open(due.mail_sealed, LINK_MAIL.context(due.lease.id)))
+            email, token = json.loads(self.vault.open(due.mail_sealed, LINK_MAIL.context(due.lease.id)))
         except (NoEncryptionKey, WrongEncryptionKey):
             with connection():
                 sign_in_links.discard(due)
             return True
         with connection():
-            address = sign_in_links.addressee(due, email, self._now())
+            address = sign_in_links.addressee(due, email, self.now())
         if address is not None:
             self._deliver(due, address, token)
         return True
 
     def _deliver(self, due: sign_in_links.DueLink, address: str, token: str) -> None:
-        answer = self._send(self._message(due.lease.id, address, token))
+        answer = self.send(self._message(due.lease.id, address, token))
         level = logging.INFO if answer.is_sent else logging.WARNING
         _log.log(level, "sign-in link sent" if answer.is_sent else "sign-in link not sent", extra={"reason": answer.text})
         if answer.is_sent:
@@ -69,13 +63,13 @@ class SignInLinkTask:
     def _message(self, link_id: str, address: str, token: str) -> EmailMessage:
         message = EmailMessage()
         message["Subject"] = "Sign in to RiskRelay"
-        message["From"] = self._sender
+        message["From"] = self.sender
         message["To"] = address
-        message["Date"] = format_datetime(self._now())
-        message["Message-ID"] = f"<{link_id}@{self._sender.rpartition('@')[2]}>"
+        message["Date"] = format_datetime(self.now())
+        message["Message-ID"] = f"<{link_id}@{self.sender.rpartition('@')[2]}>"
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(
-            f"Open this link in the browser in which you asked for it, within 15 minutes:\n\n{self._page}?token={token}\n\n"
+            f"Open this link in the browser in which you asked for it, within 15 minutes:\n\n{self.page}?token={token}\n\n"
             "It works once. If you did not ask for it, ignore this message.\n"
         )
         return message

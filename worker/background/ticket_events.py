@@ -8,7 +8,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -87,26 +87,26 @@ class EventFormingTask:
             return deliveries.postpone_unsendable(now, max_age, worker) == deliveries.POSTPONED_AT_ONCE
 
 
+@dataclass(slots=True)
 class EventTask:
     """Claims and sends events; those for trackers go through `trackers`."""
 
-    def __init__(self, signed_post: SignedPost, trackers: TrackerRunner, options: EventOptions, clock: ClockGuard) -> None:
-        self._signed_post = signed_post
-        self._trackers = trackers
-        self._options = options
-        #: A clock guard of its own: leases of events are not renewed, so claims wait longer after a clock step than those of
-        #: exports.
-        self._clock = clock
-        #: A worker that died before a step back left leases that would last until the old time comes again.
-        self._has_long_leases = True
+    signed_post: SignedPost
+    trackers: TrackerRunner
+    options: EventOptions
+    #: A clock guard of its own: leases of events are not renewed, so claims wait longer after a clock step than those of
+    #: exports.
+    clock: ClockGuard
+    #: A worker that died before a step back left leases that would last until the old time comes again.
+    _has_long_leases: bool = field(default=True, init=False)
 
     def claim(self, excluded: Collection[AccountId] = ()) -> DueEvent | None:
         """Claim the event that has been due longest, of any account but those `excluded`; called by one thread at a time."""
         with connection():
             self._check_clock()
             for _ in range(_TRIES):
-                now = self._options.now()
-                if not self._clock.allows_claims() or self._clock.was_set_since_check(now):
+                now = self.options.now()
+                if not self.clock.allows_claims() or self.clock.was_set_since_check(now):
                     return None
                 due = deliveries.next_due(now, excluded)
                 if due is None:
@@ -118,7 +118,7 @@ class EventTask:
 
     def send(self, event: DueEvent) -> None:
         """Send an event that was claimed, and store the result with its effect on the target."""
-        started_at, nonce = self._options.now(), new_nonce()
+        started_at, nonce = self.options.now(), new_nonce()
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
         outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
         record = _record(event, attempt_id, nonce, started_at, outcome, verdict)
@@ -130,18 +130,18 @@ class EventTask:
 
     def _check_clock(self) -> None:
         """Correct leases after the clock was set back; claim nothing for as long as one lasts after it was set ahead."""
-        step_s = self._clock.check(compare=False)
+        step_s = self.clock.check(compare=False)
         if step_s is not None and step_s > 0:
             # By the new time, leases of requests that are still open seem to have expired.
-            self._clock.defer_claims(self._options.lease_s)
+            self.clock.defer_claims(self.options.lease_s)
         self._has_long_leases |= step_s is not None and step_s < 0
         if self._has_long_leases:
-            deliveries.shorten_leases(self._options.now(), self._options.lease_s)
+            deliveries.shorten_leases(self.options.now(), self.options.lease_s)
             self._has_long_leases = False
 
     def _store(self, event: DueEvent, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
         """Store the result of an attempt with its effect on the target."""
-        now = self._options.now()
+        now = self.options.now()
         status, next_at = _status_after(verdict, now)
         with connection(), transaction():
             is_recorded = deliveries.record_attempt(
@@ -150,7 +150,7 @@ class EventTask:
                 status,
                 next_at,
                 now,
-                self._options.worker,
+                self.options.worker,
                 error_code=verdict.error_code,
                 result=result,
                 is_outcome_unknown=verdict.is_outcome_unknown,
@@ -160,7 +160,7 @@ class EventTask:
             # An event that the tracker skipped sent nothing, so it must not count as an attempt without a delivery.
             is_silent = result == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
             effects = {event.target_id: [sent]} if is_recorded and not is_silent else {}
-            written = write_effects(effects, now, self._options.worker)
+            written = write_effects(effects, now, self.options.worker)
         log_events(written.events)
 
     def _claim(self, due: DueEvent, now: datetime) -> DueEvent | None:
@@ -172,22 +172,22 @@ class EventTask:
             if not throttle.rate_allowance(state, now):
                 deliveries.postpone(due, throttle.rate_allows_from(state) or now + timedelta(seconds=POLL_S))
                 return None
-            claimed = deliveries.claim(due, now, self._options.lease_s)
+            claimed = deliveries.claim(due, now, self.options.lease_s)
             if claimed is not None and state.max_per_minute is not None:
                 throttle_state_sql.write([throttle.use_rate_allowance(state, 1, now)])
             return claimed
 
     def _attempt(self, event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
         """Return the outcome, what follows, and what was done at a tracker."""
-        schedule, jitter = self._options.schedule, self._options.jitter()
+        schedule, jitter = self.options.schedule, self.options.jitter()
         is_lost = event.attempts > len(schedule.delays_s) + 1
         if event.options.provider_key == GENERIC_WEBHOOK:
             message = _message(event, attempt_id, nonce, at)
-            outcome = Outcome(error="worker_lost") if is_lost else self._signed_post.send(message)
-            verdict = decide_outcome(outcome, event.attempts, event.created_at, self._options.now(), jitter, schedule)
+            outcome = Outcome(error="worker_lost") if is_lost else self.signed_post.send(message)
+            verdict = decide_outcome(outcome, event.attempts, event.created_at, self.options.now(), jitter, schedule)
             return outcome, verdict, None
         result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
-        verdict = decide_tracker_outcome(result, event.attempts, event.created_at, self._options.now(), jitter, schedule)
+        verdict = decide_tracker_outcome(result, event.attempts, event.created_at, self.options.now(), jitter, schedule)
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(event.body).hexdigest())
         done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
         return outcome, verdict, done
@@ -199,7 +199,7 @@ class EventTask:
         moved = [each for each in done if each in _MOVES]
         applied = event_of(
             event.body,
-            self._options.public_base_url,
+            self.options.public_base_url,
             event.provider_ticket_id,
             has_closed=bool(moved) and moved[-1] == TrackerEventAction.CLOSED,
             is_left_alone=TrackerEventAction.LEFT_ALONE in done,
@@ -207,7 +207,7 @@ class EventTask:
             has_moved=has_moved,
         )
         target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
-        return self._trackers.apply_event(target, applied)
+        return self.trackers.apply_event(target, applied)
 
 
 def _message(event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> Message:

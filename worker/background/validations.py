@@ -8,6 +8,7 @@ blocks nothing. No database connection is held during the network calls.
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -42,52 +43,45 @@ Inspect: TypeAlias = Callable[[ValidationJob], Validation]
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ValidationTask:
     """Claims and validates targets.
 
-    `inspect` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
-    Those of trackers go on to `trackers`.
+    `inspect_address` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s`
+    seconds. Those of trackers go on to `trackers`.
     """
 
-    def __init__(
-        self,
-        inspect: Inspect,
-        worker: str,
-        now: Callable[[], datetime],
-        lease_s: float,
-        trackers: TrackerRunner,
-    ) -> None:
-        self._inspect = inspect
-        self._trackers = trackers
-        self._worker = worker
-        self._now = now
-        self._lease_s = lease_s
+    inspect_address: Inspect
+    worker: str
+    now: Callable[[], datetime]
+    lease_s: float
+    trackers: TrackerRunner
 
     def claim(self, excluded: Collection[AccountId] = ()) -> ValidationJob | None:
         """Claim the target that has been due longest, of any account but those `excluded`."""
         with connection():
-            return validations.claim_next(self._now(), self._lease_s, excluded)
+            return validations.claim_next(self.now(), self.lease_s, excluded)
 
     def validate(self, due: ValidationJob) -> None:
         """Validate a target that was claimed, and record the result."""
         validation, hold = self._examine(due)
-        now = self._now()
+        now = self.now()
         if hold is not None:
             with connection(), transaction():
                 held = {due.target_id: [SentEffect(hold, due.base_url, due.secret_sealed)]}
-                log_events(write_effects(held, now, self._worker).events)
+                log_events(write_effects(held, now, self.worker).events)
         if validation.reason in _POSTPONING:
             # Our own overload or a limit, not the target's fault: it is validated once it may be asked again.
             if hold is not None:
                 with connection():
                     validations.postpone(due, now + timedelta(seconds=hold.hold_s or 0))
-            postponed = {"target_id": due.target_id, "worker": self._worker, "reason": validation.reason}
+            postponed = {"target_id": due.target_id, "worker": self.worker, "reason": validation.reason}
             _log.warning("validation postponed", extra=postponed)
             return
         with connection():
-            is_recorded = validations.finish(due, validation, self._now(), self._worker)
+            is_recorded = validations.finish(due, validation, self.now(), self.worker)
         if is_recorded and validation.is_refused:
-            extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self._worker}
+            extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self.worker}
             _log.warning("target blocked: its address is not allowed", extra=extra)
         if is_recorded and validation.has_passed and due.options.provider_key != GENERIC_WEBHOOK:
             while self._requeue_blocked(due.target_id):
@@ -98,7 +92,7 @@ class ValidationTask:
         with connection(), transaction():
             if targets.get(target_id, None).status is not TargetStatus.ACTIVE:
                 return False
-            count = transitions.requeue_blocked(target_id, self._now(), self._worker)
+            count = transitions.requeue_blocked(target_id, self.now(), self.worker)
         # A count below REQUEUED_AT_ONCE does not mean the end: another process may have retried some of the batch meanwhile.
         return count > 0
 
@@ -109,13 +103,13 @@ class ValidationTask:
     def _examine(self, due: ValidationJob) -> tuple[Validation, TargetEffect | None]:
         """Return the result of a validation, and the hold that the tracker asks for."""
         began_at = time.monotonic()
-        found = self._inspect(due)
+        found = self.inspect_address(due)
         is_tracker = due.options.provider_key != GENERIC_WEBHOOK
         if not is_tracker or due.secret_sealed is None or not found.has_passed:
             return found, None
         target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
-        result = self._trackers.validate(target, time.monotonic() - began_at)
+        result = self.trackers.validate(target, time.monotonic() - began_at)
         reason = result.value.reason if isinstance(result.value, TrackerFailure) else result.outcome.error
-        effect = decide_validation(result, self._now()).effect
+        effect = decide_validation(result, self.now()).effect
         hold = TargetEffect(hold_s=effect.hold_s, hold_reason=effect.hold_reason) if effect.hold_s is not None else None
         return found if reason is None else Validation(reason, result.outcome.refused), hold

@@ -5,6 +5,7 @@ Leases are measured by the wall clock: after a step it may look as if leases had
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -12,22 +13,17 @@ from typing import Final
 CLOCK_STEP_S: Final = 1.0
 
 
+@dataclass(slots=True)
 class ClockGuard:
     """Compares the wall clock with the monotonic clock; `compare_clocks` corrects `now` by the clock shared by all hosts."""
 
-    def __init__(
-        self,
-        now: Callable[[], datetime],
-        compare_clocks: Callable[[], None],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._now = now
-        self._monotonic = monotonic
-        self._compare_clocks = compare_clocks
-        #: Both clocks at the last check.
-        self._clocks: tuple[datetime, float] | None = None
-        #: By the monotonic clock.
-        self._claim_from = 0.0
+    now: Callable[[], datetime]
+    compare_clocks: Callable[[], None]
+    monotonic: Callable[[], float] = time.monotonic
+    #: Both clocks at the last check.
+    _clocks: tuple[datetime, float] | None = field(default=None, init=False)
+    #: By the monotonic clock.
+    _claim_from: float = field(default=0.0, init=False)
 
     def check(self, *, compare: bool) -> float | None:
         """Return by how many seconds the clock was set since the last check: 0 if it was not, None at the first check.
@@ -35,14 +31,14 @@ class ClockGuard:
         `compare` corrects the clock first, as the first check does; a database connection is held.
         """
         if compare or self._clocks is None:
-            self._compare_clocks()
+            self.compare_clocks()
         if self._clocks is None:
             self._step_s()
             return None
-        if self.was_set_since_check(self._now()):
+        if self.was_set_since_check(self.now()):
             # The clock may have been corrected, and then the difference to the shared clock was wrong. If the comparison
             # fails, the next check finds the step again.
-            self._compare_clocks()
+            self.compare_clocks()
         step_s = self._step_s()
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
 
@@ -51,18 +47,18 @@ class ClockGuard:
 
         If so, leases that are still held may seem expired at `now`, until the next tick renews those of this worker.
         """
-        return self._clocks is not None and abs(_apart_s(self._clocks, (now, self._monotonic()))) > CLOCK_STEP_S
+        return self._clocks is not None and abs(_apart_s(self._clocks, (now, self.monotonic()))) > CLOCK_STEP_S
 
     def defer_claims(self, seconds: float) -> None:
         """Claim nothing for this long, so that every worker can renew its leases before another one takes them over."""
-        self._claim_from = self._monotonic() + seconds
+        self._claim_from = self.monotonic() + seconds
 
     def allows_claims(self) -> bool:
         """Return whether this worker may claim."""
-        return self._monotonic() >= self._claim_from
+        return self.monotonic() >= self._claim_from
 
     def _step_s(self) -> float:
-        before, self._clocks = self._clocks, (self._now(), self._monotonic())
+        before, self._clocks = self._clocks, (self.now(), self.monotonic())
         return 0.0 if before is None else _apart_s(before, self._clocks)
 
 

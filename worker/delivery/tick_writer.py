@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -39,29 +40,21 @@ class Tick(NamedTuple):
     states: dict[str, ThrottleState]
 
 
+@dataclass(slots=True)
 class TickWriter:
     """Does all database work of the dispatcher's thread; while the database is unavailable it retries until `gives_up`.
 
     `gives_up` gets the monotonic time at which the work began.
     """
 
-    def __init__(
-        self,
-        options: DispatcherOptions,
-        planner: ClaimPlanner,
-        clock: ClockGuard,
-        leases: LeaseKeeper,
-        queues: TargetQueues,
-        gives_up: Callable[[float], bool],
-    ) -> None:
-        self._options = options
-        self._planner = planner
-        self._clock = clock
-        self._leases = leases
-        self._queues = queues
-        self._gives_up = gives_up
-        #: When exports were last claimed, by the monotonic clock.
-        self._claimed_at = 0.0
+    options: DispatcherOptions
+    planner: ClaimPlanner
+    clock: ClockGuard
+    leases: LeaseKeeper
+    queues: TargetQueues
+    gives_up: Callable[[float], bool]
+    #: When exports were last claimed, by the monotonic clock.
+    _claimed_at: float = field(default=0.0, init=False)
 
     def write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
         """Write results and claim what there is room for; a result that the database refuses does not lose the others."""
@@ -90,48 +83,48 @@ class TickWriter:
         self._retry(partial(self._postpone, claims))
 
     def _retry(self, work: Callable[[], Result]) -> Result:
-        return outages.retry_database(work, partial(self._gives_up, time.monotonic()))
+        return outages.retry_database(work, partial(self.gives_up, time.monotonic()))
 
     def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
-        worker = self._options.worker
+        worker = self.options.worker
         attempts = [each.attempt for each in results if each.attempt is not None]
         # Once a tick, and before the database is waited for.
         logs.write_waiting()
         with connection():
             # Not before: a wait for the connection would look as if the clock had been set.
-            self._leases.keep()
-            self._planner.share = self._leases.share
-            now = self._options.now()
-            claiming = claiming and self._clock.allows_claims()
+            self.leases.keep()
+            self.planner.share = self.leases.share
+            now = self.options.now()
+            claiming = claiming and self.clock.allows_claims()
             # A plan takes no write lock; most ticks of an idle worker end here. Results may change what a plan finds.
             plan = self._plan(results, now) if claiming and not results else ClaimPlan()
             if not (results or plan):
                 return Tick([], {})
             with transaction():
                 moved = claims_sql.record_attempts(attempts, now, worker)
-                written = write_effects(effects_of(attempts, moved), now, worker, self._queues.waiting())
+                written = write_effects(effects_of(attempts, moved), now, worker, self.queues.waiting())
                 for target_id in _refused_as_they_were(attempts, moved, written.states):
                     transitions.requeue_blocked(target_id, now, worker)
                 claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
                 # Other writers may have delayed the transaction for as long as most of a lease.
-                now = self._options.now()
-                claiming = claiming and not self._clock.was_set_since_check(now)
+                now = self.options.now()
+                claiming = claiming and not self.clock.was_set_since_check(now)
                 claims = self._claim(plan or self._plan(results, now), now) if claiming else []
             _log_stale(attempts, moved)
-            self._options.count(attempts, moved)
+            self.options.count(attempts, moved)
             log_events(written.events)
         return Tick(claims, written.states)
 
     def _plan(self, results: Sequence[SendResult], now: datetime) -> ClaimPlan:
         returned = Counter(TargetKey(each.claim.account_id, each.claim.target_id) for each in results)
-        held = self._leases.count_by_target()
+        held = self.leases.count_by_target()
         held.subtract(returned)
-        self._planner.record_tick(time.monotonic() - self._claimed_at)
-        return self._planner.plan(held, returned, now, self._queues.count_waiting())
+        self.planner.record_tick(time.monotonic() - self._claimed_at)
+        return self.planner.plan(held, returned, now, self.queues.count_waiting())
 
     def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
         """Claim what the plan allows, and end what waits for targets that were turned off."""
-        transitions.end_waiting(plan.off, now, self._options.worker, MAX_BATCH)
+        transitions.end_waiting(plan.off, now, self.options.worker, MAX_BATCH)
         # Another worker may have used the rate limit since the plan; the row lock stops it from here on. Targets that
         # another worker has locked are skipped: two workers that wait for each other's targets would deadlock.
         limited = throttle_state_sql.read(plan.rate_limited, locked=True, waits=False)
@@ -142,10 +135,10 @@ class TickWriter:
             allowance[target_id] = max(0, throttle.rate_allowance(state, now) - (target_id in spared))
         quotas = {target_id: min(quota, allowance.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
         allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
-        claims = claims_sql.claim_due(allowed, now, self._options.lease_s, self._options.worker)
+        claims = claims_sql.claim_due(allowed, now, self.options.lease_s, self.options.worker)
         self._claimed_at = time.monotonic()
         claimed = Counter(claim.target_id for claim in claims)
-        self._planner.record_claims(plan, claimed)
+        self.planner.record_claims(plan, claimed)
         throttle_state_sql.write(
             throttle.use_rate_allowance(state, claimed[target_id], now)
             for target_id, state in limited.items()
@@ -155,7 +148,7 @@ class TickWriter:
 
     def _postpone(self, claims: Sequence[Claim]) -> None:
         with connection():
-            claims_sql.postpone(claims, self._options.now(), self._options.worker)
+            claims_sql.postpone(claims, self.options.now(), self.options.worker)
 
 
 def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:

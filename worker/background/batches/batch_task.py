@@ -7,6 +7,7 @@ the workers are notified of what is due; the targets' own limits decide how fast
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,50 +28,43 @@ _PAUSE_S: Final = 0.01
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class BatchTask:
     """Processes the jobs of one table; `noun` names them in the log.
 
     `claim` returns the job that has waited longest; `advance` processes the next batch of a job in a transaction.
     """
 
-    def __init__(
-        self,
-        noun: str,
-        claim: Callable[[datetime], JobLease | None],
-        advance: Callable[[JobLease, datetime], JobBatch],
-        wake_ups: WakeUpQueue,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._noun = noun
-        self._claim = claim
-        self._advance = advance
-        self._wake_ups = wake_ups
-        self._now = now
-        self._lease: JobLease | None = None
-        self._is_redis_up = True
+    noun: str
+    claim: Callable[[datetime], JobLease | None]
+    advance: Callable[[JobLease, datetime], JobBatch]
+    wake_ups: WakeUpQueue
+    now: Callable[[], datetime]
+    _lease: JobLease | None = field(default=None, init=False)
+    _is_redis_up: bool = field(default=True, init=False)
 
     def run_once(self) -> bool:
         """Process the next batch of the current job, or claim one; return whether there was work."""
         if self._lease is None:
             with connection():
-                self._lease = self._claim(self._now())
+                self._lease = self.claim(self.now())
             if self._lease is None:
                 return False
             self._is_redis_up = True
-            _log.info("%s %s claimed", self._noun, self._lease.id)
+            _log.info("%s %s claimed", self.noun, self._lease.id)
         step = self.process_batch(self._lease)
         if step.progress is not BatchProgress.MOVED:
-            _log.info("%s %s: %s", self._noun, self._lease.id, step.progress.name.lower())
+            _log.info("%s %s: %s", self.noun, self._lease.id, step.progress.name.lower())
             self._lease = None
         return True
 
     def process_batch(self, lease: JobLease) -> JobBatch:
         """Process the next batch of a job, notify the workers of what is due, and let other writers write."""
         with connection():
-            step = self._advance(lease, self._now())
+            step = self.advance(lease, self.now())
         if step.due and self._is_redis_up:
             # An unavailable Redis is tried once per job: the sweep finds what is due.
-            self._is_redis_up = self._wake_ups.notify()
+            self._is_redis_up = self.wake_ups.notify()
         if step.progress is BatchProgress.MOVED:
             time.sleep(_PAUSE_S)
         return step

@@ -5,7 +5,7 @@ The report is read once for each claim; the postbacks that an earlier holder sto
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -47,23 +47,16 @@ class _Import:
     done: int
 
 
+@dataclass(slots=True)
 class ReportUploadTask:
     """Imports uploaded reports, one after the other."""
 
-    def __init__(
-        self,
-        vault: Vault,
-        limits: AccountLimits,
-        rules: ApprovalRules,
-        now: Callable[[], datetime],
-        fixed_after_runs: int = FIXED_AFTER_RUNS,
-    ) -> None:
-        self._vault = vault
-        self._limits = limits
-        self._rules = rules
-        self._now = now
-        self._fixed_after_runs = fixed_after_runs
-        self._current: _Import | None = None
+    vault: Vault
+    limits: AccountLimits
+    rules: ApprovalRules
+    now: Callable[[], datetime]
+    fixed_after_runs: int = FIXED_AFTER_RUNS
+    _current: _Import | None = field(default=None, init=False)
 
     def run_once(self) -> bool:
         """Import the next postback, or claim a report and read it; return whether there was work."""
@@ -71,7 +64,7 @@ class ReportUploadTask:
             self._advance(self._current)
             return True
         with connection():
-            lease = report_uploads.claim_next(self._now())
+            lease = report_uploads.claim_next(self.now())
         if lease is None:
             return False
         _log.info("uploaded report %s claimed", lease.id)
@@ -84,16 +77,16 @@ class ReportUploadTask:
             if upload is None:
                 return
             try:
-                content = report_uploads.content(lease, self._vault)
+                content = report_uploads.content(lease, self.vault)
             except (WrongEncryptionKey, NoEncryptionKey):
-                report_uploads.fail(lease, UploadError.KEY_MISSING, "", self._now())
+                report_uploads.fail(lease, UploadError.KEY_MISSING, "", self.now())
                 return
         # Without a connection: it takes seconds.
         prepared = _prepared(content, upload)
         with connection():
             if isinstance(prepared, str):
-                report_uploads.fail(lease, UploadError.UNREADABLE, prepared, self._now())
-            elif report_uploads.begin(lease, len(prepared.postbacks), prepared.skipped, self._now()) and prepared.postbacks:
+                report_uploads.fail(lease, UploadError.UNREADABLE, prepared, self.now())
+            elif report_uploads.begin(lease, len(prepared.postbacks), prepared.skipped, self.now()) and prepared.postbacks:
                 self._current = _Import(lease, upload.project_id, prepared, upload.done)
 
     def _advance(self, current: _Import) -> None:
@@ -105,10 +98,10 @@ class ReportUploadTask:
                 current.done,
                 len(postbacks),
                 checked,
-                self._now(),
-                self._limits,
-                self._rules,
-                self._fixed_after_runs,
+                self.now(),
+                self.limits,
+                self.rules,
+                self.fixed_after_runs,
             )
         current.done += 1
         if not goes_on:
