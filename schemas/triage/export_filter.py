@@ -97,12 +97,14 @@ def join_values(values: Iterable[str]) -> str:
 
 
 class OneOrMore(Text):
-    """Values separated by commas, or a list of them; read as a sorted tuple without repeats."""
+    """Values separated by commas, or a list of them; read as a sorted tuple without repeats, a member of the query."""
 
     at_most = MAX_VALUES
 
-    def __init__(self, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, member: str, description: str, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT
+    ) -> None:
+        super().__init__(attribute=member, metadata={"description": description})
         # The message names them.
         self.allowed = tuple(allowed)
         self._form = form
@@ -145,8 +147,8 @@ class SearchText(Text):
 
     at_most = MAX_VALUES
 
-    def __init__(self, fold: Callable[[str], str] = folded, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, description: str, fold: Callable[[str], str] = folded) -> None:
+        super().__init__(max_length=MAX_SEARCH, attribute="words", metadata={"description": description})
         self._fold = fold
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
@@ -164,36 +166,22 @@ class SearchText(Text):
 class ExportFilterForm(Form):
     """The filters of a list of exports; each value is a text with commas, or a list."""
 
-    status = OneOrMore(ExportStatus, metadata={"description": "Only these statuses."})
-    severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
-    project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only exports of these projects."})
-    source = OneOrMore(SOURCE_TYPES, metadata={"description": "Only exports from these kinds of source."})
-    rule = OneOrMore(metadata={"description": "Only exports of exactly these rule codes; a comma in one is written `\\,`."})
-    target_id = OneOrMore(form=_TARGET_ID, metadata={"description": "Only exports for these targets."})
-    host = Hosts(metadata={"description": "Only exports with a page on one of these hosts, any page of a group."})
-    q = SearchText(
-        max_length=MAX_SEARCH,
-        metadata={"description": "Only exports with all these words in their title, description or URLs, in any case."},
-    )
+    status = OneOrMore("statuses", "Only these statuses.", ExportStatus)
+    severity = OneOrMore("severities", "Only these severities.", SEVERITIES)
+    project_id = ProjectIdValues("project_ids", "Only exports of these projects.", form=PROJECT_ID)
+    source = OneOrMore("sources", "Only exports from these kinds of source.", SOURCE_TYPES)
+    rule = OneOrMore("rules", "Only exports of exactly these rule codes; a comma in one is written `\\,`.")
+    target_id = OneOrMore("target_ids", "Only exports for these targets.", form=_TARGET_ID)
+    host = Hosts("hosts", "Only exports with a page on one of these hosts, any page of a group.")
+    q = SearchText("Only exports with all these words in their title, description or URLs, in any case.")
     created_after = Moment(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Moment(metadata={"description": "Only exports prepared before this time."})
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> ExportQuery:
-        return ExportQuery(**{_MEMBERS.get(name, name): value for name, value in given.items()})
+        return ExportQuery(**given)
 
 
-#: Members of the query that a parameter names in the singular.
-_MEMBERS: Final = {
-    "status": "statuses",
-    "severity": "severities",
-    "project_id": "project_ids",
-    "source": "sources",
-    "rule": "rules",
-    "target_id": "target_ids",
-    "host": "hosts",
-    "q": "words",
-}
 _FORM: Final = ExportFilterForm()
 #: The names of the parameters that are filters.
 FILTERS: Final = tuple(_FORM.fields)

@@ -1,15 +1,13 @@
 """Which findings a list has: the filters of `schemas.triage.export_filter`, and the state of a finding."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
-
-from marshmallow import post_load
 
 from schemas.base.fields import Form
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.export_filter import MAX_SEARCH, PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
+from schemas.triage.export_filter import PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
 from schemas.triage.search_words import lowered
 
 
@@ -33,27 +31,15 @@ class FindingQuery:
 class FindingFilterForm(Form):
     """The filters of a list of findings; each value is a text with commas."""
 
-    state = OneOrMore(FindingState, metadata={"description": "Only these states."})
-    severity = OneOrMore(SEVERITIES, metadata={"description": "Only these severities."})
-    project_id = ProjectIdValues(form=PROJECT_ID, metadata={"description": "Only findings of these projects."})
-    rule = OneOrMore(metadata={"description": "Only exactly these rule codes; a comma in one is written `\\,`."})
-    host = Hosts(metadata={"description": "Only findings on one of these hosts."})
+    state = OneOrMore("states", "Only these states.", FindingState)
+    severity = OneOrMore("severities", "Only these severities.", SEVERITIES)
+    project_id = ProjectIdValues("project_ids", "Only findings of these projects.", form=PROJECT_ID)
+    rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
+    host = Hosts("hosts", "Only findings on one of these hosts.")
     # Databases lower the case of texts, and change no other character: a sharp s stays one.
-    q = SearchText(lowered, max_length=MAX_SEARCH, metadata={"description": "Only findings with all these words."})
-
-    @post_load
-    def _make(self, given: dict[str, Any], **_: Any) -> dict[str, Any]:
-        return {_MEMBERS[name]: value for name, value in given.items()}
+    q = SearchText("Only findings with all these words.", lowered)
 
 
-_MEMBERS: Final = {
-    "state": "states",
-    "severity": "severities",
-    "project_id": "project_ids",
-    "rule": "rules",
-    "host": "hosts",
-    "q": "words",
-}
 _FORM: Final = FindingFilterForm()
 #: The names of the parameters that are filters.
 FINDING_FILTERS: Final = tuple(_FORM.fields)
@@ -61,5 +47,5 @@ FINDING_FILTERS: Final = tuple(_FORM.fields)
 
 def finding_query_from(parameters: Mapping[str, Any], account_id: int) -> FindingQuery:
     """Return the query that parameters of a URL ask of an account. Raises ValidationFailed with every problem."""
-    given: dict[str, Any] = _FORM.read({name: parameters[name] for name in FINDING_FILTERS if name in parameters})
-    return replace(FindingQuery(account_id), **given)
+    given = _FORM.read({name: parameters[name] for name in FINDING_FILTERS if name in parameters})
+    return FindingQuery(account_id, **given)
