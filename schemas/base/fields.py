@@ -81,7 +81,6 @@ MESSAGES: Final[Mapping[str, str]] = {
         "This target has no Standard Webhooks secret; set it first with `secret set target ID --standard-webhooks`."
     ),
     "standard_secret_unfit": "A Standard Webhooks secret is `whsec_` and the base64 of 24 to 64 random bytes.",
-    "standard_secret_in_use": "The target signs with this secret; set its signature to service first.",
     "header_name_unfit": "A header name has 1 to 64 letters, digits or characters of !#$%&'*+-.^_`|~.",
     "header_reserved": (
         "RiskRelay or HTTP itself sets this header: Host, Content-*, User-Agent, X-Service-*, X-Request-Id, "

@@ -6,6 +6,7 @@ No transaction and no connection is held while waiting for a resolver, a worker 
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, Final
@@ -39,24 +40,16 @@ _POLL_INTERVAL_S: Final = 0.05
 _MARGIN_S: Final = 2.0
 
 
+@dataclass(frozen=True, slots=True)
 class TargetOperations:
     """Changes targets of the caller's account. Every method that takes a target id raises TargetNotFound."""
 
-    def __init__(
-        self,
-        check: AddressCheck,
-        wake_ups: WakeUpQueue,
-        default_secret: DefaultSecret,
-        deployment_mode: str,
-        delivery_timeout_s: float,
-        limits: AccountLimits = UNLIMITED,
-    ) -> None:
-        self.default_secret = default_secret
-        self._limits = limits
-        self._check = check
-        self._wake_ups = wake_ups
-        self._deployment_mode = deployment_mode
-        self._end_within_s = delivery_timeout_s + _MARGIN_S
+    check: AddressCheck
+    wake_ups: WakeUpQueue
+    default_secret: DefaultSecret
+    deployment_mode: str
+    delivery_timeout_s: float
+    limits: AccountLimits = UNLIMITED
 
     def get(self, target_id: str, actor: Actor) -> Target:
         """Return the target as it is now."""
@@ -64,7 +57,7 @@ class TargetOperations:
 
     def require_safe(self, request: TargetRequest, account_id: int) -> None:
         """Check the URLs of an account's new target. Waits for the resolver. Raises ValidationFailed."""
-        self._check.require_safe(request.base_url, account_id)
+        self.check.require_safe(request.base_url, account_id)
         self._require_safe_api(request.provider_settings, account_id)
         require_page(request.provider_key, request.base_url, request.provider_settings)
 
@@ -72,8 +65,8 @@ class TargetOperations:
         """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
         now = utc_now()
         with engine.transaction():
-            target = targets.create(request, account_id, self._deployment_mode, self.default_secret, now, actor.key)
-            self._limits.require_room(account_id, Limited.TARGETS, 1, now)
+            target = targets.create(request, account_id, self.deployment_mode, self.default_secret, now, actor.key)
+            self.limits.require_room(account_id, Limited.TARGETS, 1, now)
             if isinstance(actor, OperatorPrincipal):
                 # The settings of a shell may differ from those of the workers: one of them checks the URL too.
                 validations.request(target.id, None, now, actor.key)
@@ -86,7 +79,7 @@ class TargetOperations:
         edit = checked_edit(edit, target)
         base_url = edit.base_url or target.base_url
         if base_url != target.base_url:
-            self._check.require_safe(base_url, target.account_id)
+            self.check.require_safe(base_url, target.account_id)
         if base_url != target.base_url or edit.provider_settings is not None:
             settings = target.provider_settings if edit.provider_settings is None else edit.provider_settings
             self._require_safe_api(settings, target.account_id)
@@ -149,9 +142,9 @@ class TargetOperations:
             return None
         engine.release()
         if isinstance(actor, TokenPrincipal):
-            self._check.require_safe(target.base_url, actor.account_id)
+            self.check.require_safe(target.base_url, actor.account_id)
             return Validation(is_partial=True)
-        found = self._check.check(target.base_url, actor.account_id)
+        found = self.check.check(target.base_url, actor.account_id)
         if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
             raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address is not allowed.")
         return found
@@ -196,7 +189,7 @@ class TargetOperations:
         """
         url = self.get(target_id, actor).base_url
         engine.release()
-        found = self._check.validate(url, actor.account_id)
+        found = self.check.validate(url, actor.account_id)
         if found.has_passed:
             # If no worker validates in time, the result of the check in this process is recorded.
             self._wait_for_validation(
@@ -242,12 +235,12 @@ class TargetOperations:
             account_id = self.get(target_id, actor).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
         engine.release()
-        self._wake_ups.notify()
+        self.wake_ups.notify()
         _wait(
             lambda: _stage(pings.get(ping_id)),
             lambda: pings.withdraw(ping_id, utc_now()),
             lambda: pings.give_up(ping_id, utc_now()),
-            self._end_within_s,
+            self.delivery_timeout_s + _MARGIN_S,
         )
         result = pings.get(ping_id).result
         engine.release()
@@ -257,7 +250,7 @@ class TargetOperations:
     def _require_safe_api(self, settings: Mapping[str, Any], account_id: int) -> None:
         """Check the address of a tracker's API, where it is another one."""
         if "api_base" in settings:
-            self._check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
+            self.check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
     def _wait_for_validation(
         self, target_id: str, actor: Actor, withdraw: Callable[[datetime], object], give_up: Callable[[datetime], object]
@@ -265,12 +258,12 @@ class TargetOperations:
         """Request a validation and wait as `_wait` does; both functions get the time of the request."""
         asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         engine.release()
-        self._wake_ups.notify()
+        self.wake_ups.notify()
         _wait(
             lambda: _stage(validations.get(target_id, asked_at, utc_now())),
             lambda: withdraw(asked_at),
             lambda: give_up(asked_at),
-            self._end_within_s,
+            self.delivery_timeout_s + _MARGIN_S,
         )
 
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,24 +32,20 @@ _PAUSE_S: Final = 0.1
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class RetentionTask:
     """Deletes a batch per call until nothing is left, and begins again an hour later."""
 
-    def __init__(
-        self,
-        cutoffs: Callable[[datetime], Cutoffs],
-        worker: str,
-        now: Callable[[], datetime],
-        guard: ClockGuard,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cutoffs = cutoffs
-        self._worker = worker
-        self._now = now
-        self._guard = guard
-        self._monotonic = monotonic
-        self._batches: Iterator[Counter[str]] | None = None
-        self._removed = 0
+    cutoffs: Callable[[datetime], Cutoffs]
+    worker: str
+    now: Callable[[], datetime]
+    guard: ClockGuard
+    monotonic: Callable[[], float] = time.monotonic
+    _batches: Iterator[Counter[str]] | None = field(default=None, init=False)
+    _removed: int = field(default=0, init=False)
+    _due_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
         self._begin_pause(FIRST_RUN_AFTER)
 
     def run_once(self) -> bool:
@@ -56,10 +53,10 @@ class RetentionTask:
         if self._clock_was_set():
             self._batches = None
             self._begin_pause(FIRST_RUN_AFTER)
-        if self._batches is None and self._monotonic() < self._due_at:
+        if self._batches is None and self.monotonic() < self._due_at:
             return False
         # If this batch fails, the next call begins a new run.
-        batches, self._batches = self._batches or retention.purge(self._cutoffs(self._now())), None
+        batches, self._batches = self._batches or retention.purge(self.cutoffs(self.now())), None
         gone = self._next(batches)
         if gone is None:
             self._pause_for_an_hour()
@@ -71,7 +68,7 @@ class RetentionTask:
 
     def _clock_was_set(self) -> bool:
         with connection():
-            return bool(self._guard.check(compare=False))
+            return bool(self.guard.check(compare=False))
 
     def _next(self, batches: Iterator[Counter[str]]) -> Counter[str] | None:
         """Return the counts of the next batch; None if nothing is left or another process deletes."""
@@ -83,9 +80,9 @@ class RetentionTask:
 
     def _pause_for_an_hour(self) -> None:
         if self._removed:
-            _log.info("expired records deleted", extra={"worker": self._worker, "count": self._removed})
+            _log.info("expired records deleted", extra={"worker": self.worker, "count": self._removed})
         self._removed = 0
         self._begin_pause(RUN_EVERY)
 
     def _begin_pause(self, pause: timedelta) -> None:
-        self._due_at = self._monotonic() + pause.total_seconds()
+        self._due_at = self.monotonic() + pause.total_seconds()
