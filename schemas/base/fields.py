@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
 from heapq import nsmallest
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, validate
+from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_load, validate
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem, ValidationFailed
@@ -300,6 +300,16 @@ class Form(Schema):
         if isinstance(field_obj, fields.List):
             # marshmallow does not call this hook for the field of a list's entries.
             self.on_bind_field(field_name, field_obj.inner)
+
+
+class RecordForm(Form):
+    """A form whose value is what `makes` returns for its members."""
+
+    makes: ClassVar[Callable[..., Any]]
+
+    @post_load
+    def _make(self, members: dict[str, Any], **_: Any) -> Any:
+        return type(self).makes(**members)
 
 
 class LenientForm(Form):

@@ -7,12 +7,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
-
-from marshmallow import post_load
+from typing import Final
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.fields import Form, Text, problem, required
+from schemas.base.fields import RecordForm, Text, problem, required
 from schemas.base.timestamps import moment_from
 from schemas.exports.record import MAX_ID_LENGTH
 
@@ -53,9 +51,10 @@ class RecoveryRequest:
     since: str
 
 
-class RecoveryForm(Form):
+class RecoveryForm(RecordForm):
     """The body of `POST /api/ticket-export-recoveries`."""
 
+    makes = RecoveryRequest
     target_id = Text(
         max_length=MAX_ID_LENGTH,
         **required("An active or paused target of the account, whose failed and blocked exports are redelivered."),
@@ -64,10 +63,6 @@ class RecoveryForm(Form):
         max_length=MAX_SINCE,
         **required("Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."),
     )
-
-    @post_load
-    def _make(self, request: dict[str, Any], **_: Any) -> RecoveryRequest:
-        return RecoveryRequest(**request)
 
 
 def past_from(text: str, now: datetime) -> datetime:

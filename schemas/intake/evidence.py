@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import fields, post_load
 
-from schemas.base.fields import Form, Moment, PageUrl, Several, Text, WholeNumber, optional, required
+from schemas.base.fields import Form, Moment, PageUrl, RecordForm, Several, Text, WholeNumber, optional, required
 from schemas.base.timestamps import rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -46,13 +46,10 @@ class Capture:
     extension_version: str | None
 
 
-class _HeadingForm(Form):
+class _HeadingForm(RecordForm):
+    makes = Heading
     level = Text(allowed=HEADING_LEVELS, **required("The level."))
     text = Text(max_length=MAX_LINE, **required("The text."))
-
-    @post_load
-    def _make(self, heading: dict[str, Any], **_: Any) -> Heading:
-        return Heading(**heading)
 
 
 class CaptureForm(Form):

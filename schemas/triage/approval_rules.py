@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Form, Several, Text, Truth, WholeNumber, optional, required
+from schemas.base.fields import Form, RecordForm, Several, Text, Truth, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
 from schemas.exports.tickets.ticket import SOURCE_TYPES
@@ -237,32 +237,26 @@ _MATCH: Final[Mapping[str, str]] = {"description": "What an export must match: e
 _ACTION: Final[Mapping[str, str]] = {"description": "What is done with an export that matches."}
 
 
-class RuleForm(Form):
+class RuleForm(RecordForm):
     """The body of `POST /api/approval-rules`."""
 
+    makes = RuleRequest
     name = Text(required=True, min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
     enabled = Truth(load_default=True, metadata=dict(_ENABLED))
     match = fields.Nested(_MatchForm, required=True, metadata=dict(_MATCH))
     action = fields.Nested(_ActionForm, required=True, metadata=dict(_ACTION))
 
-    @post_load
-    def _make(self, rule: dict[str, Any], **_: Any) -> RuleRequest:
-        return RuleRequest(**rule)
 
-
-class RuleChangeForm(Form):
+class RuleChangeForm(RecordForm):
     """The body of `PATCH /api/approval-rules/<id>`; `match` and `action` are replaced as a whole."""
 
+    makes = RuleChange
     name = Text(min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
     enabled = Truth(
         metadata={"description": "Whether it decides; true also for a rule that stopped, with you as its author."}
     )
     match = fields.Nested(_MatchForm, metadata=dict(_MATCH))
     action = fields.Nested(_ActionForm, metadata=dict(_ACTION))
-
-    @post_load
-    def _make(self, changes: dict[str, Any], **_: Any) -> RuleChange:
-        return RuleChange(**changes)
 
 
 def match_from(record: Mapping[str, Any]) -> RuleMatch:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
-from schemas.base.fields import Form, Several, Text, WholeNumber, optional, required
+from schemas.base.fields import Form, RecordForm, Several, Text, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
@@ -104,18 +104,15 @@ def results_record(results: Sequence[DecisionResult]) -> dict[str, Any]:
     }
 
 
-class ExportReferenceForm(Form):
+class ExportReferenceForm(RecordForm):
     """An export of a bulk decision."""
 
+    makes = ExportReference
     id = Text(min_length=1, max_length=MAX_ID_LENGTH, **required("The export."))
     ticket_digest = Text(
         max_length=MAX_DIGEST,
         **optional("The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."),
     )
-
-    @post_load
-    def _make(self, reference: dict[str, Any], **_: Any) -> ExportReference:
-        return ExportReference(**reference)
 
 
 class BulkDecisionForm(Form):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Form, Moment, Several, Text, optional
+from schemas.base.fields import Form, Moment, RecordForm, Several, Text, optional
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
 from schemas.exports.tickets.ticket import MAX_TITLE
@@ -73,28 +73,22 @@ def written_note(note: str | None) -> str | None:
     return note if note and note.strip() else None
 
 
-class RetryForm(Form):
+class RetryForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/retry`."""
 
+    makes = RetryRequest
     target_id = Text(
         min_length=1,
         max_length=MAX_ID_LENGTH,
         **optional("Another active target of the account; by default the export's own."),
     )
 
-    @post_load
-    def _make(self, given: dict[str, Any], **_: Any) -> RetryRequest:
-        return RetryRequest(**given)
 
-
-class SnoozeForm(Form):
+class SnoozeForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
 
+    makes = SnoozeRequest
     until = Moment(**optional("Until when, in the future; null: until one of its findings is seen again."))
-
-    @post_load
-    def _make(self, given: dict[str, Any], **_: Any) -> SnoozeRequest:
-        return SnoozeRequest(**given)
 
 
 class EditForm(Form):

@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from marshmallow import ValidationError, post_load
+from marshmallow import ValidationError
 
-from schemas.base.fields import Form, Moment, Text
+from schemas.base.fields import Moment, RecordForm, Text
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -163,9 +163,10 @@ class SearchText(Text):
         return tuple(sorted(words))
 
 
-class ExportFilterForm(Form):
+class ExportFilterForm(RecordForm):
     """The filters of a list of exports; each value is a text with commas, or a list."""
 
+    makes = ExportQuery
     status = OneOrMore("statuses", "Only these statuses.", ExportStatus)
     severity = OneOrMore("severities", "Only these severities.", SEVERITIES)
     project_id = ProjectIdValues("project_ids", "Only exports of these projects.", form=PROJECT_ID)
@@ -176,10 +177,6 @@ class ExportFilterForm(Form):
     q = SearchText("Only exports with all these words in their title, description or URLs, in any case.")
     created_after = Moment(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Moment(metadata={"description": "Only exports prepared before this time."})
-
-    @post_load
-    def _make(self, given: dict[str, Any], **_: Any) -> ExportQuery:
-        return ExportQuery(**given)
 
 
 _FORM: Final = ExportFilterForm()

@@ -57,17 +57,15 @@ def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
     """
     accounts = ExportRow.select(ExportRow.id, ExportRow.account).where(ExportRow.id.in_([*changed]))
     found = tuples(accounts) if changed else []
-    _delete([*changed], ExportTermRow.kind == HOST)
+    remove([*changed], ExportTermRow.kind == HOST)
     add([SearchEntry(export_id, account_id, *changed[export_id]) for export_id, account_id in found])
 
 
-def remove(export_ids: Sequence[str]) -> None:
-    """Remove the words, hosts and rules of exports, so that nothing finds them; the caller holds the transaction."""
-    _delete(export_ids)
+def remove(export_ids: Sequence[str], *of_terms: Any) -> None:
+    """Remove the words of exports, and their hosts and rules or those that meet the conditions, so that nothing finds them.
 
-
-def _delete(export_ids: Sequence[str], *of_terms: Any) -> None:
-    """Delete the words of exports, and those of their terms that meet the conditions."""
+    The caller holds the transaction.
+    """
     if export_ids:
         ExportSearchRow.delete().where(ExportSearchRow.export.in_(export_ids)).execute()
         ExportTermRow.delete().where(ExportTermRow.export.in_(export_ids), *of_terms).execute()
