@@ -34,8 +34,8 @@ _json: Final = JsonField()
 class LifeCycleChanges:
     """What a postback made of findings that were known: how many are fixed or open again.
 
-    `renewed` need a new ticket, by fingerprint: theirs was delivered, or is deleted. `reopened_groups` are exports whose
-    findings were all fixed.
+    `renewed` need a new ticket, by fingerprint: theirs was delivered, or is deleted. `reopened_groups` are exports with
+    findings that are open again.
     """
 
     fixed: int = 0
@@ -78,15 +78,15 @@ def advance(
         for each in reopened
         if each.export_id not in exports or each.export_id in delivered - informed
     }
+    unfixed = Counter(each.export_id for each in reported if each.fingerprint not in renewed)
     counts = Counter(each.export_id for each in fixed)
-    counts.subtract(each.export_id for each in reported if each.fingerprint not in renewed)
-    more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if count and id_ in exports}
+    counts.subtract(unfixed)
+    # Also where as many are fixed as open again: new places may join their group again.
+    more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if id_ in exports}
     groups_sql.count_fixed(more)
     # New places join the export that has the findings, and none of its copies.
-    fewer = [
-        exports[id_]
-        for id_, count in counts.items()
-        if id_ and count < 0 and id_ in exports and (exports[id_].status not in _ENDED or id_ in informed)
+    open_again = [
+        exports[id_] for id_ in unfixed if id_ and id_ in exports and (exports[id_].status not in _ENDED or id_ in informed)
     ]
     changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
     changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
@@ -99,7 +99,7 @@ def advance(
         if outcome is not RunOutcome.REOPENED
     ]
     note(_noted(back_again, exports, sets), postback.scan_run_id, now, replaces=False)
-    return LifeCycleChanges(len(fixed), len(reopened), renewed, fewer)
+    return LifeCycleChanges(len(fixed), len(reopened), renewed, open_again)
 
 
 def _noted(

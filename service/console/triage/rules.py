@@ -258,7 +258,7 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
 
 def _digest(rule: ApprovalRule) -> str:
     """Return a digest of what the form shows of a rule."""
-    return hashlib.sha256(canonical(_typed(rule))).hexdigest()
+    return hashlib.sha256(canonical({**_typed(rule)})).hexdigest()
 
 
 def _form_content(

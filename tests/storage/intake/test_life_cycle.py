@@ -294,6 +294,25 @@ def test_of_two_groups_of_a_rule_only_one_is_open(customer: Customer) -> None:
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
 
 
+def test_a_group_is_open_again_though_as_many_places_are_fixed_at_once(customer: Customer) -> None:
+    by_rule(customer)
+    first, second = (issue("csp", location=place) for place in "ab")
+    [group] = post(customer, 1, first, second).ticket_exports
+    for run in (2, 3):
+        post(customer, run)
+    # Another group keeps the first one closed until its own place is fixed.
+    post(customer, 3, "csp", url="https://shop.example/other")
+    post(customer, 4, first)
+    for run in (4, 5):
+        post(customer, run, url="https://shop.example/other")
+    post(customer, 5)
+    version = queries.get(group).version
+    assert counts(post(customer, 6, second)) == (0, 0, 1, 1)
+    assert queries.get(group).findings == (2, 1)
+    assert queries.get(group).version > version
+    assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(group,)]
+
+
 def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(customer: Customer) -> None:
     by_rule(customer)
     groups: list[ExportReference] = []
