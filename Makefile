@@ -8,6 +8,8 @@
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 PYTHON_HERE := .venv/bin/python
+# Half of the time, a test waits for the servers and processes that it started.
+TEST_PROCESSES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 5 / 2)))
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -20,7 +22,7 @@ demo: setup ## run the whole workflow on a temporary installation: scan, approve
 	@exec bin/riskrelay demo
 
 test: setup-test ## run all tests; ARGS="-k name" is passed to pytest
-	@exec $(PYTHON_HERE) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types imports test ## run lint, types, imports and test
 
