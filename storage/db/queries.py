@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from peewee import Field, Query
+from peewee import Expression, Field, Query
 
 from storage.db.drivers.shared import Row
 from storage.db.engine import is_sqlite
@@ -21,6 +21,14 @@ def where_given(query: Any, *pairs: tuple[Field, Any]) -> Any:
         if wanted is not None:
             query = query.where(column == wanted)
     return query
+
+
+def in_query(column: Any, query: Query) -> Expression:
+    """Return the condition that a column has one of the values that a query finds.
+
+    For peewee's own IN, the text of the query is made twice: first to see whether it is empty.
+    """
+    return Expression(column, "IN ", query)
 
 
 def newest_first(query: Any, key: Field, limit: int | None = None, before: str | int | None = None) -> Any:

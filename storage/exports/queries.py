@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Case, Select, Tuple, fn
+from peewee import JOIN, SQL, Case, Query, Select, Tuple, fn
 
 from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import to_ms
@@ -17,7 +17,7 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID
 from storage.db.engine import database
 from storage.db.models import ExportRow, TargetRow
-from storage.db.queries import tuples, where_given
+from storage.db.queries import in_query, tuples, where_given
 from storage.exports.poll_sql import read_exports
 from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 
@@ -56,8 +56,9 @@ def projects_of(export_ids: Sequence[str]) -> dict[str, int | None]:
 
 
 def list_by_ids(ids: Any, order: str) -> list[Export]:
-    """Return the exports that a query of ids finds; `order` is SQL over the columns of exports `e`."""
-    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(SQL("e.id").in_(ids))
+    """Return the exports with these ids, or those that a query finds; `order` is SQL over the columns of exports `e`."""
+    is_listed = in_query(SQL("e.id"), ids) if isinstance(ids, Query) else SQL("e.id").in_(ids)
+    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(is_listed)
     found = database.execute(page.order_by(SQL(order)))
     return [export_from(PolledExport._make(row)) for row in found.fetchall()]
 

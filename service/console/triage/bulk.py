@@ -119,7 +119,8 @@ class _BulkForm(ConsoleRoute):
             return set()
         if form.get("all") != "yes":
             return {each.project_id for each in _known(_picked(form), listed)}
-        return {*(listed.query.project_ids or map(int, export_list.facets(listed.query)["project_id"]))} or {None}
+        counted = export_list.facets(listed.query, ["project_id"])["project_id"]
+        return {*(listed.query.project_ids or map(int, counted))} or {None}
 
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""

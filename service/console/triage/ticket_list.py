@@ -130,7 +130,7 @@ class TicketListPage(ConsolePage):
             "page_title": self.page_title,
             "address": found.address,
             "about": f"{_counted(total)} {found.view.about}",
-            "tabs": [_tab(found, view, self.views[0], now) for view in self.views],
+            "tabs": [_tab(found, view, self.views[0], total, now) for view in self.views],
             "menus": self._menus(found, names, user),
             "shown": rows,
             "total": MOST_COUNTED + 1 if total is None else total,
@@ -159,7 +159,6 @@ class TicketListPage(ConsolePage):
         return TicketRow(export, title, row_line(export), address.href(export=export.id), export.created_at, None)
 
     def _menus(self, found: "TicketList", names: Mapping[str, str], user: ConsoleUser) -> list[FilterMenu]:
-        facets = export_list.facets(found.query)
         targets = {each.id: f"{each.name} ({each.host})" for each in summaries.list_page(user.account_id, MOST_TARGETS)}
         counted: tuple[tuple[str, str, Mapping[str, str]], ...] = (
             ("severity", "Severity", {name: name.capitalize() for name in reversed(SEVERITIES)}),
@@ -167,6 +166,7 @@ class TicketListPage(ConsolePage):
             ("source", "Source", SOURCES),
             ("rule", "Rule", {}),
         )
+        facets = export_list.facets(found.query, [name for name, _, _ in counted])
         menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
             menus.append(_menu(found.address, "target_id", "Target", targets, None))
@@ -256,8 +256,8 @@ def _beside(
     }
 
 
-def _tab(found: TicketList, view: ListView, first: ListView, now: datetime) -> ViewTab:
-    number = export_list.count(view.narrow(found.base, now))
+def _tab(found: TicketList, view: ListView, first: ListView, total: int | None, now: datetime) -> ViewTab:
+    number = total if view is found.view else export_list.count(view.narrow(found.base, now))
     key = None if view is first else view.key
     return ViewTab(view.name, found.address.filtered(view=key), _counted(number), view is found.view)
 

@@ -17,7 +17,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.db.engine import database
 from storage.db.models import ExportRow
-from storage.db.queries import tuples
+from storage.db.queries import in_query, tuples
 from storage.exports.queries import list_by_ids
 from storage.exports.search.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
 
@@ -26,14 +26,15 @@ MOST_COUNTED: Final = 10_000
 #: The counts beside filters are of so many exports: each is read.
 MOST_FACETED: Final = 5_000
 
-#: The counts beside filters: the parameter, the member of the query, the column.
-_FACETS: Final = (
-    ("status", "statuses", ExportRow.status),
-    ("severity", "severities", ExportRow.severity_rank),
-    ("project_id", "project_ids", ExportRow.project),
-    ("source", "sources", ExportRow.source_type),
-    ("rule", "rules", ExportRow.rule),
-)
+#: The counts beside filters: by the parameter, the member of the query and the column.
+_FACETS: Final = {
+    "status": ("statuses", ExportRow.status),
+    "severity": ("severities", ExportRow.severity_rank),
+    "project_id": ("project_ids", ExportRow.project),
+    "source": ("sources", ExportRow.source_type),
+    "rule": ("rules", ExportRow.rule),
+}
+FACETS: Final = tuple(_FACETS)
 #: What ranks the exports of an order that is not by time.
 _RANKS: Final = {ExportSort.SEVERITY: ExportRow.severity_rank, ExportSort.FINDINGS: FINDINGS}
 #: The order of a page's ids, and of the page.
@@ -67,26 +68,27 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
-    of, _ = smallest(query, is_listed=False)
-    parts = [part.select(query, [part.id.alias("id")]) for part in of.parts]
+    of, _ = smallest(query, is_counted=True)
+    parts = [part.select(query, [part.id.alias("id")]) for part in of.counted]
     found = union(parts, limit + 1, is_distinct=of.overlaps).limit(limit + 1)
     number = int(found.count(database))
     return number if number <= limit else None
 
 
-def facets(query: ExportQuery) -> dict[str, dict[str, int]]:
-    """Return how many exports there are for each value of each facet, with all filters of the query but the facet's own.
+def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict[str, int]]:
+    """Return how many exports there are for each value of the facets, with all filters of the query but the facet's own.
 
     Counts the newest MOST_FACETED exports.
     """
     counts: dict[str, dict[str, int]] = {}
     # Most facets have no filter of their own: they are counted at once.
     by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
-    for name, member, column in _FACETS:
+    for name in wanted:
+        member, column = _FACETS[name]
         by_query.setdefault(_without(query, member), []).append((name, column))
     for others, columns in by_query.items():
         counts |= _count_values(others, columns)
-    return {name: counts[name] for name, _, _ in _FACETS}
+    return {name: counts[name] for name in wanted}
 
 
 def count_by_severity(query: ExportQuery) -> dict[str, int]:
@@ -97,7 +99,7 @@ def count_by_severity(query: ExportQuery) -> dict[str, int]:
 def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str, int]]:
     """Return the ids and versions of up to `limit` exports that a query has, the newest first."""
     ids = _ids(query, ExportSort.NEWEST, limit, None)
-    found = ExportRow.select(ExportRow.id, ExportRow.version).where(ExportRow.id.in_(ids))
+    found = ExportRow.select(ExportRow.id, ExportRow.version).where(in_query(ExportRow.id, ids))
     return [(export_id, version) for export_id, version in tuples(found.order_by(ExportRow.id.desc()))]
 
 
@@ -111,7 +113,7 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     names = [column for _, column in columns]
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
     # Few combinations of values are left to add up.
-    combinations = ExportRow.select(*names, fn.COUNT(SQL("1"))).where(ExportRow.id.in_(newest)).group_by(*names)
+    combinations = ExportRow.select(*names, fn.COUNT(SQL("1"))).where(in_query(ExportRow.id, newest)).group_by(*names)
     for row in tuples(combinations):
         *values, number = row
         for (name, _), value in zip(columns, values, strict=True):
@@ -127,7 +129,8 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
     of, is_small = smallest(query, is_listed=rank is None)
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
-    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
+    parts = of.counted if is_small else of.parts
+    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in parts]
     return _first_ids(selects, sort, limit, is_distinct=of.overlaps)
 
 

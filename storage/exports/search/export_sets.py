@@ -73,6 +73,13 @@ class ExportSet:
     parts: tuple[IndexPart, ...]
     #: Whether an export may be in several parts.
     overlaps: bool = False
+    #: The same exports in fewer parts, of which each has them in any order.
+    unordered: tuple[IndexPart, ...] = ()
+
+    @property
+    def counted(self) -> tuple[IndexPart, ...]:
+        """The parts to count, for which no order is needed."""
+        return self.unordered or self.parts
 
     @property
     def is_ordered(self) -> bool:
@@ -80,17 +87,17 @@ class ExportSet:
         return all(part.is_ordered for part in self.parts)
 
 
-def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
+def smallest(query: ExportQuery, *, is_listed: bool = False, is_counted: bool = False) -> tuple[ExportSet, bool]:
     """Return the smallest set of a query, and whether it is sorted whole.
 
-    If `is_listed`, the set is in the order of time or small. Where there is nothing to choose from, it is not counted, and
-    is not small.
+    If `is_listed`, the set is in the order of time or small; if `is_counted`, the order does not matter. Where there is
+    nothing to choose from, it is not counted here, and is not small.
     """
     everything = ExportSet((_everything(query),))
     sets = [*_sets(query)]
     if not sets:
         return everything, False
-    if is_listed and len(sets) == 1 and sets[0].is_ordered:
+    if len(sets) == 1 and sets[0].is_ordered and (is_counted or (is_listed and not sets[0].unordered)):
         return sets[0], False
     size, found = min(zip(_sizes(query, sets), sets, strict=True), key=lambda each: each[0])
     # Where there are more filters, more rows of a walk are left out.
@@ -133,7 +140,8 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
-        yield ExportSet(tuple(part for part, _ in _by_status(query)))
+        of_all_severities = () if query.severities else tuple(_of_status(query, each) for each in query.statuses)
+        yield ExportSet(tuple(part for part, _ in _by_status(query)), unordered=of_all_severities)
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
     if query.visible_projects is not None:
@@ -182,6 +190,11 @@ def _of_target(target_id: str) -> IndexPart:
     return _part((ExportRow.account == account, ExportRow.target == target_id), "target_ids")
 
 
+def _of_status(query: ExportQuery, status: str) -> IndexPart:
+    where = _of(query, ExportRow.status, status)
+    return IndexPart(ExportRow, ExportRow.id, where, frozenset({"statuses"}), is_ordered=False)
+
+
 def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
     """Yield a part for each status and severity, with the severity; the highest first."""
     statuses = query.statuses or tuple(map(str, ExportStatus))
@@ -197,7 +210,7 @@ def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
     counts: list[Any] = []
     for each in sets:
-        parts = [part.select(alone, [SQL("1")]) for part in each.parts]
+        parts = [part.select(alone, [SQL("1")]) for part in each.counted]
         if not (each.is_ordered or is_sqlite()) and _estimate(parts[0]) > _FREQUENT * most:
             counts.append(Value(most))
         else:
