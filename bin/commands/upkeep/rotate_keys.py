@@ -55,7 +55,8 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
     with opened() as settings:
         vault = Vault(settings.encryption_keys)
         check_keys(vault, utc_now())
-        if not dry_run and is_from_file and key_rotation.survey(vault).outdated:
+        if not dry_run and is_from_file and (key_rotation.survey(vault).outdated or key_rotation.needs_older_keys(vault)):
+            # Without any secret, too: a service that has only the older keys is not ready once the canary is renewed.
             _require_restarted()
         resealed = 0 if dry_run else _rotate(vault, limit)
         found = key_rotation.survey(vault)

@@ -189,6 +189,19 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     assert shell.json()["resealed"] == 0
 
 
+def test_a_worker_that_was_not_restarted_is_waited_for_without_any_secret_too(shell: KeyShell) -> None:
+    shell.has(NEW, OLD)
+    with shell.database():
+        execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")
+        worker_heartbeats.beat(worker_heartbeats.process_name("worker"), utc_now())
+    ahead = utc_now().timestamp() + 3600
+    os.utime(shell.env_file, (ahead, ahead))
+    assert "Restart it first" in shell.refused()
+    with shell.database():
+        # A service that has only the old key stays ready.
+        check_keys(Vault([OLD]), NOW)
+
+
 def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     open_database(shell.url)
