@@ -98,7 +98,8 @@ def settings_page() -> str:
             "`RISKRELAY_ENV_FILE` to the checkout. `<NAME>_FILE` names a file that contains the value. RiskRelay does not "
             "start with invalid or conflicting settings: it exits with 2 and reports every error, among them a line of the "
             "file that cannot be read and a name that is set twice. A missing setting has its default; generated means "
-            "that `init` writes it to `.env`."
+            "that `init` writes it to `.env`. In the file, `${NAME}` is replaced by that variable, also in quotes; put a "
+            "secret that contains `${` in a file of its own."
         ),
         *_wrapped(
             "RiskRelay refuses the `.env` if another user can change it: if the file, a folder above it or a symbolic link "
