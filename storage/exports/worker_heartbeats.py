@@ -70,7 +70,7 @@ def count_alive(now: datetime) -> int:
 
 
 def last_seen() -> datetime | None:
-    """Return the time of the last heartbeat of any worker; None where none is younger than FORGOTTEN_AFTER."""
+    """Return the time of the last heartbeat of any worker; None if all have ended, of which none was killed lately."""
     seen_at: datetime | None = WorkerRow.select(fn.MAX(WorkerRow.seen_at)).scalar()
     return seen_at
 

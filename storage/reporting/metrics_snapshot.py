@@ -84,7 +84,7 @@ class MetricsSnapshot:
     targets: Mapping[str, int] = field(default_factory=dict)
     paused: Mapping[str, int] = field(default_factory=dict)
     workers: int = 0
-    #: Since the last heartbeat of a worker; None if there was none within the last minutes.
+    #: Since the last heartbeat of a worker; None if all have ended by themselves.
     sweep_lag_s: float | None = None
     compliance_overdue: int = 0
     events_waiting: int = 0
