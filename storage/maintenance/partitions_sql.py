@@ -106,7 +106,7 @@ def _run(table: str, statement: str, empty: str | None = None) -> None:
                 execute(statement)
     except DatabaseError as refused:
         reason = str(refused).strip().partition("\n")[0]
-        _log.warning("partition not changed", extra={"table": table, "reason": reason})
+        _log.warning("partition not changed: %s", table, extra={"reason": reason})
 
 
 def _has_rows(name: str) -> bool:

@@ -56,6 +56,19 @@ def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: 
     assert logged == {"level": "info", "logger": "riskrelay.test", "message": "sent", "export_id": "exp_1", "status": 200}
 
 
+def test_every_field_that_the_code_gives_to_a_line_is_written() -> None:
+    lost = {
+        f"{path.relative_to(ROOT)}: {key.value}"
+        for folder in ("bin", "runtime", "service", "storage", "worker")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "extra" and isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+        if isinstance(key, ast.Constant) and key.value not in FIELDS
+    }
+    assert lost == set()
+
+
 def test_no_field_is_a_place_for_a_secret() -> None:
     assert not {"secret", "token", "authorization", "cookie", "body", "headers", "url", "path", "query", "password"} & {
         *FIELDS

@@ -83,8 +83,9 @@ class AlertTask:
             answer = ChannelResponse(is_sent=True, text="no longer configured")
         _log.log(
             logging.INFO if answer.is_sent else logging.WARNING,
-            "alert sent" if answer.is_sent else "alert not sent",
-            extra={"channel": held.channel, "message_id": held.lease.id, "reason": answer.text},
+            "alert sent to %s" if answer.is_sent else "alert not sent to %s",
+            held.channel,
+            extra={"reason": answer.text},
         )
         with connection():
             alerts.finish_message(held, is_sent=answer.is_sent, now=self.now())

@@ -126,7 +126,7 @@ class EventTask:
         # Retried, because the response is stored nowhere else.
         outages.retry_database(partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
-        _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error_code": verdict.error_code})
+        _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error": verdict.error_code})
 
     def _check_clock(self) -> None:
         """Correct leases after the clock was set back; claim nothing for as long as one lasts after it was set ahead."""
