@@ -13,6 +13,7 @@ Refused: a second server on the same data, and folders that another user owns
 or can enter.
 """
 
+import logging
 import os
 import shutil
 import socket
@@ -43,6 +44,11 @@ LOCK_TIMEOUT_S = 5.0
 
 # Lines of the server's log that the error of a failed start contains.
 LOG_LINES_SHOWN = 5
+
+# The append-only file, before and since Redis 7.
+DATA_NAMES = ("appendonly.aof", "appendonlydir")
+
+_log = logging.getLogger(__name__)
 
 
 class EmbeddedRedisError(Exception):
@@ -114,6 +120,21 @@ class EmbeddedRedis:
         folder = self.socket_path.parent
         return [] if folder == self.data_dir.absolute() / "redis" else [self.socket_path, folder]
 
+    def start_and_wait(self, timeout_s: float) -> None:
+        """Start the child and return when it responds; without its data if it cannot read them, as after a power cut.
+
+        Raises EmbeddedRedisError as start() and wait_until_ready() do.
+        """
+        self.start()
+        try:
+            self.wait_until_ready(timeout_s)
+        except EmbeddedRedisError:
+            if self.process.poll() is None or not self._delete_data():
+                raise
+            _log.warning("the embedded Redis did not start with its data, which need not survive; starting without them")
+            self.start()
+            self.wait_until_ready(timeout_s)
+
     def start(self) -> None:
         """Start the child and return at once; see wait_until_ready().
 
@@ -165,6 +186,16 @@ class EmbeddedRedis:
                 path.rmdir()
             else:
                 path.unlink(missing_ok=True)
+
+    def _delete_data(self) -> bool:
+        """Delete the append-only file; return whether there was one."""
+        found = [path for name in DATA_NAMES if (path := self.data_dir.absolute() / "redis" / name).exists()]
+        for path in found:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        return bool(found)
 
     def _log_end(self) -> str:
         log = self.data_dir.absolute() / "redis" / "redis.log"

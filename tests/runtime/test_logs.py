@@ -58,7 +58,7 @@ def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: 
 
 def test_every_field_that_the_code_gives_to_a_line_is_written() -> None:
     lost = {
-        f"{path.relative_to(ROOT)}: {key.value}"
+        f"{path.relative_to(ROOT)}: {key.value!r}"
         for folder in ("bin", "runtime", "service", "storage", "worker")
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))

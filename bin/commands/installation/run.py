@@ -51,8 +51,7 @@ def run() -> None:
     try:
         if redis is not None:
             # First, because it refuses a data folder that another installation uses.
-            redis.start()
-            redis.wait_until_ready(REDIS_WITHIN_S)
+            redis.start_and_wait(REDIS_WITHIN_S)
         _migrate(settings)
         require_startable(settings, needs_account=False)
         create_missing_records(settings)

@@ -157,11 +157,31 @@ def test_a_socket_path_that_is_too_long_is_refused(data_dir: Path) -> None:
 
 
 def test_a_server_that_cannot_start_shows_its_log(data_dir: Path) -> None:
-    (data_dir / "redis").mkdir(mode=0o700)
-    (data_dir / "redis" / "appendonly.aof").mkdir()
-    (data_dir / "redis" / "appendonlydir").write_text("newer versions need a folder here")
-    with running(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"The end of its log .*redis\.log:"):
+    server = embedded(data_dir)
+    server.socket_path.mkdir(mode=0o700, parents=True)
+    (data_dir / "redis").chmod(0o700)
+    for _ in ("without data, and with", "that are not the cause"):
+        with pytest.raises(EmbeddedRedisError, match=r"The end of its log .*redis\.log:"):
+            server.start_and_wait(READY_TIMEOUT_S)
+        (data_dir / "redis" / "appendonly.aof").touch()
+
+
+def test_it_starts_without_data_that_a_power_cut_damaged(data_dir: Path) -> None:
+    with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+            client.set("key", "value")
+    # A file system may have reserved the space of what was never written.
+    names = (data_dir / "redis").glob("appendonly*/*.incr.aof"), (data_dir / "redis").glob("appendonly.aof")
+    for path in [path for each in names for path in each]:
+        path.write_bytes(path.read_bytes() + bytes(4096))
+    server = embedded(data_dir)
+    try:
+        server.start_and_wait(READY_TIMEOUT_S)
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+            assert client.get("key") is None
+    finally:
+        server.stop()
 
 
 def test_only_the_main_thread_can_start_it(data_dir: Path) -> None:
