@@ -108,8 +108,14 @@ class ApiClient:
         return self._change("PATCH", path, body)
 
     def delete(self, path: str) -> None:
-        """Delete the record at a path. Raises ApiRefusal."""
-        if self._send("DELETE", path, {}, None, {}):
+        """Delete the record at a path; one that a retry does not find was deleted before. Raises ApiRefusal."""
+        try:
+            content = self._send("DELETE", path, {}, None, {})
+        except ApiRefusal as refused:
+            if refused.status == HTTPStatus.NOT_FOUND and self._retrying.statistics["attempt_number"] > 1:
+                return
+            raise
+        if content:
             raise self._not_ours()
 
     def items(self, path: str, limit: int | None = None, **query: Any) -> list[ApiRecord]:

@@ -398,6 +398,15 @@ def test_a_change_whose_response_was_lost_is_repeated_with_its_key(tmp_path: Pat
     assert asked[0].headers["idempotency-key"] == asked[1].headers["idempotency-key"]
 
 
+def test_a_removal_whose_response_was_lost_is_done(tmp_path: Path) -> None:
+    gone = {"error": {"code": "NOT_FOUND", "message": "There is no such target.", "details": {}, "request_id": "req_1"}}
+    lost = (503, b"", {"Retry_After": "0"})
+    with LoopbackServer(respond([lost, (404, gone, {}), (404, gone, {})], [])) as server:
+        shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
+        assert shell.json("target", "remove", "tgt_1") == {"id": "tgt_1", "removed": True}
+        assert "There is no such target." in refused(tmp_path, server.url(path=""), "target", "remove", "tgt_1")
+
+
 def test_an_outage_that_lasts_ends_with_its_reason(tmp_path: Path) -> None:
     error = {"code": "SERVICE_UNAVAILABLE", "message": "The database is unavailable.", "details": {}, "request_id": "req_1"}
     with LoopbackServer(always(503, json.dumps({"error": error}).encode())) as server:
