@@ -7,7 +7,7 @@ from typing import Final
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.intake.page_url import page_key
-from schemas.intake.scanner import Issue, ScannedPage
+from schemas.intake.scanner import SEVERITIES, Issue, ScannedPage
 from schemas.intake.selector import exact_selector, stable_selector
 
 #: Parts of the fingerprint are joined with a byte that no accepted text holds.
@@ -30,7 +30,8 @@ class PostbackResult:
 
 
 def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Checkpoint = no_checkpoint) -> dict[str, Issue]:
-    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the last one counts.
+    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the most severe counts, of those
+    the last.
 
     Fingerprints depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so
     may parts of the URL and the location that a campaign, a session, a build of the site or another visit changes.
@@ -56,9 +57,11 @@ def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
 def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collection[Issue]:
     if len(issues) == 1:
         return issues
-    by_place = {}
+    by_place: dict[str, Issue] = {}
     for issue in issues:
-        by_place[exact_selector(issue.location)] = issue
+        place = exact_selector(issue.location)
+        # The first of equals, so that the wording is the newest.
+        by_place[place] = max(issue, by_place.get(place, issue), key=lambda each: SEVERITIES.index(each.severity))
         checkpoint()
     return by_place.values()
 

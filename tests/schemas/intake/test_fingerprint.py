@@ -105,6 +105,12 @@ def test_an_issue_that_is_there_twice_is_kept_as_it_was_said_last() -> None:
     assert list(by_fingerprint(PAGE, [ISSUE, said_again]).values()) == [said_again]
 
 
+def test_an_issue_that_is_there_twice_has_its_highest_severity() -> None:
+    mild = replace(ISSUE, severity="low")
+    assert list(by_fingerprint(PAGE, [ISSUE, mild]).values()) == [ISSUE]
+    assert list(by_fingerprint(PAGE, [mild, ISSUE, mild]).values()) == [ISSUE]
+
+
 DISTINCT = st.lists(
     st.tuples(
         st.sampled_from(["/", "/cart", "/cart?page=2", "/Cart"]),
