@@ -60,6 +60,11 @@ _PASSWORD_PARAMETER: Final = re.compile(
     r"(?i:pass(?:word|wd|phrase|code|wort)|pwd|kennwort|secret|(?<![a-z])pass)(?i:[_.-]?(?:confirm(?:ation)?|repeat|again))?\Z"
     r"|(?<=[a-z])Pass\Z"
 )
+#: Names of keys that are public, such as Sentry's in the report-uri of a policy, and of tokens against forged requests.
+_PUBLIC_PARAMETER: Final = re.compile(
+    r"(?<![a-z])(?:(?:public|publishable|site|cache|sort|sentry|form)[_-]?key|[cx]srf[\w-]*|authenticity_token"
+    r"|requestverificationtoken)\Z"
+)
 #: What follows a name that is one of several: `password2`, `user[password][]`.
 _NUMBERING: Final = "0123456789[]_.-"
 #: By the end of a name, the shortest value that counts, if it looks generated.
@@ -114,6 +119,8 @@ def _is_credential_parameter(name: str, value: str) -> bool:
     if _PASSWORD_PARAMETER.search(name):
         return is_mixed(value)
     name = name.lower()
+    if _PUBLIC_PARAMETER.search(name):
+        return False
     least = _SHORT_PARAMETERS.get(name) or next((_KEY_PARAMETERS[end] for end in _KEY_PARAMETERS if name.endswith(end)), 0)
     return least > 0 and is_opaque(value, least)
 

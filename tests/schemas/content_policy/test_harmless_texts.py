@@ -74,6 +74,10 @@ FINDINGS: Final = [
     # URLs
     "https://shop.example/about?key=about",
     "https://shop.example/list?token=page-2",
+    "default-src 'self'; report-uri https://o1.ingest.sentry.io/api/2/security/?sentry_key=9f86d081884c7d659a2feaa0c55ad015",
+    "https://shop.example/a?site_key=9f86d081884c7d65&public-key=9f86d081884c7d65&cachekey=9f86d081884c7d65",
+    "GET /cart?id=1&form_key=aB3dE5gH7jK9mN1p&csrfmiddlewaretoken=aB3dE5gH7jK9mN1p&_csrf_token=aB3dE5gH7jK9mN1p",
+    "/a?__RequestVerificationToken=aB3dE5gH7jK9mN1p&authenticity_token=aB3dE5gH7jK9mN1p",
     "https://shop.example/list?page_token=next&sort=price-asc-2",
     "https://shop.example/a?key=hero-banner-2024-edition",
     "https://shop.example/a?session_id=&token=",
