@@ -193,7 +193,9 @@ def read_list(
     params: Mapping[str, Any], path: str, views: Sequence[ListView], user: ConsoleUser, now: datetime
 ) -> TicketList:
     """Return what the parameters of a list ask of what a user may see. Raises ValidationFailed."""
-    given = {name: str(params[name]) for name in _PARAMETERS if params.get(name) and not isinstance(params[name], list)}
+    # A filter that is given twice has both values.
+    texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in params.items()}
+    given = {name: texts[name] for name in _PARAMETERS if texts.get(name)}
     address = ListAddress(f"/{path}", given)
     view = next((each for each in views if each.key == given.get("view", views[0].key)), None)
     if view is None:

@@ -201,6 +201,15 @@ def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser)
 
 
 @on_sqlite
+def test_a_filter_that_is_given_twice_has_both_values(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    found = prepare("Blue window", severity="high")
+    prepare("Blue door", severity="low")
+    assert listed(person.get("/inbox", "severity=high&severity=critical")) == [found]
+    assert listed(person.get("/inbox", "q=blue&q=window")) == [found]
+    assert person.get("/inbox", "sort=created_at&sort=-severity").status_code == 422
+
+
+@on_sqlite
 def test_an_empty_inbox_names_the_next_step(person: ConsoleBrowser) -> None:
     page = person.get("/inbox")
     assert 'data-state="unused"' in page.text
