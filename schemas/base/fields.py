@@ -53,6 +53,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "too_long": "This value exceeds its maximum length.",
     "too_short": "This value is empty or has too few entries.",
     "not_one_line": "This value must be a single line.",
+    "no_word": "A search needs a letter or a digit; other characters separate its words.",
     "too_many": "This list or object exceeds its maximum number of entries.",
     "out_of_range": "This number is out of range.",
     "not_allowed": "This value is not one of the allowed values.",

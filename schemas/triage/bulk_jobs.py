@@ -45,6 +45,7 @@ class CountDiffers(Conflict):
 
     def __init__(self, count: int, expected: int) -> None:
         super().__init__(
-            f"The filter matches {count} exports, not {expected}; review them, then send the new expected_count."
+            f"The filter matches {count} export{'' if count == 1 else 's'}, not {expected}; review the list, then "
+            "send the new expected_count."
         )
         self.details = {"count": count}

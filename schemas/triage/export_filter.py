@@ -157,7 +157,7 @@ class SearchText(Text):
             raise ValidationError("too_long")
         words = words_in(text, self._fold)
         if not words:
-            raise ValidationError("too_short")
+            raise ValidationError("no_word" if text else "too_short")
         if len(words) > MAX_VALUES:
             raise ValidationError("too_many")
         return tuple(sorted(words))

@@ -192,7 +192,9 @@ def test_only_what_can_be_decided_together_can_be_selected(person: ConsoleBrowse
 
 
 @on_sqlite
-@pytest.mark.parametrize("query", ["view=nothing", "sort=title", "severity=grave", "project_id=x", "cursor=x", "source=<b>"])
+@pytest.mark.parametrize(
+    "query", ["view=nothing", "sort=title", "severity=grave", "project_id=x", "cursor=x", "source=<b>", "q=>>"]
+)
 def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser) -> None:
     page = person.get("/inbox", query)
     name = query.partition("=")[0]
