@@ -194,12 +194,12 @@ def _decide_on_matching(
     allowed = read_filters(wanted).severities
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = require_few(page["total"])
-    if not count:
-        # As a job that is done, without the job.
+    if not count and action is not BulkAction.APPROVE:
+        # As a job that is done, without the job; an approval checks its target, too.
         counts = dict.fromkeys(("total", "done", "changed", "skipped"), 0)
         print_record({"id": None, "action": action.value, "status": "done", **counts}, as_json)
         return
-    if not filters["is_confirmed"]:
+    if count and not filters["is_confirmed"]:
         # The facet of a filter leaves that filter out.
         by_severity = counts_of(page, "facets")["severity"]
         matching = {name: number for name, number in by_severity.items() if not allowed or name in allowed}

@@ -468,6 +468,21 @@ def test_no_job_is_created_if_nothing_matches(tmp_path: Path) -> None:
     assert [each.line.split()[0] for each in asked] == ["GET"]
 
 
+def test_an_approval_of_nothing_has_its_target_checked(tmp_path: Path) -> None:
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            if request.line.startswith("GET"):
+                peer.answer(200, b'{"items": [], "next_cursor": null, "total": 0, "facets": {"severity": {}}}')
+            else:
+                peer.answer(422, b'{"error": {"code": "VALIDATION_FAILED", "message": "No target has this id."}}')
+
+    with LoopbackServer(behave) as server:
+        done = RemoteShell(tmp_path, server.url(path=""), TOKEN).type(
+            "export", "approve", "--target", "tgt_0", "--rule", "a"
+        )
+    assert (done.exit_code, "No target has this id." in done.stderr) == (1, True)
+
+
 def test_commands_here_import_nothing_of_remote_ones() -> None:
     code = "import sys; from bin.__main__ import riskrelay; from bin.cli.lazy_group import load; load(('target', 'list'));"
     code += "print([each for each in sys.modules if each.startswith('bin.remote')])"
