@@ -65,6 +65,8 @@ _PUBLIC_PARAMETER: Final = re.compile(
     r"(?<![a-z])(?:(?:public|publishable|site|cache|sort|sentry|form)[_-]?key|[cx]srf[\w-]*|authenticity_token"
     r"|requestverificationtoken)\Z"
 )
+#: The id of a site in the address of a widget, such as Zendesk's.
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 #: What follows a name that is one of several: `password2`, `user[password][]`.
 _NUMBERING: Final = "0123456789[]_.-"
 #: By the end of a name, the shortest value that counts, if it looks generated.
@@ -119,7 +121,7 @@ def _is_credential_parameter(name: str, value: str) -> bool:
     if _PASSWORD_PARAMETER.search(name):
         return is_mixed(value)
     name = name.lower()
-    if _PUBLIC_PARAMETER.search(name):
+    if _PUBLIC_PARAMETER.search(name) or (name == "key" and _UUID.fullmatch(value)):
         return False
     least = _SHORT_PARAMETERS.get(name) or next((_KEY_PARAMETERS[end] for end in _KEY_PARAMETERS if name.endswith(end)), 0)
     return least > 0 and is_opaque(value, least)

@@ -50,8 +50,8 @@ _PATH: Final = re.compile(r"(?:[a-z][a-z0-9+-]{1,20}:)?/|\.{1,2}/|[A-Za-z]:\\")
 _ALGORITHM: Final = re.compile(
     r"(?i)(?:sha|md|base|aes|rsa|utf|bcrypt|argon|pbkdf|hmac)[_-]?[0-9]{1,4}(?:[-_/][a-z0-9]{1,20})*"
 )
-#: Keys that vendors intend for public pages: Google's browser APIs and tags, Mapbox, Stripe, reCAPTCHA.
-_PUBLIC_KEY: Final = re.compile(r"AIza|pk[._]|6L[\w-]{38}\Z|G-|UA-|GTM-")
+#: Keys that vendors intend for public pages: Google's browser APIs and tags, Mapbox, Stripe, reCAPTCHA, Datadog, PostHog.
+_PUBLIC_KEY: Final = re.compile(r"AIza|pk[._]|6L[\w-]{38}\Z|G-|UA-|GTM-|pub[0-9a-f]{32}\Z|phc_")
 #: The share of characters that repeat their neighbor, from which a value is filling: chance repeats one of sixteen.
 _FILLING: Final = 0.6
 
