@@ -163,7 +163,7 @@ class ComplianceRequestResponse(ResponseSchema):
         keys=fields.String(),
         values=fields.Integer(),
         required=True,
-        metadata={"description": "Rows by what became of them."},
+        metadata={"description": "Number of rows by result."},
     )
     has_report = truth("Whether it holds a report for the person.", example=False)
     attempts = number("How often a worker began it.")

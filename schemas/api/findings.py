@@ -35,13 +35,13 @@ class FindingResponse(ResponseSchema):
 
 
 class FindingRunResponse(ResponseSchema):
-    """What one scan run made of a finding."""
+    """The result of one scan run for a finding."""
 
     scan_run_id = number("The scan run.", minimum=1, example=42)
     at = moment("When the run first posted the page.")
     outcome = one_of(
         RunOutcome,
-        "`seen`: reported. `missed`: the run looked at the page and did not report it. `fixed`: missed, by the last run "
+        "`seen`: reported. `missed`: the run visited the page and did not report it. `fixed`: missed, by the last run "
         "that was needed. `reopened`: reported after it was fixed.",
     )
 

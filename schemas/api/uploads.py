@@ -36,7 +36,7 @@ class HandoffResponse(ResponseSchema):
 
 
 class HandoffProgressResponse(ResponseSchema):
-    """A handoff and what became of its upload."""
+    """A handoff and the state of its upload."""
 
     id = identifier("hof", "The handoff.")
     source = part(SourceResponse, "The capture or the diagnostics.")

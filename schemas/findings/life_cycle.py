@@ -30,7 +30,7 @@ class FindingState(StrEnum):
 
 
 class RunOutcome(StrEnum):
-    """What one scan run made of a finding."""
+    """The result of one scan run for a finding."""
 
     SEEN = "seen"
     MISSED = "missed"

@@ -233,7 +233,7 @@ class _ActionForm(Form):
 
 _NAME: Final[Mapping[str, str]] = {"description": "The name."}
 _ENABLED: Final[Mapping[str, str]] = {"description": "Whether it decides."}
-_MATCH: Final[Mapping[str, str]] = {"description": "What an export must match: every member that is there, at least one."}
+_MATCH: Final[Mapping[str, str]] = {"description": "What an export must match: every field that is present; at least one."}
 _ACTION: Final[Mapping[str, str]] = {"description": "What is done with an export that matches."}
 
 

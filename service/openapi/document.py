@@ -67,7 +67,7 @@ _TAGS: Final = (
     _Tag("Accounts", "Accounts, their names, rights and usage.", ("/api/account",)),
     _Tag("Users", "Users, their roles, and the grants that let them manage projects.", ("/api/users", "/api/grants")),
     _Tag("Tokens", "Tokens of users.", ("/api/tokens",)),
-    _Tag("Audit", "Who did what, and the ledger of compliance requests.", ("/api/audit", "/api/compliance-requests")),
+    _Tag("Audit", "The audit log, and the ledger of compliance requests.", ("/api/audit", "/api/compliance-requests")),
     _Tag("Scan runs", "Scan runs, which assign a scanner's results to a project.", ("/api/scan-runs",)),
     _Tag("Scanner results", "Findings of a scanner on a page.", ("/api/scanner",)),
     _Tag("Email", "Inbound emails.", ("/api/email",)),
@@ -77,7 +77,7 @@ _TAGS: Final = (
         ("/api/browser-extension", "/api/cms-plugins", "/api/storefront-app", "/api/handoffs"),
     ),
     _Tag("Compliance", "The storefront platform's requests about personal data.", ("/api/storefront-app/webhooks",)),
-    _Tag("Console sessions", "Sessions at the console.", ("/api/console-sessions",)),
+    _Tag("Console sessions", "Sessions of the console.", ("/api/console-sessions",)),
     _Tag("Health", "Health, metrics and this description; no authentication.", ("/",)),
     _Tag(deliveries.TAG, "Requests that this service sends to receivers.", ()),
 )
@@ -223,7 +223,7 @@ class _Writer:
         return {**object_, "responses": dict(self._responses_of(resource, operation, described))}
 
     def _body(self, operation: Operation, form: Form, described: OperationDescription) -> dict[str, Any]:
-        examples = described.examples or {"Nothing": {}}
+        examples = described.examples or {"Empty body": {}}
         media = {"schema": self._input(form), "examples": {name: {"value": each} for name, each in examples.items()}}
         return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
 

@@ -244,7 +244,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "Limit": _query(
         "limit",
-        "The most entries of a page.",
+        "The maximum number of entries per page.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
     "Cursor": _query("cursor", "`next_cursor` of the previous page.", _TEXT),

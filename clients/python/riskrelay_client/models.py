@@ -865,7 +865,7 @@ class DecisionResult(TypedDict):
     """The export."""
     status: NotRequired[Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed", "blocked",
         "dismissed"]]
-    """The status that it has now."""
+    """The current status."""
     error: NotRequired[BulkError]
     """Why it was left as it is."""
 
@@ -951,8 +951,8 @@ class FindingRun(TypedDict):
     at: str
     """When the run first posted the page."""
     outcome: Literal["seen", "missed", "fixed", "reopened"]
-    """`seen`: reported. `missed`: the run looked at the page and did not report it. `fixed`: missed, by the last run that
-    was needed. `reopened`: reported after it was fixed."""
+    """`seen`: reported. `missed`: the run visited the page and did not report it. `fixed`: missed, by the last run that was
+    needed. `reopened`: reported after it was fixed."""
 
 
 class FindingHistory(Finding):
@@ -1187,7 +1187,7 @@ class ScanRun(TypedDict):
 
 class ScanRunList(_Page):
     items: list[ScanRun]
-    """The scan runs, the greatest id first."""
+    """The scan runs, the highest id first."""
 
 
 class ScanRunInput(TypedDict):
@@ -1245,7 +1245,7 @@ class ComplianceRequest(TypedDict):
     result: Literal["reported", "nothing_held", "redacted", "unknown_shop"] | None
     """What came of it."""
     counts: dict[str, int]
-    """Rows by what became of them."""
+    """Number of rows by result."""
     has_report: bool
     """Whether it holds a report for the person."""
     attempts: int
@@ -1388,7 +1388,7 @@ class RuleInput(TypedDict):
     enabled: NotRequired[bool]
     """Whether it decides."""
     match: MatchInput
-    """What an export must match: every member that is there, at least one."""
+    """What an export must match: every field that is present; at least one."""
     action: ActionInput
     """What is done with an export that matches."""
 
@@ -1399,7 +1399,7 @@ class RuleChangeInput(TypedDict):
     enabled: NotRequired[bool]
     """Whether it decides; true also for a rule that stopped, with you as its author."""
     match: NotRequired[MatchInput]
-    """What an export must match: every member that is there, at least one."""
+    """What an export must match: every field that is present; at least one."""
     action: NotRequired[ActionInput]
     """What is done with an export that matches."""
 

@@ -30,7 +30,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/projects": operation(
         "createProject",
         "Create a project",
-        "Users get rights in it by their role in the account or by grants.",
+        "Users get access to it by their role in the account or by grants.",
         _PROJECT.created("readProject", "changeProject"),
         examples={
             "A website": {"name": "Shop"},
@@ -38,7 +38,7 @@ OPERATIONS: Final[Operations] = {
         },
     ),
     "GET /api/projects": _PROJECT.listed(
-        "Those of the account, the newest first; with the ability `admin`, of all accounts. Any API token may read them.",
+        "The projects of the account, newest first; with the ability `admin`, of all accounts. Any API token may read them.",
         "OfAccount",
     ),
     "GET /api/projects/{project_id}": _PROJECT.read("Any API token of the account may read it."),
@@ -51,12 +51,15 @@ OPERATIONS: Final[Operations] = {
         examples={"Rename": {"name": "Shop"}, "One ticket for each finding": {"ticket_grouping": "finding"}},
     ),
     "GET /api/account": operation(
-        "readOwnAccount", "Read the account of the token", "With what it stores, and its limits.", _ACCOUNT.response()
+        "readOwnAccount",
+        "Read the account of the token",
+        "Includes how much it stores, and its limits.",
+        _ACCOUNT.response(),
     ),
     "PATCH /api/account": operation(
         "renameOwnAccount",
         "Rename the account of the token",
-        "The name is shown at the console.",
+        "The console shows the name.",
         _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}},
     ),
@@ -67,20 +70,20 @@ OPERATIONS: Final[Operations] = {
         _ACCOUNT.created("readAccount", "changeAccount"),
         examples={"Create": {"name": "Example Ltd"}, "Without webhooks": {"name": "Trial", "may_use_webhooks": False}},
     ),
-    "GET /api/accounts": _ACCOUNT.listed("All of the installation, the newest first."),
-    "GET /api/accounts/{account_id}": _ACCOUNT.read("With what it stores, and its limits."),
+    "GET /api/accounts": _ACCOUNT.listed("All accounts of the installation, newest first."),
+    "GET /api/accounts/{account_id}": _ACCOUNT.read("Includes how much it stores, and its limits."),
     "PATCH /api/accounts/{account_id}": operation(
         "changeAccount",
         "Change an account",
-        "With `may_use_webhooks` false, its targets are blocked, and what waits for them is not sent. Allowed "
-        "again, a target stays blocked until it is resumed.",
+        "If `may_use_webhooks` is false, its targets are blocked, and exports that wait for them are not sent. After "
+        "you allow webhooks again, each target stays blocked until it is resumed.",
         _ACCOUNT.response(may_use_webhooks=False),
         examples={"Rename": {"name": "Example Ltd"}, "Forbid webhooks": {"may_use_webhooks": False}},
     ),
     "POST /api/users": operation(
         "createUser",
         "Create a user",
-        "No role above that of the caller. The address is unique in the installation.",
+        "The role cannot be higher than the caller's. The address is unique in the installation.",
         _USER.created("readUser", "changeUser", "removeUser"),
         error_codes=("CONFLICT",),
         examples={
@@ -88,12 +91,12 @@ OPERATIONS: Final[Operations] = {
             "Rights in projects only": {"email": "ada@shop.example", "role": None},
         },
     ),
-    "GET /api/users": _USER.listed("The newest first, with those that are disabled or removed.", "Email", "OfAccount"),
+    "GET /api/users": _USER.listed("Newest first, including disabled and removed users.", "Email", "OfAccount"),
     "GET /api/users/{user_id}": _USER.read("A removed user has no address."),
     "PATCH /api/users/{user_id}": operation(
         "changeUser",
         "Change a user's role, disable or enable a user",
-        "Counts from the next request on. The last active owner of an account keeps the role and stays active: 409.",
+        "Takes effect with the next request. The last active owner of an account cannot be disabled or lose the role: 409.",
         _USER.response(role="manager"),
         error_codes=("CONFLICT",),
         examples={"Change the role": {"role": "manager"}, "Disable": {"state": "disabled"}},
@@ -102,7 +105,7 @@ OPERATIONS: Final[Operations] = {
         "removeUser",
         "Remove a user for good",
         "Erases the address, revokes tokens, ends sessions and deletes grants. Uploads and the audit log keep "
-        "the user's id. The last active owner of an account stays: 409.",
+        "the user's id. The last active owner of an account cannot be removed: 409.",
         SuccessResponse(204, "The user is removed."),
         error_codes=("CONFLICT",),
     ),
@@ -119,17 +122,17 @@ OPERATIONS: Final[Operations] = {
             "Uploads to a report": {"user_id": 7, "report_id": 3},
         },
     ),
-    "GET /api/grants": _GRANT.listed("The newest first.", "OfUser", "OfProject", "OfAccount"),
+    "GET /api/grants": _GRANT.listed("Newest first.", "OfUser", "OfProject", "OfAccount"),
     "GET /api/grants/{grant_id}": _GRANT.read("Exactly one of `project_id` and `report_id` is set."),
     "DELETE /api/grants/{grant_id}": operation(
-        "removeGrant", "Withdraw a grant", "Counts from the next request on.", SuccessResponse(204, "It is withdrawn.")
+        "removeGrant", "Withdraw a grant", "Takes effect with the next request.", SuccessResponse(204, "It is withdrawn.")
     ),
     "POST /api/tokens": operation(
         "createToken",
         "Create a token",
         "For the caller or another user of the account whose role is not above the caller's. An API token gets "
         "no ability that the token of this request lacks. `token` is in this response only: it is not stored, and the "
-        "response to a repeated request has `null`. A token that was lost is revoked and created again.",
+        "response to a repeated request has `null`. If you lose a token, revoke it and create another one.",
         Record("token", NewTokenResponse).created("readToken", "revokeToken"),
         error_codes=("CONFLICT",),
         examples={
@@ -138,7 +141,7 @@ OPERATIONS: Final[Operations] = {
         },
     ),
     "GET /api/tokens": _TOKEN.listed(
-        "Without their texts, the newest first, with those that are revoked or expired.", "OfUser", "OfAccount"
+        "Without their texts, newest first, including revoked and expired tokens.", "OfUser", "OfAccount"
     ),
     "GET /api/tokens/{token_id}": _TOKEN.read("Without its text."),
     "DELETE /api/tokens/{token_id}": operation(
@@ -153,20 +156,17 @@ OPERATIONS: Final[Operations] = {
         error_codes=("CONFLICT",),
         examples={"The next number": {"project_id": 1}, "The scanner's number": {"project_id": 1, "id": 42}},
     ),
-    "GET /api/scan-runs": _SCAN_RUN.listed(
-        "Those with the greatest id first.", "OfProject", "OfAccount", order="the greatest id first"
-    ),
+    "GET /api/scan-runs": _SCAN_RUN.listed("The highest id first.", "OfProject", "OfAccount", order="the highest id first"),
     "GET /api/scan-runs/{scan_run_id}": _SCAN_RUN.read("`status` is that of its last result."),
     "GET /api/audit": _AUDIT_ENTRY.listed(
-        "Entries about the account's records, and what its users did to no account's records, the newest first. "
-        "With the ability `admin`: those of all accounts and of none. Entries from before this "
-        "route was added belong to none.",
+        "Entries about the account's records, and about its users' actions on records without an account, newest first. "
+        "With the ability `admin`: all entries. Entries from before this route was added have no account.",
         *("AuditActor", "AuditAction", "AuditObject", "AuditAfter", "AuditBefore", "OfAccount"),
         summary="List the audit log",
         many="entries",
     ),
     "GET /api/compliance-requests": _COMPLIANCE_REQUEST.listed(
-        "Requests of the storefront platform about personal data, without any, the newest first.",
+        "The storefront platform's requests about personal data, newest first. The list contains no personal data.",
         summary="List compliance requests",
     ),
     "GET /api/compliance-requests/{compliance_id}": _COMPLIANCE_REQUEST.read(
@@ -179,8 +179,8 @@ OPERATIONS: Final[Operations] = {
     "POST /api/console-sessions/{session_id}/revoke": operation(
         "revokeConsoleSession",
         "End a session",
-        "Its next request must sign in again. A session that has ended stays as it is. To keep a person out, "
-        "the operator revokes the token.",
+        "The browser must sign in again. A session that has ended stays as it is. To prevent another sign-in, "
+        "revoke the token or disable the user.",
         _SESSION.response("The session as it ended.", ended_at="2026-03-01T12:41:00.000Z", ended_reason="revoked"),
     ),
 }

@@ -32,9 +32,9 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    "GET /api/approval-rules": _RULE.listed("Those of the account, the newest first.", summary="List approval rules"),
+    "GET /api/approval-rules": _RULE.listed("The rules of the account, newest first.", summary="List approval rules"),
     "GET /api/approval-rules/{rule_id}": _RULE.read(
-        "`stopped_reason` names why it stopped by itself.", "The rule as it is now.", "Read an approval rule"
+        "`stopped_reason` says why the rule stopped automatically.", "The rule as it is now.", "Read an approval rule"
     ),
     "PATCH /api/approval-rules/{rule_id}": operation(
         "changeApprovalRule",
@@ -47,7 +47,7 @@ OPERATIONS: Final[Operations] = {
     "DELETE /api/approval-rules/{rule_id}": operation(
         "deleteApprovalRule",
         "Delete an approval rule",
-        "What it decided stays decided; exports that waited for its target stay prepared.",
+        "Its decisions stay in effect; exports that waited for its target stay prepared.",
         SuccessResponse(204, "It is deleted."),
     ),
     "POST /api/approval-rules/{rule_id}/test": operation(

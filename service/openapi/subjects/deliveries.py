@@ -19,12 +19,12 @@ _EVENTS: Final = {
 }
 _EVENT_TEXT: Final = (
     "Posted to targets that received the ticket and list the type in `events`, signed and retried like a delivery, in order "
-    "for each ticket. `Idempotency-Key` is the event's id. Of a ticket that you do not know, respond with 2xx and ignore it."
+    "for each ticket. `Idempotency-Key` is the event's id. If you do not know the ticket, respond with 2xx and ignore it."
 )
 _EFFECTS: Final = {
     "2XX": "Accepted: the event is `delivered`.",
     "4XX": "The event is `failed`, except for 408, 425 and 429; the export stays as it is.",
-    "default": "Retried as an export is.",
+    "default": "Retried like a delivery.",
 }
 
 _HEADERS: Final = (
@@ -53,7 +53,7 @@ _HEADERS: Final = (
         EXPORT_ID,
     ),
     ("X-Request-Id", "The attempt's id, as in `listTicketExportAttempts`.", None, "att_01KJM8C3D5E7F9G1H2J4K6M8N0"),
-    ("User-Agent", "Who calls.", None, USER_AGENT),
+    ("User-Agent", "The sender and its version.", None, USER_AGENT),
 )
 
 #: The effect of a response on an export; a ping only reports it.
@@ -61,13 +61,13 @@ _MEANINGS: Final = {
     "2XX": "Accepted: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
     "shown to clients as `provider_ticket`.",
     "3XX": "Redirects are not followed: the export is `failed` with `redirect_refused`.",
-    "401": "`failed` with `receiver_unauthorized`, or with `WEBHOOK_SIGNATURE_INVALID` where your body's `code` says so.",
+    "401": "`failed` with `receiver_unauthorized`, or with `WEBHOOK_SIGNATURE_INVALID` if your body has that `code`.",
     "403": "The same as 401.",
     "408": "Retried on the schedule.",
     "410": "`failed` with `receiver_gone`; the target is disabled.",
     "425": "Retried on the schedule.",
     "429": "Retried after `Retry-After` (seconds or an HTTP date, up to a day) or 30 s; all deliveries to the target wait.",
-    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` where your body's `code` says so, else `receiver_rejected`. Beside every "
+    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` if your body has that `code`, else `receiver_rejected`. Beside every "
     "4xx, a body's `code` `WEBHOOK_SIGNATURE_INVALID` is that failure, and `WEBHOOK_RATE_LIMITED` counts as a 429.",
     "501": "`failed` with `receiver_rejected`.",
     "505": "`failed` with `receiver_rejected`.",
@@ -83,7 +83,7 @@ def webhooks(reference: Any) -> dict[str, Any]:
         "deliverTicketExport",
         "A ticket is delivered",
         "Posted to the target's `base_url`, at least once: it can arrive again after a crash or a lost response, with the "
-        "same body and the same `Idempotency-Key`. Answer within 15 s. The body is the bytes that were frozen by the "
+        "same body and the same `Idempotency-Key`. Respond within 15 s. The body is the bytes that were frozen by the "
         "approval. A target with another `format` gets them as a CloudEvents 1.0 event or a SARIF 2.1.0 log, one with "
         "another `signature` the headers `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks. "
         "Headers that the operator has set for the target are sent as well.",

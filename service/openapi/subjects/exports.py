@@ -78,16 +78,16 @@ OPERATIONS: Final[Operations] = {
         "it is approved. Only the title is required; without a `source` the export is its own source.",
         _EXPORT.created(*_NEXT, description="The export is prepared."),
         examples={
-            "The least": {"ticket": {"title": "Image without alternative text"}},
-            "Everything": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
+            "Minimal": {"ticket": {"title": "Image without alternative text"}},
+            "Complete": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
         },
     ),
     "GET /api/ticket-exports": operation(
         "listTicketExports",
         "List exports",
         "The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
-        "filters and its order: with others the response is a 422. In an order by time, an export that exists throughout a "
-        "walk over all pages is met exactly once.",
+        "filters and its order: with others the response is a 422. If you sort by time, an export that exists while you "
+        "read all pages is listed exactly once.",
         SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),
         parameters=_LIST_PARAMETERS,
     ),
@@ -107,15 +107,15 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/ticket-exports/{export_id}/events": _EVENT.listed(
         "What the target gets about the ticket after its delivery, newest first: places "
-        "that were added or fixed, the ticket fixed or open again, its redaction. A target gets the events that it asked "
-        "for when the export was approved, and still asks for.",
+        "that were added or fixed, the ticket fixed or open again, its redaction. A target gets the events that it was "
+        "subscribed to when the export was approved, and still is.",
         summary="List the events of an export",
     ),
     "GET /api/ticket-exports/{export_id}/receipt": operation(
         "readDeliveryReceipt",
         "Get the delivery receipt of an export",
-        "Proves who approved which ticket, what each attempt sent and what came back, with the export's entries "
-        "of the audit log. `riskrelay receipt verify` checks it without a database. Of an export that is not `exported` the "
+        "Proves who approved which ticket, what each attempt sent and received, with the export's entries "
+        "of the audit log. `riskrelay receipt verify` checks it without a database. If the export is not `exported`, the "
         "response is 409; for some seconds after a delivery it is 409 with `Retry-After`, until the audit log has "
         "chained the newest entries.",
         SuccessResponse(200, "The receipt.", DeliveryReceiptResponse, _RECEIPT),
@@ -144,7 +144,7 @@ OPERATIONS: Final[Operations] = {
         examples={
             "A target": {"target_id": TARGET_ID},
             "Several targets": {"target_ids": [TARGET_ID, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y8"]},
-            "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": DIGEST},
+            "With the reviewed digest": {"target_id": TARGET_ID, "ticket_digest": DIGEST},
         },
     ),
     "POST /api/ticket-exports/{export_id}/retry": operation(
@@ -157,7 +157,7 @@ OPERATIONS: Final[Operations] = {
         "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
         SuccessResponse(202, "The export is due.", ExportResponse, {**_APPROVED, "attempts": 11}, _DUE_HEADERS),
         error_codes=("CONFLICT",),
-        examples={"Nothing": {}, "Another target": {"target_id": TARGET_ID}},
+        examples={"Empty body": {}, "Another target": {"target_id": TARGET_ID}},
     ),
     "PATCH /api/ticket-exports/{export_id}": operation(
         "editTicketExport",
@@ -200,7 +200,7 @@ OPERATIONS: Final[Operations] = {
             dismissal={**_DISMISSAL, "at": AT},
         ),
         error_codes=("CONFLICT",),
-        examples={"Nothing": {}, "A reason and a note": _DISMISSAL},
+        examples={"Empty body": {}, "A reason and a note": _DISMISSAL},
     ),
     "POST /api/ticket-exports/{export_id}/restore": operation(
         "restoreTicketExport",

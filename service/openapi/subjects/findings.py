@@ -14,6 +14,6 @@ OPERATIONS: Final[Operations] = {
         *("ProjectIds", "FindingStates", "Severities", "Rules", "Hosts", "SearchWords"),
     ),
     "GET /api/findings/{finding_id}": Record("finding", FindingHistoryResponse).read(
-        "What each scan run that looked at its page made of it.", summary="Read a finding with its history"
+        "Includes the result of each scan run that visited its page.", summary="Read a finding with its history"
     ),
 }

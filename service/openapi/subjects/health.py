@@ -19,15 +19,16 @@ OPERATIONS: Final[Operations] = {
     "GET /readyz": operation(
         "readReadiness",
         "Check the service's dependencies",
-        "Without Redis or workers it is `degraded`: everything is taken in and delivered later. Without "
-        "its database, on a full disk, or with a database of another version or of other keys, it is `unavailable`.",
+        "`degraded`: Redis or workers are unavailable, or the disk is nearly full; requests are accepted and tickets "
+        "delivered later. `unavailable`: the database is unavailable, the disk is full, or the database needs another "
+        "version or other keys.",
         SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse),
-        SuccessResponse(503, "`unavailable`: nothing can be answered.", ReadinessResponse, _AWAY),
+        SuccessResponse(503, "`unavailable`: do not route requests to this process.", ReadinessResponse, _AWAY),
     ),
     "GET /metrics": operation(
         "readMetrics",
         "Metrics for Prometheus",
-        "What the processes of this installation have counted, and what there is. A page is good for a second.",
+        "Counters of the processes of this host, and the current state. Cached for one second.",
         SuccessResponse(
             200, "Prometheus' text format.", example='riskrelay_exports{status="exported"} 1234\n', media_type="text/plain"
         ),
@@ -35,23 +36,23 @@ OPERATIONS: Final[Operations] = {
     "GET /openapi.json": operation(
         "readDescription",
         "This description",
-        "OpenAPI 3.1, of the routes that this installation serves. It changes with a new version or "
-        "another mode; use `If-None-Match` to find out.",
+        "OpenAPI 3.1, of the routes that this installation serves. It changes with the version and the mode; "
+        "send `If-None-Match` to detect changes.",
         SuccessResponse(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
         NOT_MODIFIED,
     ),
     "GET /docs": operation(
         "readPage",
         "This description as a page",
-        "For people: Swagger UI shows the description and tries it out, with a token that is typed in and "
-        "kept nowhere. Where Swagger UI's files are not installed there is no page.",
+        "Swagger UI shows the description and sends test requests. The token that you enter is not stored. "
+        "Without Swagger UI's files, the response is a 404.",
         SuccessResponse(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
         NOT_MODIFIED,
         error_codes=("NOT_FOUND",),
     ),
     "GET /docs/{file}": operation(
         "readPageFile",
-        "What the page loads",
+        "Read a file of the page",
         "Scripts and style sheets of the page.",
         SuccessResponse(
             200,

@@ -54,12 +54,12 @@ OPERATIONS: Final[Operations] = {
         "Post one page of a scan run",
         "Stores the page and its findings. Each new finding prepares an export; in a project that "
         "groups by rule, findings of one rule share an export while it is prepared. A known finding prepares nothing. Only "
-        "the statuses `completed` and `partial` make findings. Members nobody knows are ignored and not stored, but those "
-        "of an issue are kept as evidence up to 8 KiB.",
+        "the statuses `completed` and `partial` create findings. Unknown fields are ignored and not stored; those of an "
+        "issue are stored as evidence, up to 8 KiB.",
         SuccessResponse(202, "The page is stored.", PostbackResponse),
         examples={
             "One issue": _POSTBACK,
-            "The least": {"scanRunId": 42, "status": "running", "page": {"url": "https://shop.example/"}},
+            "Minimal": {"scanRunId": 42, "status": "running", "page": {"url": "https://shop.example/"}},
         },
     ),
     "POST /api/email/webhook": operation(
@@ -74,10 +74,10 @@ OPERATIONS: Final[Operations] = {
     ),
     "POST /api/storefront-app/webhooks/compliance": operation(
         "storefront-app.webhooks.compliance",
-        "Ask for a person's data, or for its erasure",
-        "The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "
-        "matches the raw body (else 401), topic and shop are fit, the body agrees with both headers (else 422). A "
-        "worker carries it out within 30 days. The same webhook twice is one request.",
+        "Request a person's data, or its erasure",
+        "The storefront platform's webhooks. RiskRelay checks in this order: a secret is configured (else 503), the "
+        "signature matches the raw body (else 401), topic and shop are valid and the body matches both headers (else "
+        "422). A worker processes the request within 30 days. A repeated webhook is the same request.",
         SuccessResponse(204, "The request is stored."),
         dry_run_response=SuccessResponse(
             200,

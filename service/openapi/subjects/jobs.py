@@ -24,9 +24,9 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/bulk": operation(
         "decideTicketExports",
         "Decide on many exports",
-        "Approves, dismisses, restores or retries up to 200 exports. Each has a result of its own: an "
-        "export that cannot be changed is left as it is and leaves the others alone. One that is in the wanted state "
-        "already is skipped: its `status` is the result, and nothing happens twice. With `approve`, the target is checked "
+        "Approves, dismisses, restores or retries up to 200 exports. Each has its own result: an "
+        "export that cannot be changed stays as it is and does not affect the others. One that already has the requested "
+        "state is skipped: its `status` is the result. With `approve`, the target is checked "
         "once, as for a single approval; if it accepts none, the response is a 422 on `/target_id` and nothing is changed. "
         "With `filter`, an object with the filters of the list, and `expected_count` in place of `ids`, a job decides on "
         "what matches now, up to 10,000 exports; another count is a 409 with `details.count`. An account has up to 20 "
@@ -52,21 +52,21 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    "GET /api/bulk-jobs": _JOB.listed("Those of the account, the newest first.", many="bulk jobs"),
+    "GET /api/bulk-jobs": _JOB.listed("The jobs of the account, newest first.", many="bulk jobs"),
     "GET /api/bulk-jobs/{job_id}": _JOB.read(
         "How many exports are processed, and with which results.", "The job as it is now.", "Read a bulk job", **_PROGRESS
     ),
     "POST /api/bulk-jobs/{job_id}/cancel": operation(
         "cancelBulkJob",
         "Cancel a bulk job",
-        "What was decided stays so. One that has ended is returned unchanged.",
+        "Decisions already made stay in effect. A job that has ended is returned unchanged.",
         _JOB.response(**_PROGRESS, status="cancelled", finished_at=AT),
     ),
     "POST /api/ticket-export-recoveries": operation(
         "beginTicketExportRecovery",
         "Redeliver what failed at a target",
-        "Every export of the target that failed or was blocked at `since` or later begins its whole schedule "
-        "anew. A worker does it in batches; read the recovery to see how far it is. A target that is neither active nor "
+        "Every export of the target that failed or was blocked at `since` or later is retried with a new schedule. "
+        "A worker does this in batches; read the recovery for its progress. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",
         _RECOVERY.created(
             "readTicketExportRecovery", "cancelTicketExportRecovery", description="The recovery has begun.", http_status=202
@@ -74,19 +74,19 @@ OPERATIONS: Final[Operations] = {
         error_codes=("CONFLICT",),
         examples={
             "The last day": {"target_id": TARGET_ID, "since": "24h"},
-            "Since a moment": {"target_id": TARGET_ID, "since": "2026-02-28T12:00:00Z"},
+            "Since a time": {"target_id": TARGET_ID, "since": "2026-02-28T12:00:00Z"},
         },
     ),
     "GET /api/ticket-export-recoveries": _RECOVERY.listed(
-        "Those of the account's targets, the newest first.", many="recoveries"
+        "The recoveries of the account's targets, newest first.", many="recoveries"
     ),
     "GET /api/ticket-export-recoveries/{recovery_id}": _RECOVERY.read(
-        "How many exports were found, and how many are on their way again.", "The recovery as it is now.", done=17
+        "How many exports were found, and how many of them are due again.", "The recovery as it is now.", done=17
     ),
     "POST /api/ticket-export-recoveries/{recovery_id}/cancel": operation(
         "cancelTicketExportRecovery",
         "Cancel a recovery",
-        "What is put back stays so. One that has ended is a 409.",
+        "Exports that are due again stay so. A recovery that has ended is a 409.",
         _RECOVERY.response(status="cancelled", done=17, finished_at=AT),
         error_codes=("CONFLICT",),
     ),

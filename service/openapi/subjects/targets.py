@@ -54,7 +54,7 @@ OPERATIONS: Final[Operations] = {
     "PATCH /api/ticket-export-targets/{target_id}": operation(
         "editTicketExportTarget",
         "Edit a target",
-        "Changes the members that the body names. A new `base_url` is checked like a new target's, and the "
+        "Changes the fields in the body. A new `base_url` is checked like a new target's, and the "
         "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
         "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
         _TARGET.response(max_per_minute=60),
@@ -78,8 +78,8 @@ OPERATIONS: Final[Operations] = {
         "Validate a target",
         "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
-        "turns nothing off, but prevents approvals until a validation passes or a delivery succeeds. Where no worker takes "
-        "it up within 5 s, the result is that of policy and name alone, and an earlier failure to connect remains.",
+        "does not change the status, but prevents approvals until a validation passes or a delivery succeeds. If no "
+        "worker starts within 5 s, the result covers URL policy and DNS only, and an earlier failure to connect remains.",
         _TARGET.response("The target, with the result in `last_validation`.", last_validation=_VALIDATION),
     ),
     "POST /api/ticket-export-targets/{target_id}/ping": operation(
@@ -87,7 +87,7 @@ OPERATIONS: Final[Operations] = {
         "Send a test event",
         "A worker sends one signed `target.ping`; the response has its result. A target of a tracker is "
         "validated there instead, and nothing is created. An inactive or disabled target is a 409.",
-        SuccessResponse(200, "What came of it.", PingOutcomeResponse),
+        SuccessResponse(200, "The result of the ping.", PingOutcomeResponse),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/pause": operation(
@@ -101,9 +101,9 @@ OPERATIONS: Final[Operations] = {
         "resumeTicketExportTarget",
         "Resume a target",
         "Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
-        "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. What a tracker's "
-        "refusal blocked is `approved` again.",
-        _TARGET.response("The target; its exports go on.", last_validation=_VALIDATION),
+        "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. Exports that a "
+        "tracker's refusal blocked are `approved` again.",
+        _TARGET.response("The target; its exports are delivered again.", last_validation=_VALIDATION),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/disable": operation(

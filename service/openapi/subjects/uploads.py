@@ -9,8 +9,8 @@ from service.openapi.examples import AT, example_id, example_of
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
 _WHOSE: Final = (
-    " The token's user has to manage the project, or the report where one is named: what the user does not manage, "
-    "what another account owns and what does not exist is the same 403. Members that are not listed are refused at any "
+    " The token's user must manage the project, or the report if one is named. A project that the user does not manage, "
+    "that belongs to another account or that does not exist is the same 403. Unknown fields are rejected at any "
     "depth. Without an `Idempotency-Key`, an upload of the same thing within a day gets the first response again: the same "
     "text on the same page of the same project and report."
 )
@@ -79,7 +79,7 @@ OPERATIONS: Final[Operations] = {
             CaptureUploadResponse,
             _stored(CaptureUploadResponse, "evidence_capture", "evidence_capture", _CAPTURED),
         ),
-        examples={"Everything": {"project_id": 1, **_CAPTURED}},
+        examples={"Complete": {"project_id": 1, **_CAPTURED}},
     ),
     "POST /api/cms-plugins/cms-commerce/diagnostics": operation(
         "cms-plugins.cms-commerce.diagnostics.store",
@@ -91,7 +91,7 @@ OPERATIONS: Final[Operations] = {
             CmsUploadResponse,
             _stored(CmsUploadResponse, "diagnostic", "diagnostics", _OF_THE_CMS),
         ),
-        examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
+        examples={"Complete": {"project_id": 1, **_OF_THE_CMS}},
     ),
     "POST /api/storefront-app/diagnostics": operation(
         "storefront-app.diagnostics.store",
@@ -104,13 +104,13 @@ OPERATIONS: Final[Operations] = {
             StorefrontUploadResponse,
             _stored(StorefrontUploadResponse, "diagnostic", "diagnostics", _OF_THE_STOREFRONT),
         ),
-        examples={"Everything": {"project_id": 1, **_OF_THE_STOREFRONT}},
+        examples={"Complete": {"project_id": 1, **_OF_THE_STOREFRONT}},
     ),
     "GET /api/handoffs/{handoff_id}": operation(
         "readHandoff",
         "Poll a handoff",
-        "What became of an upload. The token needs the ability that the upload needed, and its user has to "
-        "manage the project or report still. Send `If-None-Match`: a 304 costs little. After `delivered`, `failed` or "
+        "The state of an upload. The token needs the ability that the upload needed, and its user must still "
+        "manage the project or report. Send `If-None-Match`: a 304 costs little. After `delivered`, `failed` or "
         "`dismissed`, the status changes only by another decision of a person, or to `fixed`.",
         SuccessResponse(200, "The handoff as it is now.", HandoffProgressResponse, _HANDOFF, ("ETag",)),
         NOT_MODIFIED,
