@@ -18,7 +18,7 @@ run: setup ## set up, create .env if missing, start everything; Ctrl-C stops; EX
 	@[ -e "$${RISKRELAY_ENV_FILE:-.env}" ] || bin/riskrelay init
 	@exec bin/riskrelay run
 
-demo: setup ## run the whole workflow on a temporary installation: scan, approve, deliver by webhook and to GitHub
+demo: setup ## run the whole workflow on a temporary installation: scan, approve, deliver to a webhook and a simulated GitHub
 	@exec bin/riskrelay demo
 
 test: setup-test ## run all tests; ARGS="-k name" is passed to pytest

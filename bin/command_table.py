@@ -48,7 +48,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "report": Summary(
-        "Write a report of a project's findings; manage reports, to one of which a grant can be limited.",
+        "Write a report of a project's findings, or create a report that grants can be limited to.",
         {
             "write": Summary("Write all findings of a project to one file; `write` may be left out."),
             "add": Summary("Create a report."),
@@ -59,11 +59,11 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         "Manage scan runs, which assign scanner results to a project.", {"add": Summary("Register a scan run.")}
     ),
     "grant": Summary(
-        "Manage grants, which allow a user to manage a project or one report.",
+        "Manage grants: the rights of a user in one project or report.",
         {
             "add": Summary("Allow a user to manage a project, or one report of it."),
             "list": Summary("List grants."),
-            "remove": Summary("Withdraw a grant, from the next upload on."),
+            "remove": Summary("Withdraw a grant, from the next request on."),
         },
     ),
     "token": Summary(
@@ -153,7 +153,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         "Test the channels of alerts, and list alerts.",
         {
             "test": Summary("Send a test message to each configured channel, and print each response."),
-            "acknowledge": Summary("Silence an open alert until it comes back."),
+            "acknowledge": Summary("Silence an open alert until it occurs again."),
             "list": Summary(
                 "List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100."
             ),
@@ -193,7 +193,9 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
     "listen": Summary("Run a test receiver that verifies and prints deliveries, and can fail on request."),
     "trigger": Summary("Send a signed sample ticket, or an event of a ticket, to a receiver and explain its response."),
     "import-scan": Summary("Import a scanner's report as tickets, one postback per page, through the public API."),
-    "demo": Summary("Run the whole workflow on a temporary installation: scan, approve, deliver by webhook and to GitHub."),
+    "demo": Summary(
+        "Run the whole workflow on a temporary installation: scan, approve, deliver to a webhook and a simulated GitHub."
+    ),
 }
 
 

@@ -248,7 +248,7 @@ Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage.""",
 def remove_grant(
     grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None, as_json: bool
 ) -> None:
-    """Withdraw a grant, from the next upload on."""
+    """Withdraw a grant, from the next request on."""
     scope = (project_id, report_id)
     if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):
         raise click.UsageError("Use either a grant id, or --user with --project or --report.")

@@ -56,7 +56,7 @@ def test(as_json: bool) -> None:
 @click.argument("alert_id")
 @json_option
 def acknowledge(alert_id: str, as_json: bool) -> None:
-    """Silence an open alert until it comes back."""
+    """Silence an open alert until it occurs again."""
     with opened():
         alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
         print_record({"id": alert_id, "is_silent": True}, as_json)

@@ -92,7 +92,7 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
 
     PROVIDER is generic_webhook or a tracker such as github, URL the receiver, or the page of the tracker's project. The
     settings of this command check the URL; a worker validates the target afterwards. Without a token a tracker is inactive
-    until `secret set target`. WEBHOOK_SECRET signs for a webhook, unless it gets a secret of its own.
+    until `secret set target`. WEBHOOK_SECRET signs deliveries to a webhook that has no own secret.
     """
     members = new_members(**given)
     with opened() as installation:

@@ -28,7 +28,7 @@ class AlertState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlertCause:
-    """Something that is wrong now; `key` is the same as long as it goes on, and when it comes back.
+    """Something that is wrong now; `key` is the same while it persists, and when it occurs again.
 
     `subject_id` is the target, rule or request. `happened_at` is for causes that happen again while they are open; a new
     `status` in `details` counts as that, too. `account_id` is None for the installation.

@@ -57,7 +57,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "report_uploaded": "Report uploaded. A worker imports it.",
     "link_requested": "If a user has this address, a link is on its way. Open it in this browser within 15 minutes.",
     "session_revoked": "Session revoked.",
-    "alert_acknowledged": "Alert acknowledged. It is silent until it comes back.",
+    "alert_acknowledged": "Alert acknowledged. It is silent until it occurs again.",
 }
 
 #: The notices that report a failure.

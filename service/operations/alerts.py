@@ -23,7 +23,7 @@ def list_recovered(actor: Actor, limit: int, before: str | None = None, *, is_op
 
 
 def acknowledge(alert_id: str, actor: Actor, *, is_operator: bool) -> None:
-    """Silence an open alert until it comes back. Raises NotFound."""
+    """Silence an open alert until it occurs again. Raises NotFound."""
     alerts.acknowledge(alert_id, _account(actor, is_operator), utc_now(), actor.key)
 
 

@@ -173,14 +173,14 @@ class FindingRow(BaseModel):
     page_digest = TextField(default="")
     #: Of `page_url`.
     host = TextField(default="")
-    #: How many scan runs in a row have looked at the page without reporting it; when it was fixed; how often it came back.
+    #: How many scan runs in a row have visited the page without reporting it; when it was fixed; how often it was reopened.
     missed_runs = IntegerField(default=0)
     fixed_at = MomentField(null=True)
     times_reopened = IntegerField(default=0)
 
 
 class FindingSightingRow(BaseModel):
-    """One scan run that reported a finding, or looked at its page without reporting it."""
+    """One scan run that reported a finding, or visited its page without reporting it."""
 
     finding = ForeignKeyField(FindingRow)
     scan_run = ForeignKeyField(ScanRunRow)
@@ -384,7 +384,7 @@ class AttemptRow(BaseModel):
 
 
 class TicketChangeRow(BaseModel):
-    """What a scan run changed in a finding of an approved export, until an event tells it."""
+    """What a scan run changed in a finding of an approved export, until an event reports it."""
 
     scan_run = ForeignKeyField(ScanRunRow, on_delete="CASCADE")
     export = ForeignKeyField(ExportRow, on_delete="CASCADE")
@@ -803,10 +803,10 @@ class RedactionRow(BaseModel):
 
 
 class AlertRow(BaseModel):
-    """Something that is or was wrong, one row for each cause; it opens again when the cause comes back."""
+    """Something that is or was wrong, one row for each cause; it opens again when the cause occurs again."""
 
     id = TextField(primary_key=True)
-    #: The same as long as the cause goes on, and when it comes back.
+    #: The same while the cause persists, and when it occurs again.
     cause = TextField(unique=True)
     kind = EnumField(AlertKind)
     state = EnumField(AlertState)

@@ -61,7 +61,9 @@ rule: Final = click.Group("rule")
     "Exit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.argument("name")
-@click.option("--user", "email", required=True, help="The user whom it acts for, with a token that may do what it does.")
+@click.option(
+    "--user", "email", required=True, help="The rule's author: a user with a token that has the abilities the rule needs."
+)
 @click.option("--disabled", "is_disabled", is_flag=True, help="Create it turned off, to test it first.")
 @_rule_options
 @json_option
@@ -104,7 +106,7 @@ def show(rule_id: str, as_json: bool) -> None:
 @click.argument("rule_id")
 @click.option("--name", help="The new name.")
 @click.option("--enable/--disable", "is_enabled", default=None, help="Turn it on or off.")
-@click.option("--user", "email", help="The user whom it acts for from now on.")
+@click.option("--user", "email", help="The rule's new author.")
 @_rule_options
 @json_option
 def set_members(

@@ -70,7 +70,7 @@ class Instance:
 
 @click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step succeeded, 1 a step failed.")
 def demo() -> None:
-    """Run the whole workflow on a temporary installation: scan, approve, deliver by webhook and to GitHub."""
+    """Run the whole workflow on a temporary installation: scan, approve, deliver to a webhook and a simulated GitHub."""
     began_at = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:

@@ -58,9 +58,9 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
         if not dry_run and is_from_file and (key_rotation.survey(vault).outdated or key_rotation.needs_older_keys(vault)):
             # Without any secret, too: a service that has only the older keys is not ready once the canary is renewed.
             _require_restarted()
-        resealed = 0 if dry_run else _rotate(vault, limit)
+        reencrypted = 0 if dry_run else _rotate(vault, limit)
         found = key_rotation.survey(vault)
-        _print(resealed, found, settings, vault, as_json)
+        _print(reencrypted, found, settings, vault, as_json)
     if found.unreadable:
         raise SystemExit(1)
 
@@ -97,23 +97,23 @@ def _require_restarted() -> None:
 
 def _rotate(vault: Vault, limit: int) -> int:
     """Encrypt up to `limit` values with the first key, and the key check once none is left; return how many."""
-    resealed = 0
+    reencrypted = 0
     with alone(Lock.ROTATE_KEYS), progress_bar(key_rotation.count(), "Secrets") as bar:
         for progress in key_rotation.rotate(vault, limit):
-            resealed += progress.rotated
+            reencrypted += progress.rotated
             bar.update(progress.read)
         if not key_rotation.survey(vault).outdated:
             renew_canary(vault)
-        if resealed:
+        if reencrypted:
             with transaction():
-                append(utc_now(), "operator", "rotate_keys", "installation", f"resealed={resealed}")
-    return resealed
+                append(utc_now(), "operator", "rotate_keys", "installation", f"resealed={reencrypted}")
+    return reencrypted
 
 
-def _print(resealed: int, found: Survey, settings: Settings, vault: Vault, as_json: bool) -> None:
+def _print(reencrypted: int, found: Survey, settings: Settings, vault: Vault, as_json: bool) -> None:
     needs_older = found.older > 0 or key_rotation.needs_older_keys(vault)
     record = {
-        "resealed": resealed,
+        "resealed": reencrypted,
         "waiting": found.outdated,
         "unreadable": [asdict(each) for each in found.unreadable],
         "keys": len(settings.encryption_keys),

@@ -36,7 +36,7 @@ def _text(alert: Alert, user: ConsoleUser) -> AlertText:
 
 
 class AcknowledgeAlert(Action):
-    """Silences an alert until it comes back."""
+    """Silences an alert until it occurs again."""
 
     path = f"{AlertsPage.path}/{{alert_id}}/acknowledge"
 
