@@ -82,12 +82,12 @@ _TAGS: Final = (
     _Tag(deliveries.TAG, "Requests that this service sends to receivers.", ()),
 )
 _ABOUT: Final = """\
-Collects website-risk findings, and delivers approved tickets as signed webhooks, at least once.
+Collects website-risk findings, and delivers approved tickets to issue trackers and as signed webhooks, at least once.
 
 Every response has `X-Request-Id`. Every error has the same body, which never repeats submitted values; with
 `Accept: application/problem+json` it is RFC 9457 problem details. Routes with GET support HEAD as well; an unsupported
-method is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON, nested at most 32 levels: no duplicate members, no NUL, no lone
-surrogates. Credentials, payment details, customer orders and whole pages are rejected with the broken rule, and not stored.
+method is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON, nested at most 32 levels: no duplicate fields, no NUL, no lone
+surrogates. Credentials, payment details, customer orders and whole pages are rejected with the violated rule and not stored.
 
 Malformed HTTP is rejected before routing: 400 `VALIDATION_FAILED`, 414 and 431 `PAYLOAD_TOO_LARGE`.
 

@@ -25,7 +25,7 @@ def read(export_id: str, account_id: int | None) -> dict[str, Any]:
     """
     export = queries.get(export_id, account_id)
     if export.status is not ExportStatus.EXPORTED:
-        raise Conflict(f"Export {export_id} is {export.status.value}; a receipt needs exported.")
+        raise Conflict(f"Export {export_id} is {export.status.value}; a receipt needs the status exported.")
     entries = _entries(audit_log_sql.of_subject(export_id))
     frozen = queries.get_frozen_body(export_id, export.account_id)
     body = None if frozen.redacted_at is not None else frozen.body

@@ -589,7 +589,7 @@ def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[
 
 def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
     sources = " or ".join(sorted(TRANSITIONS[transition].sources))
-    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs {sources}.")
+    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs the status {sources}.")
 
 
 def _unblock(

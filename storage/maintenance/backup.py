@@ -130,7 +130,7 @@ def _kind_of(file: Path) -> Kind:
         return Kind.SQLITE
     if begins.startswith(_DUMP_MAGIC):
         return Kind.POSTGRESQL
-    raise BackupRefused(f"{file} is no backup of RiskRelay.")
+    raise BackupRefused(f"{file} is not a backup of RiskRelay.")
 
 
 def _require_whole(file: Path) -> None:
@@ -150,7 +150,7 @@ def _require_whole(file: Path) -> None:
 def _require_known(file: Path, applied: set[str]) -> None:
     known = schema.known()
     if not applied or not applied & {*known}:
-        raise BackupRefused(f"{file} is no backup of RiskRelay.")
+        raise BackupRefused(f"{file} is not a backup of RiskRelay.")
     newer = sorted(applied - {*known})
     if newer:
         raise BackupRefused(f"{file} is of a newer RiskRelay ({', '.join(newer)}); install that version to restore it.")

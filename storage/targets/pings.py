@@ -131,7 +131,7 @@ def finish(ping_id: str, result: PingResult, now: datetime) -> bool:
 def _require_pingable(target_id: str, account_id: int | None) -> None:
     status = targets.get(target_id, None, account_id).status
     if status not in PINGABLE:
-        raise Conflict(f"Target {target_id} is {status}; ping needs {' or '.join(sorted(PINGABLE))}.")
+        raise Conflict(f"Target {target_id} is {status}; ping needs the status {' or '.join(sorted(PINGABLE))}.")
 
 
 def _result(row: PingRow) -> PingResult:

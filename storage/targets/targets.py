@@ -164,7 +164,7 @@ def change_status(
         if row.status == status.value:
             return
         if row.status not in sources:
-            raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
+            raise Conflict(f"Target {target_id} is {row.status}; {verb} needs the status {' or '.join(sorted(sources))}.")
         missing = missing_secret(row, default)
         if status is TargetStatus.ACTIVE and missing is not None:
             lacks = "secret to sign with" if row.provider_key == GENERIC_WEBHOOK else "token"

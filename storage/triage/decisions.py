@@ -167,7 +167,7 @@ def _edited(ticket: dict[str, Any], edited: Edit) -> dict[str, Any]:
 
 def _require_prepared(action: str, export: Export) -> None:
     if export.status is not ExportStatus.PREPARED:
-        raise Conflict(f"Export {export.id} is {export.status.value}; {action} needs prepared.")
+        raise Conflict(f"Export {export.id} is {export.status.value}; {action} needs the status prepared.")
 
 
 def _is_waiting(export: LockedExport) -> bool:

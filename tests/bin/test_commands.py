@@ -426,7 +426,7 @@ def test_a_target_is_listed_shown_paused_resumed_and_disabled(shell: Shell, targ
     assert shell.json("target", "show", target_id)["status_reason"] == "operator"
     assert shell.json("target", "resume", target_id)["status"] == "active"
     assert shell.json("target", "disable", target_id)["status"] == "disabled"
-    assert "pause needs active" in shell.refused("target", "pause", target_id)
+    assert "pause needs the status active" in shell.refused("target", "pause", target_id)
 
 
 def test_a_target_that_nothing_signs_for_is_not_resumed(shell: Shell, target_id: str) -> None:

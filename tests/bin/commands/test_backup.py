@@ -256,7 +256,7 @@ def test_what_is_no_whole_backup_is_refused_and_changes_nothing(
     before = operator.contents()
     spoil(file)
     reported = operator.refused("restore", file, "--replace")
-    assert "is damaged" in reported or "is no backup of RiskRelay" in reported
+    assert "is damaged" in reported or "is not a backup of RiskRelay" in reported
     assert operator.contents() == before
     assert [each.name for each in (operator.folder / "data").iterdir()] == []
 
@@ -272,7 +272,7 @@ def test_another_programs_database_is_no_backup(on_sqlite: CommandRunner, tmp_pa
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
     connection.close()
-    assert "no backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")
+    assert "not a backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")
 
 
 def test_a_database_in_use_is_no_backup(on_sqlite: CommandRunner) -> None:

@@ -78,7 +78,7 @@ def test_only_a_delivered_export_has_a_receipt(shell: ReceiptShell) -> None:
     with shell.database():
         customer = make_customer()
         waiting = make_approved(customer, make_target(customer).id)
-    assert "a receipt needs exported" in shell.refused("show", waiting)
+    assert "a receipt needs the status exported" in shell.refused("show", waiting)
     assert "no such ticket export" in shell.refused("show", "exp_nothing")
     assert "cannot be written" in shell.refused("show", shell.export_id, "--output", "no-folder/receipt.json")
 

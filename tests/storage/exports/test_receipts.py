@@ -193,7 +193,7 @@ def test_a_changed_attempt_in_the_database_makes_a_wrong_receipt(customer: Custo
 
 def test_only_an_exported_export_of_the_account_has_a_receipt(customer: Customer) -> None:
     waiting = make_approved(customer, make_target(customer).id)
-    with pytest.raises(Conflict, match="is approved; a receipt needs exported"):
+    with pytest.raises(Conflict, match="is approved; a receipt needs the status exported"):
         receipts.read(waiting, customer.account_id)
     attempt_once(201, NOW)
     with pytest.raises(Conflict, match="not in the chain yet") as raised:

@@ -316,7 +316,7 @@ def test_a_target_whose_last_validation_failed_is_tried_by_a_retry(customer: Cus
 def test_only_what_failed_or_was_blocked_can_be_retried(customer: Customer, status: str) -> None:
     [export_id] = make_exports(customer, 1)
     walk_to(customer, export_id, ExportStatus(status))
-    with pytest.raises(Conflict, match=f"is {status}; retry needs blocked or failed"):
+    with pytest.raises(Conflict, match=f"is {status}; retry needs the status blocked or failed"):
         transitions.retry(export_id, customer.account_id, NOW, "user:1")
 
 

@@ -86,7 +86,7 @@ def test_what_ended_at_the_target_without_a_delivery_is_an_error_for_many_and_no
     results = approve(customer, target, *refs(*ids.values()))
     on_their_way = [f"still {each}" for each in ids if each not in {"failed", "blocked"}]
     assert outcomes(results) == [*on_their_way, "CONFLICT", "CONFLICT"]
-    assert "is blocked; approve needs prepared" in str(results[-1].error)
+    assert "is blocked; approve needs the status prepared" in str(results[-1].error)
     for status in ("failed", "blocked"):
         approval = Approval(target, None)
         once = transitions.approve(ids[status], customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
@@ -173,7 +173,7 @@ def test_many_are_retried_where_their_targets_are_active(customer: Customer) -> 
 
 def test_a_single_decision_that_is_made_already_is_a_conflict(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
-    with pytest.raises(Conflict, match="retry needs blocked or failed"):
+    with pytest.raises(Conflict, match="retry needs the status blocked or failed"):
         transitions.retry(export_id, customer.account_id, NOW, "user:1")
     unknown = Approval("tgt_00000000000000000000000000", None)
     [prepared] = make_exports(customer, 1)

@@ -121,9 +121,9 @@ def test_only_a_prepared_export_is_edited_or_snoozed(how: str, customer: Custome
     else:
         decisions.dismiss(export_id, None, NOW, USER)
     before = queries.get(export_id)
-    with pytest.raises(Conflict, match="edit needs prepared"):
+    with pytest.raises(Conflict, match="edit needs the status prepared"):
         edit(export_id, title="Another")
-    with pytest.raises(Conflict, match="snooze needs prepared"):
+    with pytest.raises(Conflict, match="snooze needs the status prepared"):
         decisions.snooze(export_id, None, NOW, USER, None)
     assert queries.get(export_id) == before
 
@@ -172,7 +172,7 @@ def test_the_same_dismissal_again_changes_nothing_and_another_one_is_a_conflict(
     first = decisions.dismiss(export_id, None, NOW, USER, DismissalReason.TEST, "A test shop.")
     assert decisions.dismiss(export_id, None, in_s(9), "user:2", DismissalReason.TEST, "A test shop.") == first
     for other in ((DismissalReason.OTHER, "A test shop."), (DismissalReason.TEST, None), (None, None)):
-        with pytest.raises(Conflict, match="is dismissed; dismiss needs prepared"):
+        with pytest.raises(Conflict, match="is dismissed; dismiss needs the status prepared"):
             decisions.dismiss(export_id, None, in_s(9), USER, *other)
     assert queries.get(export_id) == first
 

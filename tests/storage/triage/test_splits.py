@@ -168,7 +168,7 @@ def test_only_a_prepared_group_of_the_account_is_split(customer: Customer) -> No
     with pytest.raises(ExportNotFound):
         splits.split(alone, make_customer().account_id, NOW, "user:1")
     decisions.dismiss(alone, customer.account_id, NOW, "user:1")
-    with pytest.raises(Conflict, match="dismissed; split needs prepared"):
+    with pytest.raises(Conflict, match="dismissed; split needs the status prepared"):
         splits.split(alone, customer.account_id, NOW, "user:1")
     assert rows("SELECT COUNT(*) FROM exports") == [(2,)]
 
