@@ -66,7 +66,7 @@ def _kind(error: BaseException) -> str:
     "--url",
     type=TEXT,
     metavar="URL",
-    help="Run the command against the API of the installation at this URL; the token is read from RISKRELAY_TOKEN.",
+    help="Run the command against the API at this URL, with the token in RISKRELAY_TOKEN or in the credentials file.",
 )
 def riskrelay(url: str | None) -> None:
     """RiskRelay: from website-risk findings to signed, delivered tickets.
