@@ -188,18 +188,18 @@ def configure(level: str, form: str) -> None:
     # RQ logs at INFO and DEBUG what our own lines contain already.
     for noisy in ("rq", "rq.worker", "rq.job"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    _silence_what_quotes()
-    _log_what_python_would_print()
+    _silence_quoting_loggers()
+    _log_uncaught_errors()
 
 
 def quote_nothing() -> None:
     """Keep data out of what a command, which does not `configure` its logs, writes to standard error: cron mails it."""
-    _silence_what_quotes()
+    _silence_quoting_loggers()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_FormatterWithoutMessages())
 
 
-def _silence_what_quotes() -> None:
+def _silence_quoting_loggers() -> None:
     # urllib3 warns with the address and with response headers; the others quote their servers.
     for quoting in ("urllib3", "sentry_sdk", "opentelemetry", "psycopg"):
         logging.getLogger(quoting).setLevel(logging.CRITICAL)
@@ -270,7 +270,7 @@ def log_crash(error: BaseException | None, trace: TracebackType | None) -> None:
     _log.critical("ended by an error", exc_info=None if error is None else (type(error), error, trace))
 
 
-def _log_what_python_would_print() -> None:
+def _log_uncaught_errors() -> None:
     """Log what Python would print on standard error, in another format and with the messages of errors."""
     sys.excepthook = lambda _kind, error, trace: log_crash(error, trace)
     threading.excepthook = _log_crash_of_thread

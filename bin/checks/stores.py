@@ -51,12 +51,12 @@ _MIB: Final = 1024**2
 
 def fitness() -> CheckResult:
     """Check that the database is RiskRelay's and fully migrated. Raises the driver's errors if it is unavailable."""
-    standing = schema_version.inspect()
-    if standing.problem:
-        message, _, fix = standing.problem.partition("; ")
+    schema = schema_version.inspect()
+    if schema.problem:
+        message, _, fix = schema.problem.partition("; ")
         return failure("database", message, fix)
-    if standing.pending:
-        message = f"The database is not migrated; pending: {', '.join(standing.pending)}."
+    if schema.pending:
+        message = f"The database is not migrated; pending: {', '.join(schema.pending)}."
         return failure("database", message, "bin/riskrelay migrate")
     return ok("database", f"{'SQLite' if is_sqlite() else 'PostgreSQL'}, migrated")
 

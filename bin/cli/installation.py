@@ -141,10 +141,10 @@ def require_migrated() -> None:
 
 def require_fit() -> tuple[str, ...]:
     """Return the pending migrations. Raises Refused if this version cannot run them."""
-    standing = schema_version.inspect()
-    if standing.problem:
-        raise Refused(standing.problem)
-    return standing.pending
+    schema = schema_version.inspect()
+    if schema.problem:
+        raise Refused(schema.problem)
+    return schema.pending
 
 
 def warn_of_unknown_names() -> None:

@@ -116,7 +116,7 @@ class ApiClient:
                 return
             raise
         if content:
-            raise self._not_ours()
+            raise self._not_riskrelay()
 
     def items(self, path: str, limit: int | None = None, **query: Any) -> list[ApiRecord]:
         """Return the records of a list, newest first, at most `limit`. Raises ApiRefusal."""
@@ -133,7 +133,7 @@ class ApiClient:
             found += records
             if cursor is None or len(found) == limit:
                 return found
-        raise self._not_ours()
+        raise self._not_riskrelay()
 
     def _change(self, method: str, path: str, body: Mapping[str, Any] | None) -> ApiRecord:
         content = None if body is None else json.dumps(body).encode()
@@ -145,7 +145,7 @@ class ApiClient:
     ) -> ApiRecord:
         record = _parsed(self._send(method, path, query, content, headers))
         if not record:
-            raise self._not_ours()
+            raise self._not_riskrelay()
         return record
 
     def _send(
@@ -222,8 +222,8 @@ class ApiClient:
             text += f" (request {error.get('request_id')})"
         return ApiRefusal(text, status)
 
-    def _not_ours(self) -> ApiRefusal:
-        return ApiRefusal(f"The response of {self._host} is not one of RiskRelay; check --url.")
+    def _not_riskrelay(self) -> ApiRefusal:
+        return ApiRefusal(f"The response of {self._host} is not from RiskRelay; check --url.")
 
 
 def path_to(form: str, **ids: Any) -> str:

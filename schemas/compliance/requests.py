@@ -164,7 +164,7 @@ class _CustomerForm(Form):
 
     @post_load
     def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
-        return Subject(customer["id"], _said(customer["email"]), _said(customer["phone"]))
+        return Subject(customer["id"], _stripped_or_none(customer["email"]), _stripped_or_none(customer["phone"]))
 
 
 def _orders(description: str) -> Several:
@@ -255,7 +255,7 @@ def _subject(body: ComplianceBody) -> Subject:
     return Subject(customer.customer_id, customer.email, customer.phone, tuple(dict.fromkeys(order_ids)))
 
 
-def _said(text: str | None) -> str | None:
+def _stripped_or_none(text: str | None) -> str | None:
     return (text or "").strip() or None
 
 

@@ -66,7 +66,7 @@ class CheckedRules:
         return bool(self._beginnings) and any(code[:end] in self._beginnings for end in range(len(code) + 1))
 
 
-def looks_at_page(status: str, status_code: int | None) -> bool:
+def counts_as_visit(status: str, status_code: int | None) -> bool:
     """Return whether findings that a postback does not report count as missed: the run is completed and the page responded.
 
     A page without a status code counts as one that responded.

@@ -285,7 +285,7 @@ def inspected(value: Any) -> dict[str, Any]:
         full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
         headers = {name: _shown(value.get(name)) for name in _POSTMARK_HEADERS}
         data = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
-        return {**data, **_said(value, "Subject", "TextBody", "HtmlBody")}
+        return {**data, **_decoded_texts(value, "Subject", "TextBody", "HtmlBody")}
     attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
     recipients = value.get("to")
     to = _each(recipients, _shown) if isinstance(recipients, list) else _shown(recipients)
@@ -293,7 +293,7 @@ def inspected(value: Any) -> dict[str, Any]:
         "from": _shown(value.get("from")),
         "to": to,
         "attachments": attachments,
-        **_said(value, "subject", "text", "html"),
+        **_decoded_texts(value, "subject", "text", "html"),
     }
 
 
@@ -388,6 +388,6 @@ def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
     return [shown(entry) for entry in entries] if is_short else []
 
 
-def _said(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
+def _decoded_texts(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
     data = _texts(value, (subject, text, html))
     return {name: decoded_words(said) if name == subject else said for name, said in data.items()}

@@ -56,7 +56,7 @@ class RejectionRecorder:
             starts, self._starts = self._starts, False
         self._noted.set()
         if starts:
-            threading.Thread(target=self._write_for_ever, name="rejections", daemon=True).start()
+            threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
 
     def start(self) -> None:
         """Write from now on, for the life of the process and of those that it forks before the first rejection."""
@@ -78,7 +78,7 @@ class RejectionRecorder:
             return False
         return True
 
-    def _write_for_ever(self) -> None:
+    def _write_forever(self) -> None:
         while True:
             self._noted.wait()
             try:

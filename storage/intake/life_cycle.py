@@ -13,7 +13,7 @@ from typing import Final
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket_events import PlaceChange
-from schemas.findings.life_cycle import CheckedRules, LifeCycle, RunOutcome, after_miss, after_report, looks_at_page
+from schemas.findings.life_cycle import CheckedRules, LifeCycle, RunOutcome, after_miss, after_report, counts_as_visit
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
@@ -53,7 +53,7 @@ def advance(
     """
     page = postback.page
     unreported = []
-    if looks_at_page(postback.status, page.status_code):
+    if counts_as_visit(postback.status, page.status_code):
         digest = page_digest(page.normalized_url or page.url)
         found = life_cycle_sql.unreported(run.project_id, digest, postback.scan_run_id)
         checked = CheckedRules(page.rules)

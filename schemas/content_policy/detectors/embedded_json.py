@@ -72,11 +72,11 @@ def _holds_value(text: str, at: int) -> bool:
     if _LIST_OR_OBJECT.match(text, at):
         # Up to the end of this text, and to the next brace that closes: what follows is another's.
         inner = text[at : at + _LOOKED_AT].partition("\0")[0]
-        return any(_is_telling(each[1]) for each in _ANY_VALUE.finditer(inner.partition("}")[0]))
+        return any(_may_be_secret(each[1]) for each in _ANY_VALUE.finditer(inner.partition("}")[0]))
     return _NUMBER.match(text, at) is not None
 
 
-def _is_telling(value: str | None) -> bool:
+def _may_be_secret(value: str | None) -> bool:
     return value is None or not (is_placeholder(value) or is_label(value))
 
 

@@ -65,11 +65,11 @@ class RateLimits:
         The headers are those of draft-ietf-httpapi-ratelimit-headers: `r` requests may follow within `t` seconds; on a
         refusal `t` is the wait. `r` excludes the reservations of other processes.
         """
-        standing = self._spend(principal_key)
+        status = self._spend(principal_key)
         resp.set_header("RateLimit-Policy", self._policy)
-        resp.set_header("RateLimit", f'"principal";r={standing.remaining};t={standing.seconds}')
-        if standing.is_refused:
-            raise RateLimited(standing.seconds, "RATE_LIMIT_PER_MINUTE", self._requests.amount)
+        resp.set_header("RateLimit", f'"principal";r={status.remaining};t={status.seconds}')
+        if status.is_refused:
+            raise RateLimited(status.seconds, "RATE_LIMIT_PER_MINUTE", self._requests.amount)
 
     def _spend(self, principal_key: str) -> "_RateLimitStatus":
         reservation = self._reservations.get(principal_key) or self._reservation(principal_key)

@@ -14,7 +14,7 @@ from schemas.findings.life_cycle import (
     RunOutcome,
     after_miss,
     after_report,
-    looks_at_page,
+    counts_as_visit,
     state_of,
 )
 
@@ -134,7 +134,7 @@ def test_any_sequence_of_runs_is_what_a_simple_model_says(posts: list[Posted], f
     ],
 )
 def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int | None, looks: bool) -> None:
-    assert looks_at_page(status, status_code) is looks
+    assert counts_as_visit(status, status_code) is looks
 
 
 @pytest.mark.parametrize(
