@@ -55,7 +55,7 @@ class ApprovalRuleResponse(ResponseSchema):
     match = part(RuleMatchResponse, "What an export must match.")
     action = part(RuleActionResponse, "What is done with an export that matches.")
     author = inline(RuleAuthorResponse, "The user who decided last what it does; it stops when the user may not do so.")
-    stopped_reason = one_of(StoppedReason, "Why it stopped by itself; null if it did not.", nullable=True)
+    stopped_reason = one_of(StoppedReason, "Why it stopped automatically; null if it did not.", nullable=True)
     created_at = moment("When it was created; of several rules that match, the oldest decides.")
     updated_at = moment("When it was last changed, or stopped.")
 

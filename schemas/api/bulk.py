@@ -44,7 +44,8 @@ class BulkJobResponse(ResponseSchema):
     action = one_of(BulkAction, "The decision.")
     status = one_of(
         BulkJobStatus,
-        "`running` until every export is processed, or the job is cancelled, by a request or because it may not go on.",
+        "`running` until every export is processed. A request cancels the job, and so does a lost right of its user or "
+        "account.",
     )
     total = number("The number of exports that matched when the job was created.", example=392)
     done = number("The number of exports that are processed.")

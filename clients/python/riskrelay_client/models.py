@@ -885,7 +885,8 @@ class BulkJob(TypedDict):
     action: Literal["approve", "dismiss", "restore", "retry"]
     """The decision."""
     status: Literal["running", "done", "cancelled"]
-    """`running` until every export is processed, or the job is cancelled, by a request or because it may not go on."""
+    """`running` until every export is processed. A request cancels the job, and so does a lost right of its user or
+    account."""
     total: int
     """The number of exports that matched when the job was created."""
     done: int
@@ -1346,7 +1347,7 @@ class ApprovalRule(TypedDict):
     author: RuleAuthor
     """The user who decided last what it does; it stops when the user may not do so."""
     stopped_reason: Literal["author_lost_ability", "author_disabled", "target_removed"] | None
-    """Why it stopped by itself; null if it did not."""
+    """Why it stopped automatically; null if it did not."""
     created_at: str
     """When it was created; of several rules that match, the oldest decides."""
     updated_at: str
