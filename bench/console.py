@@ -58,7 +58,8 @@ def _measured(database: str, exports: int, looks: int) -> dict[str, dict[str, fl
 
 def pages(export_id: str, target_id: str) -> list[str]:
     """Return every page that is looked at, filtered lists among them."""
-    lists = ("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings")
+    triage = ("inbox", "deliveries", "findings", "recoveries", "compliance", "audit")
+    lists = (*triage, "exports", "targets", "integrations", "queue", "settings")
     filtered = ("exports?status=failed", "exports?status=prepared", "exports?source=manual", f"audit?subject={export_id}")
     named = ["overview", *lists, "sessions", *filtered, f"exports/{export_id}", f"targets/{target_id}"]
     return [f"/console/{name}".rstrip("/") for name in named]

@@ -68,8 +68,8 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
-    of, _ = smallest(query, is_counted=True)
-    parts = [part.select(query, [part.id.alias("id")]) for part in of.counted]
+    of, _ = smallest(query, is_listed=True)
+    parts = [part.select(query, [part.id.alias("id")]) for part in of.parts]
     found = union(parts, limit + 1, is_distinct=of.overlaps).limit(limit + 1)
     number = int(found.count(database))
     return number if number <= limit else None
@@ -129,8 +129,7 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
     of, is_small = smallest(query, is_listed=rank is None)
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
-    parts = of.counted if is_small else of.parts
-    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in parts]
+    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
     return _first_ids(selects, sort, limit, is_distinct=of.overlaps)
 
 

@@ -73,13 +73,6 @@ class ExportSet:
     parts: tuple[IndexPart, ...]
     #: Whether an export may be in several parts.
     overlaps: bool = False
-    #: The same exports in fewer parts, of which each has them in any order.
-    unordered: tuple[IndexPart, ...] = ()
-
-    @property
-    def counted(self) -> tuple[IndexPart, ...]:
-        """The parts to count, for which no order is needed."""
-        return self.unordered or self.parts
 
     @property
     def is_ordered(self) -> bool:
@@ -87,17 +80,17 @@ class ExportSet:
         return all(part.is_ordered for part in self.parts)
 
 
-def smallest(query: ExportQuery, *, is_listed: bool = False, is_counted: bool = False) -> tuple[ExportSet, bool]:
+def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
     """Return the smallest set of a query, and whether it is sorted whole.
 
-    If `is_listed`, the set is in the order of time or small; if `is_counted`, the order does not matter. Where there is
-    nothing to choose from, it is not counted here, and is not small.
+    If `is_listed`, the set is in the order of time or small. Where there is nothing to choose from, it is not counted, and
+    is not small.
     """
     everything = ExportSet((_everything(query),))
     sets = [*_sets(query)]
     if not sets:
         return everything, False
-    if len(sets) == 1 and sets[0].is_ordered and (is_counted or (is_listed and not sets[0].unordered)):
+    if is_listed and len(sets) == 1 and sets[0].is_ordered:
         return sets[0], False
     size, found = min(zip(_sizes(query, sets), sets, strict=True), key=lambda each: each[0])
     # Where there are more filters, more rows of a walk are left out.
@@ -140,15 +133,16 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
-        of_all_severities = () if query.severities else tuple(_of_status(query, each) for each in query.statuses)
-        yield ExportSet(tuple(part for part, _ in _by_status(query)), unordered=of_all_severities)
+        yield ExportSet(tuple(part for part, _ in _by_status(query)))
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
     if query.visible_projects is not None:
         of_project = (ExportRow.project == each for each in query.visible_projects or _NO_PROJECT)
         yield ExportSet(tuple(_part((each,), "visible_projects") for each in of_project))
     if query.account_id is not None and query.sources:
-        yield ExportSet(tuple(_part(_of(query, ExportRow.source_type, each), "sources") for each in query.sources))
+        yield ExportSet(
+            tuple(_part(_of(query, ExportRow.source_type, each), "account_id", "sources") for each in query.sources)
+        )
 
 
 def _part(where: tuple[Any, ...], *implied: str) -> IndexPart:
@@ -156,7 +150,7 @@ def _part(where: tuple[Any, ...], *implied: str) -> IndexPart:
 
 
 def _everything(query: ExportQuery) -> IndexPart:
-    return _part(() if query.account_id is None else (ExportRow.account == query.account_id,))
+    return _part(() if query.account_id is None else (ExportRow.account == query.account_id,), "account_id")
 
 
 def _of(query: ExportQuery, column: Any, value: str) -> tuple[Any, ...]:
@@ -190,18 +184,13 @@ def _of_target(target_id: str) -> IndexPart:
     return _part((ExportRow.account == account, ExportRow.target == target_id), "target_ids")
 
 
-def _of_status(query: ExportQuery, status: str) -> IndexPart:
-    where = _of(query, ExportRow.status, status)
-    return IndexPart(ExportRow, ExportRow.id, where, frozenset({"statuses"}), is_ordered=False)
-
-
 def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
     """Yield a part for each status and severity, with the severity; the highest first."""
     statuses = query.statuses or tuple(map(str, ExportStatus))
     severities = sorted(query.severities or SEVERITIES, key=SEVERITIES.index, reverse=True)
     for severity, status in product(severities, statuses):
         where = (*_of(query, ExportRow.status, status), ExportRow.severity_rank == SEVERITIES.index(severity))
-        yield _part(where, "statuses", "severities"), severity
+        yield _part(where, "account_id", "statuses", "severities"), severity
 
 
 def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
@@ -210,7 +199,7 @@ def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
     counts: list[Any] = []
     for each in sets:
-        parts = [part.select(alone, [SQL("1")]) for part in each.counted]
+        parts = [part.select(alone, [SQL("1")]) for part in each.parts]
         if not (each.is_ordered or is_sqlite()) and _estimate(parts[0]) > _FREQUENT * most:
             counts.append(Value(most))
         else:
