@@ -107,7 +107,7 @@ def test_a_file_is_written_without_a_standard_output(shell: Shell, tmp_path: Pat
         ("secret set scanner", 1, "riskrelay: Invalid secret; pass one line"),
         ("trigger --secret-stdin", 1, "riskrelay: No secret"),
         ("audit verify -", 0, ""),
-        (f"restore {RISKRELAY} --dry-run", 1, f"riskrelay: {RISKRELAY} is no backup"),
+        (f"restore {RISKRELAY} --dry-run", 1, f"riskrelay: {RISKRELAY} is not a backup"),
     ],
 )
 def test_a_closed_input_is_an_empty_one(shell: Shell, words: str, exit_code: int, complaint: str) -> None:

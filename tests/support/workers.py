@@ -206,7 +206,7 @@ class CountingReceiver(LoopbackServer):
 
     def of(self, export_id: str) -> list[ReceivedRequest]:
         """The requests that carried one export, in order."""
-        return [request for request in list(self.requests) if request.headers["idempotency-key"] == export_id]
+        return [request for request in list(self.requests) if request.headers.get("idempotency-key") == export_id]
 
     def _behave_well(self, peer: Peer) -> None:
         while request := peer.read():

@@ -222,7 +222,7 @@ def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> Non
     assert not (on_sqlite.folder / "x.backup").exists()
 
 
-# --- what is no backup
+# --- what is not a backup
 
 
 def damage(path: Path) -> None:
