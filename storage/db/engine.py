@@ -152,6 +152,23 @@ def savepoint() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def planned_for_values() -> Iterator[None]:
+    """Let PostgreSQL plan each statement of the block for its values: the best index for a list depends on its filters.
+
+    Prepared statements get one plan for all values: with a million exports, a list took 3 s with it instead of 0.03.
+    """
+    if is_sqlite():
+        yield
+        return
+    driver = database.connection()
+    threshold, driver.prepare_threshold = driver.prepare_threshold, None
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = threshold
+
+
 def rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Run one hot statement, written with `?` for parameters, and return its rows.
 

@@ -16,7 +16,7 @@ from schemas.findings.life_cycle import FindingState, state_of
 from schemas.triage.finding_filter import FindingQuery
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, record_of
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import database, is_sqlite, planned_for_values
 from storage.db.models import ExportRow, FindingRow
 from storage.exports.search.export_sets import union
 
@@ -92,6 +92,7 @@ class _Row:
         )
 
 
+@planned_for_values()
 def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
     """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
     parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
@@ -118,6 +119,7 @@ def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], 
     return {(severity, FindingState(name)): int(number) for severity, name, number in counted}
 
 
+@planned_for_values()
 def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, int]:
     """Return how many findings of a query have each state, none above MOST_COUNTED + 1; its own states have no effect."""
     of_states = [(replace(query, states=(each,)), each is FindingState.FIXED) for each in FindingState]

@@ -15,7 +15,7 @@ from peewee import SQL, Select, Tuple, fn
 from schemas.exports.record import Export
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
-from storage.db.engine import database
+from storage.db.engine import database, planned_for_values
 from storage.db.models import ExportRow
 from storage.db.queries import in_query, tuples
 from storage.exports.queries import list_by_ids
@@ -46,6 +46,7 @@ _ORDERS: Final = {
 }
 
 
+@planned_for_values()
 def list_page(
     query: ExportQuery,
     sort: ExportSort = ExportSort.NEWEST,
@@ -66,6 +67,7 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
     return ListPosition(export.id, ranks.get(sort, 0))
 
 
+@planned_for_values()
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
     of, _ = smallest(query, is_listed=True)
@@ -75,6 +77,7 @@ def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     return number if number <= limit else None
 
 
+@planned_for_values()
 def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict[str, int]]:
     """Return how many exports there are for each value of the facets, with all filters of the query but the facet's own.
 
@@ -91,11 +94,13 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
     return {name: counts[name] for name in wanted}
 
 
+@planned_for_values()
 def count_by_severity(query: ExportQuery) -> dict[str, int]:
     """Return how many exports a query has of each severity that it allows; counts the newest MOST_FACETED exports."""
     return _count_values(query, [("severity", ExportRow.severity_rank)])["severity"]
 
 
+@planned_for_values()
 def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str, int]]:
     """Return the ids and versions of up to `limit` exports that a query has, the newest first."""
     ids = _ids(query, ExportSort.NEWEST, limit, None)

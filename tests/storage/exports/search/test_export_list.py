@@ -18,7 +18,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort
-from storage.db.engine import execute, transaction
+from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.exports.rows import Draft
 from storage.exports.search import export_list, export_sets
@@ -240,6 +240,26 @@ def test_what_exists_throughout_a_walk_by_time_is_met_once_whatever_changes(cust
 def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
     assert [each.id for each in export_list.list_page(ExportQuery(customer.account_id), limit=1)] == latest
+
+
+@pytest.mark.database("postgresql")
+def test_postgresql_plans_a_list_for_its_filters_alone(customer: Customer) -> None:
+    query = ExportQuery(customer.account_id, statuses=("prepared",))
+
+    def prepared() -> set[str]:
+        found = rows("SELECT name FROM pg_prepared_statements WHERE statement LIKE ?", ("%exports%",))
+        return {name for (name,) in found}
+
+    before = prepared()
+    for _ in range(10):
+        export_list.list_page(query, ExportSort.SEVERITY, 10)
+        export_list.count(query)
+        export_list.facets(query)
+        export_list.ids_matching(query, 10)
+    assert prepared() - before == set()
+    for _ in range(10):
+        queries.projects_of(make_exports(customer, 1))
+    assert prepared() - before != set()
 
 
 def test_the_test_compares_every_member_of_a_query(stored: Stored) -> None:
