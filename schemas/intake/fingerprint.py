@@ -30,8 +30,7 @@ class PostbackResult:
 
 
 def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Checkpoint = no_checkpoint) -> dict[str, Issue]:
-    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the most severe counts, of those
-    the last.
+    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the last of the most severe counts.
 
     Fingerprints depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so
     may parts of the URL and the location that a campaign, a session, a build of the site or another visit changes.
@@ -60,7 +59,7 @@ def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collectio
     by_place: dict[str, Issue] = {}
     for issue in issues:
         place = exact_selector(issue.location)
-        # The first of equals, so that the wording is the newest.
+        # Of equals, max returns the first: the newer one, with its wording.
         by_place[place] = max(issue, by_place.get(place, issue), key=lambda each: SEVERITIES.index(each.severity))
         checkpoint()
     return by_place.values()
