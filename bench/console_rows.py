@@ -32,13 +32,13 @@ CASE WHEN place < 90 THEN 'exported' WHEN place < 94 THEN 'failed' WHEN place < 
 _EXPORTS: Final = f"""{_NUMBERS}
 INSERT INTO exports (id, account_id, project_id, source_type, source_id, status, status_reason, target_id, ticket,
     ticket_digest, preview_problems, body, attempts, attempts_before, schedule_began_at, due_at, version, created_at,
-    approved_at, finished_at)
+    approved_at, finished_at, severity_rank)
 SELECT 'exp_{_LEADING}' || ({_FIRST} + n), e.account_id, e.project_id, 'manual', 'note-' || n, {_STATUS},
     CASE WHEN place BETWEEN 90 AND 95 THEN 'attempts_exhausted' END,
     CASE WHEN place < 96 OR place = 99 THEN 'tgt_{_LEADING}' || ({_FIRST} + place) END, e.ticket, e.ticket_digest,
     e.preview_problems, CASE WHEN place < 96 OR place = 99 THEN e.body END, 1, 0, NULL,
     CASE WHEN place = 99 THEN CAST(? AS BIGINT) END, 1,
-    CAST(? AS BIGINT) + n, NULL, CASE WHEN place < 97 THEN CAST(? AS BIGINT) + n END
+    CAST(? AS BIGINT) + n, NULL, CASE WHEN place < 97 THEN CAST(? AS BIGINT) + n END, n / 100 - n / 500 * 5
 FROM placed CROSS JOIN exports e WHERE e.id = CAST(? AS TEXT)"""  # noqa: S608 - our own names and numbers
 _AUDIT: Final = f"""{_NUMBERS}
 INSERT INTO audit_entries (at, actor, action, subject_id, status_before, status_after)

@@ -7,7 +7,7 @@ from peewee import SQL, Select, fn
 
 from schemas.exports.state_machine import ExportStatus
 from storage.db.engine import database
-from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow, TargetRow
+from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, TargetRow
 
 #: More is shown as `999+`.
 MOST_IN_MENU: Final = 999
@@ -30,7 +30,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
     parts = [
         waiting(account_id, now),
         *(_of_status(account_id, status) for status in _ON_THEIR_WAY),
-        FindingRow.select(SQL("1")).join(ProjectRow).where(ProjectRow.account == account_id),
+        FindingRow.select(SQL("1")).where(FindingRow.account_id == account_id),
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
     ]
@@ -40,7 +40,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
 
 
 def waiting(account_id: int, now: datetime) -> Any:
-    """Return a query of the exports that wait for a decision at `now`: neither snoozed nor fixed meanwhile."""
+    """Return a query of the exports, the worst first, that wait for a decision at `now`: neither snoozed nor fixed since."""
     x = ExportRow
     is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
     is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
@@ -48,7 +48,7 @@ def waiting(account_id: int, now: datetime) -> Any:
 
 
 def _of_status(account_id: int, status: ExportStatus) -> Any:
-    # Bounded, not equalled: only one index has that order (see dashboard_queries).
+    # Bounded, not equalled, in the order of the one index that has it (see dashboard_queries).
     x = ExportRow
     found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
-    return found.order_by(x.status, x.id)
+    return found.order_by(x.status.desc(), x.severity_rank.desc(), x.id.desc())

@@ -9,10 +9,9 @@ from typing import Final
 from peewee import SQL, Select, fn
 
 from schemas.intake.scanner import SEVERITIES
-from storage.db import identifiers
 from storage.db.columns import columns, read
 from storage.db.engine import database
-from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, ProjectRow
+from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow
 from storage.reporting import menu_counts
 
 #: Waiting exports whose severities are counted, as many as the menu counts.
@@ -32,7 +31,7 @@ class StoppedRule:
 
 
 def waiting_by_severity(account_id: int, now: datetime) -> dict[str, int]:
-    """Return how many of up to MOST_WAITING exports that wait for a decision have each severity, the worst first."""
+    """Return how many of the worst MOST_WAITING exports that wait for a decision have each severity, the worst first."""
     part = menu_counts.waiting(account_id, now).select(ExportRow.severity_rank).limit(MOST_WAITING).alias("part")
     counted = Select([part], [part.c.severity_rank, fn.COUNT(part.c.severity_rank)]).group_by(part.c.severity_rank)
     found = {int(rank): int(number) for rank, number in counted.bind(database).tuples()}
@@ -45,10 +44,8 @@ def new_findings(account_id: int, first: datetime, until: datetime) -> Mapping[t
     Returns None where there are more than MOST_FINDINGS.
     """
     f = FindingRow
-    of_account = f.select(f.first_seen_at, f.severity).join(ProjectRow).where(ProjectRow.account == account_id)
-    # The index of a project has the newest of each severity; ids begin with the time.
-    recent = of_account.where(f.severity.in_(SEVERITIES), f.id >= identifiers.first_id(identifiers.FINDING, first))
-    part = recent.where(f.first_seen_at >= first, f.first_seen_at < until).limit(MOST_FINDINGS + 1).alias("part")
+    of_account = f.select(f.first_seen_at, f.severity).where(f.account_id == account_id)
+    part = of_account.where(f.first_seen_at >= first, f.first_seen_at < until).limit(MOST_FINDINGS + 1).alias("part")
     day = (part.c.first_seen_at / _DAY_MS).alias("day")
     counted = Select([part], [day, part.c.severity, fn.COUNT(part.c.severity)]).group_by(SQL("day"), part.c.severity)
     found = Counter(

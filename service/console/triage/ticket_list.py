@@ -159,7 +159,6 @@ class TicketListPage(ConsolePage):
         return TicketRow(export, title, row_line(export), address.href(export=export.id), export.created_at, None)
 
     def _menus(self, found: "TicketList", names: Mapping[str, str], user: ConsoleUser) -> list[FilterMenu]:
-        targets = {each.id: f"{each.name} ({each.host})" for each in summaries.list_page(user.account_id, MOST_TARGETS)}
         counted: tuple[tuple[str, str, Mapping[str, str]], ...] = (
             ("severity", "Severity", {name: name.capitalize() for name in reversed(SEVERITIES)}),
             ("project_id", "Project", names),
@@ -169,6 +168,8 @@ class TicketListPage(ConsolePage):
         facets = export_list.facets(found.query, [name for name, _, _ in counted])
         menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
+            listed = summaries.list_page(user.account_id, MOST_TARGETS)
+            targets = {each.id: f"{each.name} ({each.host})" for each in listed}
             menus.append(_menu(found.address, "target_id", "Target", targets, None))
         return [*menus, _sort_menu(found)]
 

@@ -70,8 +70,8 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 @planned_for_values()
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
-    of, _ = smallest(query, is_listed=True)
-    parts = [part.select(query, [part.id.alias("id")]) for part in of.parts]
+    of, _ = smallest(query)
+    parts = [part.select(query, [part.id.alias("id")]) for part in of.to_count]
     found = union(parts, limit + 1, is_distinct=of.overlaps).limit(limit + 1)
     number = int(found.count(database))
     return number if number <= limit else None
@@ -114,14 +114,17 @@ def _without(query: ExportQuery, member: str) -> ExportQuery:
 
 
 def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dict[str, dict[str, int]]:
-    newest = _ids(query, ExportSort.NEWEST, MOST_FACETED, None)
-    names = [column for _, column in columns]
+    values = [column for _, column in columns]
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
+    of, _ = smallest(query)
+    selects = [_page_of(part, SQL("0"), query, ExportSort.NEWEST, None, values) for part in of.parts]
+    newest = _first(selects, ExportSort.NEWEST, MOST_FACETED, is_distinct=of.overlaps)
+    counted = [newest.c[column.column_name] for column in values]
+    combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
     # Few combinations of values are left to add up.
-    combinations = ExportRow.select(*names, fn.COUNT(SQL("1"))).where(in_query(ExportRow.id, newest)).group_by(*names)
     for row in tuples(combinations):
-        *values, number = row
-        for (name, _), value in zip(columns, values, strict=True):
+        *found, number = row
+        for (name, _), value in zip(columns, found, strict=True):
             if value is not None:
                 shown = SEVERITIES[value] if name == "severity" else str(value)
                 counts[name][shown] = counts[name].get(shown, 0) + int(number)
@@ -131,7 +134,7 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
 def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> Any:
     """Return the ids of a page, or the query that finds them."""
     rank = _RANKS.get(sort)
-    of, is_small = smallest(query, is_listed=rank is None)
+    of, is_small = smallest(query, sort)
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
     selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
@@ -153,8 +156,12 @@ def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: 
 
 def _first_ids(selects: Sequence[Any], sort: ExportSort, limit: int | None, *, is_distinct: bool = False) -> Any:
     """Return the query of the first ids of some parts."""
-    found = union(selects, limit, is_distinct=is_distinct).order_by(SQL(_ORDERS[sort][0])).limit(limit)
-    return Select([found.alias("page")], [SQL("id")])
+    return Select([_first(selects, sort, limit, is_distinct=is_distinct)], [SQL("id")])
+
+
+def _first(selects: Sequence[Any], sort: ExportSort, limit: int | None, *, is_distinct: bool = False) -> Any:
+    """Return the first rows of some parts, for a query to select from."""
+    return union(selects, limit, is_distinct=is_distinct).order_by(SQL(_ORDERS[sort][0])).limit(limit).alias("page")
 
 
 def _is_before(rank: Any, after: ListPosition | None) -> bool:
@@ -162,10 +169,20 @@ def _is_before(rank: Any, after: ListPosition | None) -> bool:
     return after is not None and isinstance(rank, int) and rank > after.rank
 
 
-def _page_of(part: IndexPart, rank: Any, query: ExportQuery, sort: ExportSort, after: ListPosition | None) -> Any:
-    """Return the query of the ids and ranks of a part, in the order of the list; `rank` is a column, or that of all."""
+def _page_of(
+    part: IndexPart,
+    rank: Any,
+    query: ExportQuery,
+    sort: ExportSort,
+    after: ListPosition | None,
+    values: Sequence[Any] = (),
+) -> Any:
+    """Return the query of the ids and ranks of a part, in the order of the list; `rank` is a column, or that of all.
+
+    `values` are columns of the exports' rows that it has too.
+    """
     is_constant = isinstance(rank, int | SQL)
-    columns = [part.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank")]
+    columns = [part.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank"), *values]
     # PostgreSQL would look for a rare word in the order of the ids: in all texts.
     ordered = part.id if part.is_ordered else part.id.concat(SQL("''"))
     order = [ordered if sort is ExportSort.OLDEST else ordered.desc()]
@@ -178,4 +195,4 @@ def _page_of(part: IndexPart, rank: Any, query: ExportQuery, sort: ExportSort, a
         behind = [part.id < after.id] if rank == after.rank or isinstance(rank, SQL) else []
     elif after is not None:
         behind = [Tuple(rank, part.id) < Tuple(after.rank, after.id)]
-    return part.select(query, columns, *behind, has_rows=sort in _RANKS).order_by(*order)
+    return part.select(query, columns, *behind, has_rows=bool(values) or sort in _RANKS).order_by(*order)

@@ -73,28 +73,46 @@ class ExportSet:
     parts: tuple[IndexPart, ...]
     #: Whether an export may be in several parts.
     overlaps: bool = False
+    #: The same exports in fewer parts, which an index has in the order of severity.
+    by_severity: tuple[IndexPart, ...] = ()
+
+    @property
+    def to_count(self) -> tuple[IndexPart, ...]:
+        """The parts that are counted."""
+        return self.by_severity or self.parts
 
     @property
     def is_ordered(self) -> bool:
         """Whether indexes have the exports in the order of time."""
         return all(part.is_ordered for part in self.parts)
 
+    def has_order(self, sort: ExportSort) -> bool:
+        """Return whether indexes have the exports in this order."""
+        if sort is ExportSort.SEVERITY:
+            return bool(self.by_severity)
+        return self.is_ordered and sort is not ExportSort.FINDINGS
 
-def smallest(query: ExportQuery, *, is_listed: bool) -> tuple[ExportSet, bool]:
+
+def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[ExportSet, bool]:
     """Return the smallest set of a query, and whether it is sorted whole.
 
-    If `is_listed`, the set is in the order of time or small. Where there is nothing to choose from, it is not counted, and
-    is not small.
+    Of an order by time, the set is in that order or small. Where there is nothing to choose from, it is not counted, and is
+    not small.
     """
     everything = ExportSet((_everything(query),))
     sets = [*_sets(query)]
     if not sets:
         return everything, False
-    if is_listed and len(sets) == 1 and sets[0].is_ordered:
+    if len(sets) == 1 and sets[0].has_order(sort):
         return sets[0], False
-    size, found = min(zip(_sizes(query, sets), sets, strict=True), key=lambda each: each[0])
     # Where there are more filters, more rows of a walk are left out.
-    if size <= MOST_SORTED * len(sets):
+    limit, found = MOST_SORTED * len(sets) + 1, None
+    for each in sets:
+        # The first ones are small mostly: of the others, no more is counted.
+        size = _size(query, each, limit) if limit else limit
+        if size < limit:
+            limit, found = size, each
+    if found is not None:
         return found, True
     return next((each for each in sets if each.is_ordered), everything), False
 
@@ -103,6 +121,8 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, 
     """Return the parts that indexes have in an order that is not by time, each with its rank: a number, or a column."""
     if query.account_id is None:
         return [(_everything(query), ExportRow.severity_rank if sort is ExportSort.SEVERITY else FINDINGS)]
+    if sort is ExportSort.SEVERITY and not query.severities:
+        return [(part, ExportRow.severity_rank) for part in _whole_statuses(query)]
     if sort is ExportSort.SEVERITY:
         return [(part, SEVERITIES.index(severity)) for part, severity in _by_status(query)]
     # Word by word the condition of the index.
@@ -117,23 +137,26 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, 
 
 
 def union(parts: Sequence[Any], limit: int | None, *, is_distinct: bool = False) -> Any:
-    """Return one query for what the parts find, up to `limit` of each."""
-    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("*")]) for part in parts]
+    """Return one query for what the parts find; it reads no more than `limit` of each that is in the order it sorts by."""
+    if is_sqlite() and len(parts) > 1 and not is_distinct:
+        # SQLite merges parts as their indexes have them, row by row; those with a limit it would sort first.
+        selects = [part.order_by() for part in parts]
+    else:
+        selects = [Select([part.limit(limit).alias("part")], [SQL("*")]) for part in parts]
     return reduce(lambda one, other: one.union(other) if is_distinct else one.union_all(other), selects)
 
 
 def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     """Yield the sets that the filters of a query name, those that are small in most installations first."""
     if query.account_id is not None:
-        for kind, member, values in ((HOST, "hosts", query.hosts), (RULE, "rules", query.rules)):
-            if values:
-                yield ExportSet(tuple(_of_term(query, kind, member, each) for each in values), overlaps=kind == HOST)
+        yield from _small_sets(query)
     if query.words:
         yield ExportSet((_of_words(query),))
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
-        yield ExportSet(tuple(part for part, _ in _by_status(query)))
+        by_severity = () if query.severities else _whole_statuses(query)
+        yield ExportSet(tuple(part for part, _ in _by_status(query)), by_severity=by_severity)
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
     if query.visible_projects is not None:
@@ -143,6 +166,14 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
         yield ExportSet(
             tuple(_part(_of(query, ExportRow.source_type, each), "account_id", "sources") for each in query.sources)
         )
+
+
+def _small_sets(query: ExportQuery) -> Iterator[ExportSet]:
+    for kind, member, values in ((HOST, "hosts", query.hosts), (RULE, "rules", query.rules)):
+        if values:
+            yield ExportSet(tuple(_of_term(query, kind, member, each) for each in values), overlaps=kind == HOST)
+    if query.is_snoozed:
+        yield ExportSet((_part((ExportRow.account == query.account_id, ExportRow.snoozed_at.is_null(False)), "account_id"),))
 
 
 def _part(where: tuple[Any, ...], *implied: str) -> IndexPart:
@@ -193,19 +224,22 @@ def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
         yield _part(where, "account_id", "statuses", "severities"), severity
 
 
-def _sizes(query: ExportQuery, sets: Sequence[ExportSet]) -> list[int]:
-    """Return the size of each set, counted no further than what is sorted whole."""
-    most = MOST_SORTED * len(sets) + 1
+def _whole_statuses(query: ExportQuery) -> tuple[IndexPart, ...]:
+    """Return a part for each status, which its index has in the order of severity."""
+    statuses = query.statuses or tuple(map(str, ExportStatus))
+    # With a bound of the severity, SQLite reads this index, not that of the account.
+    ranked = ExportRow.severity_rank >= 0
+    return tuple(_part((*_of(query, ExportRow.status, each), ranked), "account_id", "statuses") for each in statuses)
+
+
+def _size(query: ExportQuery, of: ExportSet, limit: int) -> int:
+    """Return how many exports a set has, or `limit` where they are as many or more."""
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
-    counts: list[Any] = []
-    for each in sets:
-        parts = [part.select(alone, [SQL("1")]) for part in each.parts]
-        if not (each.is_ordered or is_sqlite()) and _estimate(parts[0]) > _FREQUENT * most:
-            counts.append(Value(most))
-        else:
-            counts.append(Select([union(parts, most).limit(most).alias("found")], [fn.COUNT(SQL("1"))]))
-    [sizes] = Select(columns=counts).bind(database).tuples()
-    return [int(size) for size in sizes]
+    parts = [part.select(alone, [SQL("1")]) for part in of.to_count]
+    if not (of.is_ordered or is_sqlite()) and _estimate(parts[0]) > _FREQUENT * limit:
+        return limit
+    counted = Select([union(parts, limit).limit(limit).alias("found")], [fn.COUNT(SQL("1"))])
+    return int(counted.bind(database).scalar())
 
 
 def _estimate(found: Any) -> int:

@@ -107,6 +107,7 @@ ALL_MIGRATIONS: Final = [
     "0025_partitions_by_month",
     "0027_audit_accounts",
     "0028_rules_of_redacted_exports_since_0027",
+    "0029_snoozed_exports_since_0027",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
@@ -620,9 +621,9 @@ def test_every_list_reads_a_page_by_an_index(customer: Customer) -> None:
     fill_findings(customer, 5_000)
     for query, sort, after in LISTS:
         asked = replace(query, account_id=customer.account_id)
-        # Where filters name several sets, the first statement counts the beginning of each.
+        # Where filters name several sets, the first statements count the beginning of each.
         *sizes, (sql, parameters) = statements_of(partial(export_list.list_page, asked, sort, 51, after))
-        assert len(sizes) == (1 if asked.statuses and asked.sources else 0)
+        assert bool(sizes) == bool(asked.statuses and asked.sources)
         reported = plan(sql, parameters)
         assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", reported), (
             asked,

@@ -214,7 +214,7 @@ def test_rules_of_redacted_exports_are_deleted_and_all_else_by_which_exports_are
         gone, kept = transitions.prepare(drafts, NOW, "user:test")
     # As the versions before left it.
     execute("UPDATE exports SET rule = NULL, redacted_at = 1 WHERE id = ?", (gone,))
-    assert schema_version.migrate() == MIGRATIONS[-1:]
+    assert "0028_rules_of_redacted_exports_since_0027" in schema_version.migrate()
     assert rows("SELECT export_id, kind, value FROM export_terms ORDER BY export_id, kind") == [
         (gone, "host", "gone.example"),
         (kept, "host", "kept.example"),

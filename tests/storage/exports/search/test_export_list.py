@@ -25,6 +25,7 @@ from storage.exports.search import export_list, export_sets
 from storage.exports.search.export_list import position_of
 from storage.exports.search.export_sets import MOST_SORTED
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
+from tests.support.query_plans import indexes_read, statements
 
 EXPORTS: Final = 150
 RULES: Final = ("csp", "csp, strict", "hsts", None)
@@ -220,6 +221,34 @@ def test_what_waits_for_a_decision_is_prepared_not_snoozed_and_not_wholly_fixed(
     found = export_list.list_page(query)
     assert [each.id for each in found] == expected(query, ExportSort.NEWEST, stored)
     assert {each.status for each in found} == {ExportStatus.PREPARED}
+
+
+@pytest.mark.parametrize("checks", [{}, {"created_after": NOW}, {"is_fixed": False}], ids=str)
+def test_facets_count_the_newest_of_more_than_they_count(
+    customer: Customer, monkeypatch: pytest.MonkeyPatch, checks: dict[str, Any]
+) -> None:
+    ids = [make_exports(customer, 1, NOW + timedelta(minutes=minute))[0] for minute in range(6)]
+    for rank, export_id in enumerate(ids[:5]):
+        execute("UPDATE exports SET severity_rank = ? WHERE id = ?", (rank, export_id))
+    monkeypatch.setattr(export_list, "MOST_FACETED", 3)
+    query = ExportQuery(customer.account_id, statuses=("prepared",), **checks)
+    assert export_list.facets(query)["severity"] == {"high": 2, "critical": 1}
+    assert export_list.count_by_severity(query) == {"high": 2, "critical": 1}
+
+
+def test_what_is_snoozed_is_not_looked_for_in_all_that_is_prepared(customer: Customer) -> None:
+    snoozed, *_others = make_exports(customer, 300)
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (snoozed,))
+    execute("ANALYZE")
+    query = ExportQuery(customer.account_id, statuses=("prepared",), is_snoozed=True, now=NOW)
+    with statements() as ran:
+        assert [each.id for each in export_list.list_page(query, ExportSort.SEVERITY, 10)] == [snoozed]
+        assert export_list.count(query) == 1
+        assert export_list.facets(query)["status"] == {"prepared": 1}
+    # The others count how large the sets are, and read no row but of the index.
+    found = [indexes_read(each) for each in ran if "snoozed_until" in each.sql]
+    assert found
+    assert [each for each in found if "exports_snoozed" not in each or "exports_account_status" in each] == []
 
 
 @pytest.mark.parametrize("sort", [ExportSort.NEWEST, ExportSort.OLDEST])
