@@ -33,6 +33,9 @@ from worker.http.response_parser import ParsedResponse, ResponseParser
 
 #: Cached routes and policy verdicts of URLs; an origin's kept connections are closed with the last of its routes.
 _ROUTES: Final = 1024
+#: How long an origin keeps no connection after it closed one instead of responding. A receiver may do so after each response
+#: without saying so: up to every second attempt would fail.
+KEEPS_NONE_S: Final = 10.0
 #: TLS contexts, one for each client certificate; each holds all authorities.
 _CONTEXTS: Final = 128
 
@@ -45,6 +48,8 @@ class GuardedConnection(WatchedSocket):
         self.address = address
         #: When the name was last known to resolve to the address; monotonic.
         self.confirmed_at = confirmed_at
+        #: Whether it has had a response before.
+        self.is_kept = False
         self._parser = ResponseParser()
         # Kept with the connection: creating one for each check costs twice what the check costs.
         self._unread = select.poll()
@@ -95,6 +100,8 @@ class Origin:
         self._confirmation = Confirmation(-math.inf, None)
         #: Confirmations up to here are void: an address was refused then.
         self._void_until = -math.inf
+        #: No connection is kept up to here.
+        self._keeps_none_until = -math.inf
 
     def __del__(self) -> None:
         self.close_kept(math.inf)
@@ -106,11 +113,14 @@ class Origin:
             exchange.has_sent = True
             connection.send(message)
             response = connection.read_response(exchange, is_head=is_head)
-        except BaseException:
+        except BaseException as failed:
             connection.close()
+            if connection.is_kept and isinstance(failed, ConnectionResetError) and not exchange.is_over():
+                self._keeps_none_until = time.monotonic() + KEEPS_NONE_S
             raise
         # In this order: see `WatchedSocket`.
-        if connection.release(exchange) and not response.ends_connection and len(self._kept) < self._connections:
+        if connection.release(exchange) and not response.ends_connection and self._has_room():
+            connection.is_kept = True
             self._kept.append(connection)
         else:
             connection.close()
@@ -136,6 +146,9 @@ class Origin:
                     self._kept.remove(connection)
                     connection.close()
         return bool(self._kept)
+
+    def _has_room(self) -> bool:
+        return len(self._kept) < self._connections and time.monotonic() >= self._keeps_none_until
 
     def _take(self, exchange: Exchange) -> GuardedConnection:
         """Return a kept or a new connection. Raises TransportError, OSError."""

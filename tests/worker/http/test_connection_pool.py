@@ -1,5 +1,6 @@
 """Kept-alive connections: each is used only while its name leads to its address, and nothing is ever sent twice for that."""
 
+import math
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from runtime.dns_resolver import Addresses, DnsFailure, DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
 from tests.support.receivers import NAME, PATIENCE_S, RebindingResolver, made_client, make_certificate, post, until
+from worker.http import connection_pool
 
 HERE: Final = ["127.0.0.1"]
 THERE: Final = ["127.0.0.2"]
@@ -218,6 +220,36 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
         assert server.connections <= threads
     # Each thread dials once; then, at worst, all of them ask at the end of each period.
     assert server.connections < len(resolver.asked) <= threads * (periods + 2)
+
+
+def hang_up_on_the_second_request(peer: Peer) -> None:
+    """Answer one request, and close the connection when another arrives: as if both had crossed on the way."""
+    peer.read()
+    peer.answer()
+    peer.read()
+
+
+def test_a_receiver_that_closes_kept_connections_gets_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LoopbackServer(hang_up_on_the_second_request) as server, made_client() as client:
+        outcomes = [post(client, server.url()) for _ in range(10)]
+        assert [each.error for each in outcomes] == [None, "connection_closed", *[None] * 8]
+        assert server.connections == 9
+        # After a while it gets another chance.
+        monkeypatch.setattr(connection_pool, "KEEPS_NONE_S", -math.inf)
+        client.close()
+        outcomes = [post(client, server.url()) for _ in range(4)]
+        assert [each.error for each in outcomes] == [None, "connection_closed"] * 2
+
+
+def test_a_receiver_that_takes_too_long_keeps_its_connections() -> None:
+    waits = threading.Event()
+    gates: list[Callable[[], object]] = [lambda: None, lambda: waits.wait(PATIENCE_S)]
+    ledger = GatedServer(lambda: gates.pop(0)() if gates else None)
+    with LoopbackServer(ledger) as server, made_client(deadline_s=0.5) as client:
+        outcomes = [post(client, server.url()) for _ in range(4)]
+        waits.set()
+        assert [each.error for each in outcomes] == [None, "deadline_exceeded", None, None]
+        assert server.connections == 2
 
 
 def test_connections_that_nobody_uses_are_closed() -> None:
