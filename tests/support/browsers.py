@@ -25,7 +25,9 @@ def chromium() -> Iterator[Browser]:
     """Start the machine's own; it ends with the block."""
     path = runtime("chromium-headless-shell")
     with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        # Screenshots are compared: one had another shade in the corner of a card, which was perhaps drawn anew in part.
+        words = ["--no-sandbox", "--disable-gpu", "--disable-partial-raster"]
+        launched = driver.chromium.launch(executable_path=path, args=words)
         yield launched
         launched.close()
 

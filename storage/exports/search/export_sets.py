@@ -137,7 +137,7 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, 
 
 
 def union(parts: Sequence[Any], limit: int | None, *, is_distinct: bool = False) -> Any:
-    """Return one query for what the parts find; it reads no more than `limit` of each that is in the order it sorts by."""
+    """Return one query for what the parts find; of those in the order that it is sorted by, it reads up to `limit` each."""
     if is_sqlite() and len(parts) > 1 and not is_distinct:
         # SQLite merges parts as their indexes have them, row by row; those with a limit it would sort first.
         selects = [part.order_by() for part in parts]
