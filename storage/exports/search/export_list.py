@@ -37,9 +37,10 @@ _FACETS: Final = {
 FACETS: Final = tuple(_FACETS)
 #: What ranks the exports of an order that is not by time.
 _RANKS: Final = {ExportSort.SEVERITY: ExportRow.severity_rank, ExportSort.FINDINGS: FINDINGS}
+_NEWEST_FIRST: Final = "id DESC"
 #: The order of a page's ids, and of the page.
 _ORDERS: Final = {
-    ExportSort.NEWEST: ("id DESC", "e.id DESC"),
+    ExportSort.NEWEST: (_NEWEST_FIRST, "e.id DESC"),
     ExportSort.OLDEST: ("id", "e.id"),
     ExportSort.SEVERITY: ("rank DESC, id DESC", "e.severity_rank DESC, e.id DESC"),
     ExportSort.FINDINGS: ("rank DESC, id DESC", "COALESCE(e.findings_total, 0) DESC, e.id DESC"),
@@ -118,7 +119,7 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
     of, _ = smallest(query)
     selects = [_page_of(part, SQL("0"), query, ExportSort.NEWEST, None, values) for part in of.parts]
-    newest = _first(selects, ExportSort.NEWEST, MOST_FACETED, is_distinct=of.overlaps)
+    newest = _first(selects, _NEWEST_FIRST, MOST_FACETED, is_distinct=of.overlaps)
     counted = [newest.c[column.column_name] for column in values]
     combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
     # Few combinations of values are left to add up.
@@ -138,30 +139,32 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
     selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
-    return _first_ids(selects, sort, limit, is_distinct=of.overlaps)
+    return _first_ids(selects, _ORDERS[sort][0], limit, is_distinct=of.overlaps)
 
 
 def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> list[str]:
     """Return the ids of a page that is read rank by rank: five queries at most, and most pages end in the first."""
     found: list[str] = []
     ranked = [(part, rank) for part, rank in ranked_parts(query, sort) if not _is_before(rank, after)]
-    for _, parts in groupby(ranked, key=lambda each: each[1] if isinstance(each[1], int) else None):
+    for constant, parts in groupby(ranked, key=lambda each: each[1] if isinstance(each[1], int) else None):
         rest = None if limit is None else limit - len(found)
         if rest == 0:
             break
         selects = [_page_of(part, rank, query, sort, after) for part, rank in parts]
-        found += [row[0] for row in _first_ids(selects, sort, rest).bind(database).tuples()]
+        # With a constant in their order, SQLite would sort all of the parts.
+        order = _ORDERS[sort][0] if constant is None else _NEWEST_FIRST
+        found += [row[0] for row in _first_ids(selects, order, rest).bind(database).tuples()]
     return found
 
 
-def _first_ids(selects: Sequence[Any], sort: ExportSort, limit: int | None, *, is_distinct: bool = False) -> Any:
+def _first_ids(selects: Sequence[Any], order: str, limit: int | None, *, is_distinct: bool = False) -> Any:
     """Return the query of the first ids of some parts."""
-    return Select([_first(selects, sort, limit, is_distinct=is_distinct)], [SQL("id")])
+    return Select([_first(selects, order, limit, is_distinct=is_distinct)], [SQL("id")])
 
 
-def _first(selects: Sequence[Any], sort: ExportSort, limit: int | None, *, is_distinct: bool = False) -> Any:
+def _first(selects: Sequence[Any], order: str, limit: int | None, *, is_distinct: bool = False) -> Any:
     """Return the first rows of some parts, for a query to select from."""
-    return union(selects, limit, is_distinct=is_distinct).order_by(SQL(_ORDERS[sort][0])).limit(limit).alias("page")
+    return union(selects, limit, is_distinct=is_distinct).order_by(SQL(order)).limit(limit).alias("page")
 
 
 def _is_before(rank: Any, after: ListPosition | None) -> bool:

@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import product
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Expression, Select, Table, Value, fn
+from peewee import JOIN, SQL, Expression, NodeList, Select, Table, Value, fn
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
@@ -263,12 +263,12 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
     if query.account_id is not None:
         yield "account_id", ExportRow.account == query.account_id
     if query.visible_projects is not None:
-        yield "visible_projects", ExportRow.project.in_(query.visible_projects or _NO_PROJECT)
+        yield "visible_projects", _checked(ExportRow.project).in_(query.visible_projects or _NO_PROJECT)
     for member, column in _COLUMNS.items():
         if values := getattr(query, member):
-            yield member, column.in_(values)
+            yield member, _checked(column).in_(values)
     if query.severities:
-        yield "severities", ExportRow.severity_rank.in_([SEVERITIES.index(each) for each in query.severities])
+        yield "severities", _checked(ExportRow.severity_rank).in_([SEVERITIES.index(each) for each in query.severities])
     if query.hosts:
         term = ExportTermRow
         of_export = (term.account_id == ExportRow.account, term.kind == HOST, term.export == ExportRow.id)
@@ -296,6 +296,11 @@ _COLUMNS: Final = {
     "rules": ExportRow.rule,
     "target_ids": ExportRow.target,
 }
+
+
+def _checked(column: Any) -> Any:
+    """Return a column whose index SQLite does not read instead of that of the part."""
+    return NodeList((SQL("+"), column), glue="") if is_sqlite() else column
 
 
 def _has(count: Any) -> Any:
