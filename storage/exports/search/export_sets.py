@@ -73,7 +73,7 @@ class ExportSet:
     parts: tuple[IndexPart, ...]
     #: Whether an export may be in several parts.
     overlaps: bool = False
-    #: The same exports in fewer parts, which an index has in the order of severity.
+    #: The same exports in parts that an index has in the order of severity, as few as possible.
     by_severity: tuple[IndexPart, ...] = ()
 
     @property
@@ -155,8 +155,8 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
-        by_severity = () if query.severities else _whole_statuses(query)
-        yield ExportSet(tuple(part for part, _ in _by_status(query)), by_severity=by_severity)
+        parts = tuple(part for part, _ in _by_status(query))
+        yield ExportSet(parts, by_severity=parts if query.severities else _whole_statuses(query))
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
     if query.visible_projects is not None:
