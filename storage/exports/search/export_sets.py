@@ -121,11 +121,10 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, 
     """Return the parts that indexes have in an order that is not by time, each with its rank: a number, or a column."""
     if query.account_id is None:
         return [(_everything(query), ExportRow.severity_rank if sort is ExportSort.SEVERITY else FINDINGS)]
-    # Of a filter beside the status, none may match in a status: its index in the order of time finds that sooner.
-    if sort is ExportSort.SEVERITY and not query.severities and all(each.by_severity for each in _sets(query)):
-        return [(part, ExportRow.severity_rank) for part in _whole_statuses(query)]
     if sort is ExportSort.SEVERITY:
-        return [(part, SEVERITIES.index(severity)) for part, severity in _by_status(query)]
+        # Of a filter beside the status, none may match in a status: its index in the order of time finds that sooner.
+        is_alone = all(each.by_severity for each in _sets(query))
+        return [*(_by_severity(query) if is_alone else _by_status(query))]
     # Word by word the condition of the index.
     groups = (ExportRow.account == query.account_id, SQL("findings_total > 1"))
     single = (*_of(query, ExportRow.source_type, FINDING), ExportRow.findings_total == 1)
@@ -156,8 +155,8 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     if query.target_ids:
         yield ExportSet(tuple(_of_target(each) for each in query.target_ids))
     if query.account_id is not None and (query.statuses or query.severities):
-        parts = tuple(part for part, _ in _by_status(query))
-        yield ExportSet(parts, by_severity=parts if query.severities else _whole_statuses(query))
+        in_time, by_severity = (tuple(part for part, _ in of(query)) for of in (_by_status, _by_severity))
+        yield ExportSet(in_time, by_severity=by_severity)
     if query.project_ids:
         yield ExportSet(tuple(_part((ExportRow.project == each,), "project_ids") for each in query.project_ids))
     if query.visible_projects is not None:
@@ -216,21 +215,27 @@ def _of_target(target_id: str) -> IndexPart:
     return _part((ExportRow.account == account, ExportRow.target == target_id), "target_ids")
 
 
-def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, str]]:
-    """Yield a part for each status and severity, with the severity; the highest first."""
+def _by_status(query: ExportQuery) -> Iterator[tuple[IndexPart, int]]:
+    """Yield a part for each status and severity, with the severity's rank; the highest first."""
     statuses = query.statuses or tuple(map(str, ExportStatus))
-    severities = sorted(query.severities or SEVERITIES, key=SEVERITIES.index, reverse=True)
-    for severity, status in product(severities, statuses):
-        where = (*_of(query, ExportRow.status, status), ExportRow.severity_rank == SEVERITIES.index(severity))
-        yield _part(where, "account_id", "statuses", "severities"), severity
+    ranks = sorted((SEVERITIES.index(each) for each in query.severities or SEVERITIES), reverse=True)
+    for rank, status in product(ranks, statuses):
+        where = (*_of(query, ExportRow.status, status), ExportRow.severity_rank == rank)
+        yield _part(where, "account_id", "statuses", "severities"), rank
 
 
-def _whole_statuses(query: ExportQuery) -> tuple[IndexPart, ...]:
-    """Return a part for each status, which its index has in the order of severity."""
-    statuses = query.statuses or tuple(map(str, ExportStatus))
+def _by_severity(query: ExportQuery) -> Iterator[tuple[IndexPart, Any]]:
+    """Yield a part for each status with the column of the ranks, by which its index is sorted.
+
+    Where severities or bounds of the time narrow them, the parts of `_by_status` are smaller.
+    """
+    if query.severities or query.created_after is not None or query.created_before is not None:
+        yield from _by_status(query)
+        return
     # With a bound of the severity, SQLite reads this index, not that of the account.
     ranked = ExportRow.severity_rank >= 0
-    return tuple(_part((*_of(query, ExportRow.status, each), ranked), "account_id", "statuses") for each in statuses)
+    for status in query.statuses or tuple(map(str, ExportStatus)):
+        yield _part((*_of(query, ExportRow.status, status), ranked), "account_id", "statuses"), ExportRow.severity_rank
 
 
 def _size(query: ExportQuery, of: ExportSet, limit: int) -> int:

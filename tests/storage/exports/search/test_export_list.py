@@ -25,7 +25,7 @@ from storage.exports.search import export_list, export_sets
 from storage.exports.search.export_list import position_of
 from storage.exports.search.export_sets import MOST_SORTED
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
-from tests.support.query_plans import indexes_read, statements
+from tests.support.query_plans import indexes_read, plan_of, statements
 
 EXPORTS: Final = 150
 RULES: Final = ("csp", "csp, strict", "hsts", None)
@@ -249,6 +249,19 @@ def test_what_is_snoozed_is_not_looked_for_in_all_that_is_prepared(customer: Cus
     found = [indexes_read(each) for each in ran if "snoozed_until" in each.sql]
     assert found
     assert [each for each in found if "exports_snoozed" not in each or "exports_account_status" in each] == []
+
+
+@pytest.mark.database("sqlite")
+@pytest.mark.parametrize("sort", ExportSort)
+def test_bounds_of_the_time_end_what_an_index_is_read_for(customer: Customer, sort: ExportSort) -> None:
+    make_exports(customer, 2)
+    query = ExportQuery(customer.account_id, statuses=("prepared",), created_after=NOW)
+    with statements() as ran:
+        assert len(export_list.list_page(query, sort, 10)) == 2
+        assert export_list.count(query) == 2
+    for statement in ran:
+        steps = [each for each in plan_of(statement) if "exports_account" in each]
+        assert [each for each in steps if "id>? AND id<?" not in each] == []
 
 
 @pytest.mark.parametrize("sort", [ExportSort.NEWEST, ExportSort.OLDEST])
