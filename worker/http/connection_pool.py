@@ -33,8 +33,8 @@ from worker.http.response_parser import ParsedResponse, ResponseParser
 
 #: Cached routes and policy verdicts of URLs; an origin's kept connections are closed with the last of its routes.
 _ROUTES: Final = 1024
-#: How long an origin keeps no connection after it closed one instead of responding. A receiver may do so after each response
-#: without saying so: up to every second attempt would fail.
+#: How long an origin keeps no connection after the receiver closed one instead of responding. Some receivers close each one
+#: after its response without saying so: up to every second attempt would fail.
 KEEPS_NONE_S: Final = 10.0
 #: TLS contexts, one for each client certificate; each holds all authorities.
 _CONTEXTS: Final = 128
@@ -119,7 +119,7 @@ class Origin:
                 self._keeps_none_until = time.monotonic() + KEEPS_NONE_S
             raise
         # In this order: see `WatchedSocket`.
-        if connection.release(exchange) and not response.ends_connection and self._has_room():
+        if connection.release(exchange) and not response.ends_connection and self._may_keep():
             connection.is_kept = True
             self._kept.append(connection)
         else:
@@ -147,7 +147,7 @@ class Origin:
                     connection.close()
         return bool(self._kept)
 
-    def _has_room(self) -> bool:
+    def _may_keep(self) -> bool:
         return len(self._kept) < self._connections and time.monotonic() >= self._keeps_none_until
 
     def _take(self, exchange: Exchange) -> GuardedConnection:

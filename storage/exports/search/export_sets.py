@@ -108,7 +108,7 @@ def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[
     # Where there are more filters, more rows of a walk are left out.
     limit, found = MOST_SORTED * len(sets) + 1, None
     for each in sets:
-        # The first ones are small mostly: of the others, no more is counted.
+        # Most of the first ones are small; of the others, no more than that is counted.
         size = _size(query, each, limit) if limit else limit
         if size < limit:
             limit, found = size, each
@@ -122,7 +122,7 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexPart, 
     if query.account_id is None:
         return [(_everything(query), ExportRow.severity_rank if sort is ExportSort.SEVERITY else FINDINGS)]
     if sort is ExportSort.SEVERITY:
-        # Of a filter beside the status, none may match in a status: its index in the order of time finds that sooner.
+        # Another filter may match nothing in a status. In parts that are in the order of time, its own index can tell.
         is_alone = all(each.by_severity for each in _sets(query))
         return [*(_by_severity(query) if is_alone else _by_status(query))]
     # Word by word the condition of the index.
