@@ -28,7 +28,7 @@ from storage.db.engine import (
     outage_reason,
 )
 from storage.db.locks import Lock
-from storage.db.schema_version import UnfitDatabase
+from storage.db.schema_version import UnsuitableDatabase
 
 _log: Final = logging.getLogger(__name__)
 
@@ -94,8 +94,8 @@ def database_at(url: str) -> Iterator[None]:
         raise Refused(
             f"The database is unavailable, locked or full ({outage_reason(away)}); check {location_hint()}."
         ) from None
-    except UnfitDatabase as unfit:
-        raise Refused(str(unfit)) from None
+    except UnsuitableDatabase as unsuitable:
+        raise Refused(str(unsuitable)) from None
     except DAMAGE as damaged:
         if type(damaged) is not DAMAGE:
             raise

@@ -81,13 +81,13 @@ MESSAGES: Final[Mapping[str, str]] = {
     "standard_secret_needed": (
         "This target has no Standard Webhooks secret; set it first with `secret set target ID --standard-webhooks`."
     ),
-    "standard_secret_unfit": "A Standard Webhooks secret is `whsec_` and the base64 of 24 to 64 random bytes.",
-    "header_name_unfit": "A header name has 1 to 64 letters, digits or characters of !#$%&'*+-.^_`|~.",
+    "invalid_standard_secret": "A Standard Webhooks secret is `whsec_` and the base64 of 24 to 64 random bytes.",
+    "invalid_header_name": "A header name has 1 to 64 letters, digits or characters of !#$%&'*+-.^_`|~.",
     "header_reserved": (
         "RiskRelay or HTTP itself sets this header: Host, Content-*, User-Agent, X-Service-*, X-Request-Id, "
         "Idempotency-Key, webhook-*, ce-*, and those of the connection. Choose another name."
     ),
-    "header_value_unfit": "A header value is one line of 1 to 4096 printable ASCII characters without spaces at its ends.",
+    "invalid_header_value": "A header value is one line of 1 to 4096 printable ASCII characters without spaces at its ends.",
     "too_many_headers": "A target has at most 4 headers; remove one first.",
     "unknown_header": "The target has no header of this name.",
     "no_tracker_page": "This URL is not a page of the tracker; the message names the page to enter.",
@@ -107,10 +107,10 @@ MESSAGES: Final[Mapping[str, str]] = {
     "rule_changed": "The rule changed meanwhile. Compare your entries with it as it is now; saving replaces the rule.",
     "invalid_cursor": "This cursor does not belong to this list; use next_cursor unchanged.",
     "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",
-    "still_to_come": "This time is in the future.",
+    "in_the_future": "This time is in the future.",
     "in_the_past": "This time is in the past.",
     "not_both": "Use either target_id or target_ids, not both.",
-    "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
+    "invalid_secret": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` prints one. Nothing was changed.",
     "not_of_this_action": (
         "This field belongs to another action: target_id to approve, reason and note to dismiss, labels to label."

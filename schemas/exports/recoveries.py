@@ -71,7 +71,7 @@ def past_from(text: str, now: datetime) -> datetime:
     if since is None:
         raise ValidationFailed(problem("/since", "invalid_since"))
     if since > now:
-        raise ValidationFailed(problem("/since", "still_to_come"))
+        raise ValidationFailed(problem("/since", "in_the_future"))
     return since
 
 

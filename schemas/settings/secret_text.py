@@ -12,7 +12,7 @@ MAX_SECRET: Final = 4096
 class SecretFault(Enum):
     """Why a text is refused as a secret; the value is the error code."""
 
-    UNFIT = "secret_unfit"
+    INVALID = "invalid_secret"
     TOO_SHORT = "secret_too_short"
 
 
@@ -20,7 +20,7 @@ def secret_from(text: str) -> str | SecretFault:
     """Return the secret without one newline at its end, or why it is refused."""
     secret = text.removesuffix("\n").removesuffix("\r")
     if not secret or len(secret) > MAX_SECRET or not secret.isprintable():
-        return SecretFault.UNFIT
+        return SecretFault.INVALID
     if len(secret.encode()) < LEAST_SECRET_BYTES:
         return SecretFault.TOO_SHORT
     return secret

@@ -77,14 +77,14 @@ STANDARD_SECRET_BYTES: Final = range(24, 64 + 1)
 def header_name_fault(name: str) -> str | None:
     """Return the error code of a header name that a target may not add, or None."""
     if not _NAME.fullmatch(name):
-        return "header_name_unfit"
+        return "invalid_header_name"
     folded = name.lower()
     return "header_reserved" if folded in _RESERVED or folded.startswith(_RESERVED_PREFIXES) else None
 
 
 def header_value_fault(value: str) -> str | None:
     """Return the error code of a text that is no header value, or None."""
-    return None if _VALUE.fullmatch(value) else "header_value_unfit"
+    return None if _VALUE.fullmatch(value) else "invalid_header_value"
 
 
 def standard_key(secret: str) -> bytes | None:

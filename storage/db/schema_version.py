@@ -58,7 +58,7 @@ _POSTGRESQL_COLUMNS: Final = """
 """
 
 
-class UnfitDatabase(Exception):
+class UnsuitableDatabase(Exception):
     """This version cannot use the database; the message gives the cause and the fix."""
 
 
@@ -130,7 +130,7 @@ def is_current() -> bool:
 def migrate() -> list[str]:
     """Run the migrations that have not run yet, in order, and return their names; concurrent callers wait for each other.
 
-    Raises UnfitDatabase before anything is changed, or where the database refuses one; what ran before that one stays.
+    Raises UnsuitableDatabase before anything is changed, or where the database refuses one; what ran before that one stays.
     """
     # Before the first connection: it would make another application's SQLite file keep a write-ahead log.
     _require_fit()
@@ -183,7 +183,7 @@ def _require_fit() -> list[str]:
     """Return what is pending."""
     found = inspect()
     if found.problem:
-        raise UnfitDatabase(found.problem)
+        raise UnsuitableDatabase(found.problem)
     return list(found.pending)
 
 
@@ -230,7 +230,7 @@ def _has_run_all(*, is_last: bool) -> bool:
         if isinstance(refused, OUTAGES):
             raise
         why = str(refused).strip().partition("\n")[0]
-        raise UnfitDatabase(f"The database refused a migration ({why}); check the privileges of its user.") from refused
+        raise UnsuitableDatabase(f"The database refused a migration ({why}); check the privileges of its user.") from refused
     return True
 
 

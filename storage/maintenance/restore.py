@@ -43,7 +43,7 @@ from storage.db.models import (
     TargetRow,
     WorkerRow,
 )
-from storage.db.schema_version import UnfitDatabase
+from storage.db.schema_version import UnsuitableDatabase
 from storage.db.shared_clock import SharedClock
 from storage.exports import transitions, worker_heartbeats
 from storage.exports.search import export_words_sql
@@ -91,10 +91,10 @@ class CurrentDatabase:
 
 
 def inspect(now: datetime) -> CurrentDatabase:
-    """Inspect the open database: it may be empty, old, damaged or missing. Raises UnfitDatabase for another product's."""
+    """Inspect the open database: empty, old, damaged or missing. Raises UnsuitableDatabase for that of another product."""
     standing = schema_version.inspect()
     if standing.foreign:
-        raise UnfitDatabase(standing.problem or "")
+        raise UnsuitableDatabase(standing.problem or "")
     if standing.damage:
         return CurrentDatabase(None)
     if len(standing.pending) == len(schema_version.known()):

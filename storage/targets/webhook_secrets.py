@@ -71,7 +71,7 @@ def set_standard_secret(
     Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
     """
     if standard_key(secret) is None:
-        raise ValidationFailed(problem("/secret", "standard_secret_unfit"))
+        raise ValidationFailed(problem("/secret", "invalid_standard_secret"))
     sealed, fingerprint = vault.seal(secret, STANDARD_SECRET.context(target_id)), vault.fingerprint(secret)
     with transaction():
         row = _locked_webhook(target_id, account_id)

@@ -592,14 +592,14 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
 def test_a_sweep_wakes_workers_only_for_due_exports(
     shell: Shell, export_id: str, target_id: str, customer_id: Customer
 ) -> None:
-    assert shell.json("sweep") == {"due": 0, "rung": False}
+    assert shell.json("sweep") == {"due": 0, "notified": False}
     open_database(shell.url)
     with connection():
         transitions.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1", LOOPBACK_POLICY)
     close_database()
-    assert shell.json("sweep", "--dry-run") == {"due": 1, "rung": False}
+    assert shell.json("sweep", "--dry-run") == {"due": 1, "notified": False}
     away = shell.type("sweep", "--json")
-    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "rung": False})
+    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "notified": False})
 
 
 def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ MEANT: Final = frozenset(
         "invalid_timestamp",
         # A moment that there is, and that is over.
         "invalid_since",
-        "still_to_come",
+        "in_the_future",
         "in_the_past",
         # Which members belong together, and what a comma separates in one text.
         "not_of_this_action",

@@ -30,7 +30,7 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)
         is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
-        print_record({"due": due, "rung": is_notified}, as_json)
+        print_record({"due": due, "notified": is_notified}, as_json)
     if not dry_run:
         # Without the lock and the database: a channel may hang for a while.
         _send_alerts(settings)

@@ -112,15 +112,15 @@ def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_d
         "scan_run_id": prepared.scan_run_id,
         "dry_run": is_dry_run,
         "pages": prepared.pages,
-        "flaws": prepared.issues,
+        "issues": prepared.issues,
         "postbacks": len(prepared.postbacks),
         "sent": summary.sent,
         "sent_before": summary.sent_before,
         "findings": {"new": summary.new, "seen": summary.seen},
         "ticket_exports": [] if is_dry_run else summary.ticket_exports,
         "refused": [{"url": url, "problems": list(page.problems)} for url, page in summary.rejected],
-        "left_out": list(prepared.skipped),
-        "broken_off": summary.stopped,
+        "skipped": list(prepared.skipped),
+        "stopped": summary.stopped,
     }
 
 

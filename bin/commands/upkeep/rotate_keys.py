@@ -106,14 +106,14 @@ def _rotate(vault: Vault, limit: int) -> int:
             renew_canary(vault)
         if reencrypted:
             with transaction():
-                append(utc_now(), "operator", "rotate_keys", "installation", f"resealed={reencrypted}")
+                append(utc_now(), "operator", "rotate_keys", "installation", f"reencrypted={reencrypted}")
     return reencrypted
 
 
 def _print(reencrypted: int, found: Survey, settings: Settings, vault: Vault, as_json: bool) -> None:
     needs_older = found.older > 0 or key_rotation.needs_older_keys(vault)
     record = {
-        "resealed": reencrypted,
+        "reencrypted": reencrypted,
         "waiting": found.outdated,
         "unreadable": [asdict(each) for each in found.unreadable],
         "keys": len(settings.encryption_keys),

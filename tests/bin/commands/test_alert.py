@@ -117,7 +117,7 @@ def test_a_sweep_notices_that_no_worker_is_left_and_says_so_once(shell: Shell, c
     assert shell.json("sweep", "--dry-run")["due"] == 0
     assert chats.received == []
     for _ in range(2):
-        assert shell.json("sweep") == {"due": 0, "rung": False}
+        assert shell.json("sweep") == {"due": 0, "notified": False}
     [request] = chats.received
     assert "No worker is running" in request.body.decode()
     with shell.database():

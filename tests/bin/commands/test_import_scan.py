@@ -127,7 +127,7 @@ def test_each_page_is_a_postback_with_its_own_key(service: FakeService, run: Cal
     }
     assert len({headers["Idempotency-Key"] for _, headers, _ in service.asked}) == 5
     done = record(result)
-    assert (done["pages"], done["flaws"], done["sent"], done["findings"]) == (5, 6, 5, {"new": 6, "seen": 0})
+    assert (done["pages"], done["issues"], done["sent"], done["findings"]) == (5, 6, 5, {"new": 6, "seen": 0})
     assert len(done["ticket_exports"]) == 6
     # no database, no folder, no log
     assert [*tmp_path.iterdir()] == []
@@ -182,7 +182,7 @@ def test_a_report_without_issues_sends_nothing(service: FakeService, run: Callab
     assert (result.exit_code, result.stdout) == (0, "The Nuclei report contains no issues to import; nothing was sent.\n")
     files = run("sarif", "--json", file=REPORTS / "files.sarif")
     assert (files.exit_code, record(files)["postbacks"], files.stderr, service.asked) == (0, 0, "", [])
-    assert record(files)["left_out"][0].startswith("2 issues without")
+    assert record(files)["skipped"][0].startswith("2 issues without")
 
 
 def test_skipped_issues_are_printed_where_cron_mails_nothing(run: Callable[..., Result]) -> None:
@@ -269,7 +269,7 @@ def test_a_fatal_response_stops_the_import_and_the_same_command_resumes_it(
     assert "Sent 2 of 5 postbacks; run the same command again to resume." in stopped.stderr
     assert len(service.asked) == 3
     resumed = run("zap", "--json")
-    assert (resumed.exit_code, record(resumed)["broken_off"]) == (0, None)
+    assert (resumed.exit_code, record(resumed)["stopped"]) == (0, None)
     keys = [headers["Idempotency-Key"] for _, headers, _ in service.asked]
     assert keys[:3] == keys[3:6]
 
@@ -360,7 +360,7 @@ def import_rejected(folder: Path, env: dict[str, str]) -> tuple[dict[str, Any], 
     result = CliRunner().invoke(riskrelay, ["import-scan", "--format", "nuclei", str(file), "--json"], env=env)
     assert result.exit_code == 1, result.output
     done = record(result)
-    assert (done["sent"], len(done["refused"]), done["broken_off"]) == (1, 1, None)
+    assert (done["sent"], len(done["refused"]), done["stopped"]) == (1, 1, None)
     return done["refused"][0], done["ticket_exports"]
 
 
@@ -387,13 +387,13 @@ def test_reports_end_in_delivered_tickets_and_the_next_scan_prepares_none(
         for name in FILES:
             dry_run = import_(name, "--dry-run")
             done = import_(name)
-            assert dry_run["findings"] == done["findings"] == {"new": done["flaws"], "seen": 0}, name
-            assert len(done["ticket_exports"]) == done["flaws"] > 0, name
+            assert dry_run["findings"] == done["findings"] == {"new": done["issues"], "seen": 0}, name
+            assert len(done["ticket_exports"]) == done["issues"] > 0, name
             prepared += done["ticket_exports"]
             again = import_(name)
             assert (again["findings"]["new"], again["sent_before"]) == (0, done["postbacks"]), name
             next_scan = import_(name, "--scan-run", "42")
-            assert next_scan["findings"] == {"new": 0, "seen": done["flaws"]}, name
+            assert next_scan["findings"] == {"new": 0, "seen": done["issues"]}, name
         rejected, others = import_rejected(tmp_path, env)
         assert rejected["problems"][0].startswith("/page/url: ")
         prepared += others

@@ -70,13 +70,13 @@ def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShel
     both = shell.env_file.read_text().partition("'")[2].partition("'")[0]
     assert both.endswith(f",{text_of(OLD)}")
     dry = shell.json("--dry-run")
-    assert dry == {"resealed": 0, "waiting": 3, "unreadable": [], "keys": 2, "older_keys_needed": True}
-    assert shell.json("--limit", "2") == {**dry, "resealed": 2, "waiting": 1}
-    done = {"resealed": 1, "waiting": 0, "unreadable": [], "keys": 2, "older_keys_needed": False}
+    assert dry == {"reencrypted": 0, "waiting": 3, "unreadable": [], "keys": 2, "older_keys_needed": True}
+    assert shell.json("--limit", "2") == {**dry, "reencrypted": 2, "waiting": 1}
+    done = {"reencrypted": 1, "waiting": 0, "unreadable": [], "keys": 2, "older_keys_needed": False}
     assert shell.json() == done
-    assert shell.json() == {**done, "resealed": 0}
+    assert shell.json() == {**done, "reencrypted": 0}
     shell.env_file.write_text(before.replace(text_of(OLD), both.partition(",")[0]))
-    assert shell.json() == {**done, "resealed": 0, "keys": 1}
+    assert shell.json() == {**done, "reencrypted": 0, "keys": 1}
     shell.has(OLD)
     assert "ENCRYPTION_KEYS does not open" in shell.refused()
 
@@ -166,7 +166,7 @@ def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell:
         execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (b"gone", target_id))
     place = {"table": "targets", "id": target_id, "column": "secret_sealed"}
     record = shell.json(exit_code=1)
-    assert (record["resealed"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
+    assert (record["reencrypted"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
     reported = shell.type()
     assert reported.exit_code == 1
     assert f"targets {target_id}: no key decrypts secret_sealed" in reported.stderr
@@ -177,16 +177,16 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     with shell.database():
         worker_heartbeats.beat(worker_heartbeats.process_name("worker"), utc_now())
     # As the fixture leaves it, the file is older than any worker.
-    assert shell.json("--limit", "1")["resealed"] == 1
+    assert shell.json("--limit", "1")["reencrypted"] == 1
     ahead = utc_now().timestamp() + 3600
     os.utime(shell.env_file, (ahead, ahead))
     assert "Restart it first" in shell.refused()
     assert shell.json("--dry-run")["waiting"] == 2
     shell.environment["ENCRYPTION_KEYS"] = text_of(NEW, OLD)
-    assert shell.json()["resealed"] == 2
+    assert shell.json()["reencrypted"] == 2
     # Where nothing is to be done, nothing can go wrong.
     shell.environment["ENCRYPTION_KEYS"] = None
-    assert shell.json()["resealed"] == 0
+    assert shell.json()["reencrypted"] == 0
 
 
 def test_a_worker_that_was_not_restarted_is_waited_for_without_any_secret_too(shell: KeyShell) -> None:

@@ -20,12 +20,12 @@ LEAST = "s" * LEAST_SECRET_BYTES
         (f"{LEAST}\r\n", LEAST),
         (f" {LEAST} \n", f" {LEAST} "),
         (LEAST[1:], SecretFault.TOO_SHORT),
-        ("s" * (MAX_SECRET + 1), SecretFault.UNFIT),
-        (f"{LEAST}\n\n", SecretFault.UNFIT),
-        (f"{LEAST}\n{LEAST}", SecretFault.UNFIT),
-        (f"{LEAST}\0", SecretFault.UNFIT),
-        ("", SecretFault.UNFIT),
-        ("\n", SecretFault.UNFIT),
+        ("s" * (MAX_SECRET + 1), SecretFault.INVALID),
+        (f"{LEAST}\n\n", SecretFault.INVALID),
+        (f"{LEAST}\n{LEAST}", SecretFault.INVALID),
+        (f"{LEAST}\0", SecretFault.INVALID),
+        ("", SecretFault.INVALID),
+        ("\n", SecretFault.INVALID),
     ],
 )
 def test_a_secret_is_one_line_of_a_fit_length(text: str, secret: str | SecretFault) -> None:

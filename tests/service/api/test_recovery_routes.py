@@ -70,7 +70,7 @@ def test_a_running_recovery_is_cancelled(client: TestClient, customer: Customer,
 #: What a body says beside its target, the path and the code that it is refused with.
 REFUSED = [
     ({"since": "yesterday"}, "/since", "invalid_since"),
-    ({"since": "2999-01-01"}, "/since", "still_to_come"),
+    ({"since": "2999-01-01"}, "/since", "in_the_future"),
     ({"since": 24}, "/since", "invalid_type"),
     ({"since": "1" * 65}, "/since", "too_long"),
     ({"since": "1h", "target_id": "tgt_none"}, "/target_id", "unknown_target"),

@@ -42,7 +42,7 @@ from storage.db.engine import close_database, connection, execute, is_sqlite, op
 from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import ALL, BaseModel, ExportRow
-from storage.db.schema_version import SchemaState, UnfitDatabase
+from storage.db.schema_version import SchemaState, UnsuitableDatabase
 from storage.exports import attempts, claims_sql, idempotency, queries
 from storage.exports.search import export_list
 from storage.maintenance import partitions_sql
@@ -270,7 +270,7 @@ def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str)
     assert schema_version.inspect() == SchemaState(unknown=("0999_to_come",))
     for words in ("0999_to_come", "install that version", "restore a backup"):
         assert words in str(schema_version.inspect().problem)
-    with pytest.raises(UnfitDatabase, match="newer RiskRelay"):
+    with pytest.raises(UnsuitableDatabase, match="newer RiskRelay"):
         schema_version.migrate()
 
 
@@ -330,7 +330,7 @@ def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, 
             foreign.execute(statement)
     before = content(empty)
     assert schema_version.inspect().foreign
-    with pytest.raises(UnfitDatabase, match=r"another application's tables .*; set DATABASE_URL"):
+    with pytest.raises(UnsuitableDatabase, match=r"another application's tables .*; set DATABASE_URL"):
         schema_version.migrate()
     assert content(empty) == before
 
@@ -371,7 +371,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path,
     path.write_bytes(held)
     open_database(f"sqlite:///{path}")
     assert schema_version.inspect().damage
-    with pytest.raises(UnfitDatabase, match="restore a backup, or set DATABASE_URL"):
+    with pytest.raises(UnsuitableDatabase, match="restore a backup, or set DATABASE_URL"):
         schema_version.migrate()
     close_database()
     assert path.read_bytes() == held
@@ -404,7 +404,7 @@ def test_a_role_that_may_not_create_tables_gets_an_error_that_says_so(postgres_s
         owner.execute("CREATE ROLE reader LOGIN")
         owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     open_database(url.replace("//riskrelay@", "//reader@"))
-    with pytest.raises(UnfitDatabase, match="permission denied for schema public"):
+    with pytest.raises(UnsuitableDatabase, match="permission denied for schema public"):
         schema_version.migrate()
     close_database()
     with raw(url) as owner:

@@ -216,8 +216,8 @@ def test_a_second_run_changes_nothing(furnished: list[str]) -> None:
 
 
 def test_a_limit_is_kept_and_the_rest_waits(furnished: list[str]) -> None:
-    for resealed, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
-        assert rotate(limit=2) == (resealed, [])
+    for reencrypted, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
+        assert rotate(limit=2) == (reencrypted, [])
         assert key_rotation.survey(BOTH).outdated == waiting
 
 
@@ -252,10 +252,10 @@ def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[b
     def set_secret() -> None:
         targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
 
-    resealed = sum(each.rotated for each in key_rotation.rotate(InterruptingVault(set_secret), EVERYTHING))
+    reencrypted = sum(each.rotated for each in key_rotation.rotate(InterruptingVault(set_secret), EVERYTHING))
     [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))
     assert BOTH.open(bytes(sealed), targets.secret_context(furnished[0])) == "the newest"
-    assert resealed == 4
+    assert reencrypted == 4
     assert key_rotation.survey(BOTH).older == (1 if keys == [OLD] else 0)
 
 

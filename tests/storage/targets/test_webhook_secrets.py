@@ -108,8 +108,8 @@ def test_a_removed_header_leaves_nothing(customer: Customer) -> None:
     ("name", "value", "problem"),
     [
         ("Host", "x", ("/name", "header_reserved")),
-        ("X Api", "x", ("/name", "header_name_unfit")),
-        ("X-Api-Key", "a\r\nHost: b", ("/value", "header_value_unfit")),
+        ("X Api", "x", ("/name", "invalid_header_name")),
+        ("X-Api-Key", "a\r\nHost: b", ("/value", "invalid_header_value")),
     ],
 )
 def test_a_header_that_is_refused_changes_nothing(
@@ -150,7 +150,7 @@ def test_a_standard_secret_is_sealed_and_shown_as_a_fingerprint(customer: Custom
     assert targets.get(target.id, None).standard_secret_fingerprint == VAULT.fingerprint(STANDARD)
     with pytest.raises(ValidationFailed) as refused:
         webhook_secrets.set_standard_secret(target.id, "a secret", VAULT, DEFAULT_SECRET, NOW, "operator")
-    assert code_of(refused) == ("/secret", "standard_secret_unfit")
+    assert code_of(refused) == ("/secret", "invalid_standard_secret")
 
 
 # signature, default secret, what is missing in turn

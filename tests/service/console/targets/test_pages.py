@@ -145,7 +145,7 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
     assert "the time since 3d: 3" in words(counted)
     # What was counted is what is recovered, unless something else is chosen.
     assert [re.findall(r'value="(\w+)" checked', page.text) for page in (answer, counted)] == [["24h"], ["3d"]]
-    for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "still_to_come")):
+    for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "in_the_future")):
         refused = person.get(f"/targets/{target.id}", f"since={wrong}")
         assert (refused.status_code, code in refused.text) == (422, True)
 
@@ -290,11 +290,11 @@ def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
 
 #: A secret that is refused, the code of the refusal.
 REFUSED = [
-    ("", "secret_unfit"),
-    ("\n", "secret_unfit"),
-    ("cAnArY-two\nlines", "secret_unfit"),
-    ("cAnArY\x07bell", "secret_unfit"),
-    ("cAnArY" * 700, "secret_unfit"),
+    ("", "invalid_secret"),
+    ("\n", "invalid_secret"),
+    ("cAnArY-two\nlines", "invalid_secret"),
+    ("cAnArY\x07bell", "invalid_secret"),
+    ("cAnArY" * 700, "invalid_secret"),
     ("cAnArY", "secret_too_short"),
 ]
 
