@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, record_of
 from storage.db.engine import database, is_sqlite, planned_for_values
 from storage.db.models import ExportRow, FindingRow
-from storage.exports.search.export_sets import union
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
 _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
@@ -96,7 +96,9 @@ class _Row:
 def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
     """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
     parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
-    ids = union([part.order_by(FindingRow.id.desc()) for part in parts], limit)
+    # SQLite merges parts without a limit row by row; PostgreSQL reads no more than the limit of each.
+    newest = parts if is_sqlite() else [part.order_by(FindingRow.id.desc()).limit(limit) for part in parts]
+    ids = reduce(lambda one, other: one.union_all(other), newest)
     found = _findings().where(FindingRow.id.in_(ids.order_by(SQL("id DESC")).limit(limit)))
     return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
 

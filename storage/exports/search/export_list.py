@@ -7,7 +7,6 @@ index, which ends with the page.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, Final
 
 from peewee import SQL, Select, Tuple, fn
@@ -19,7 +18,7 @@ from storage.db.engine import database, planned_for_values
 from storage.db.models import ExportRow
 from storage.db.queries import in_query, tuples
 from storage.exports.queries import list_by_ids
-from storage.exports.search.export_sets import FINDINGS, IndexPart, ranked_parts, smallest, union
+from storage.exports.search.export_sets import FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
 
 #: Totals are counted up to here; a larger total is None.
 MOST_COUNTED: Final = 10_000
@@ -72,9 +71,8 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
     of, _ = smallest(query)
-    parts = [part.select(query, [part.id.alias("id")]) for part in of.to_count]
-    found = union(parts, limit + 1, is_distinct=of.overlaps).limit(limit + 1)
-    number = int(found.count(database))
+    parts = of.to_count
+    number = count_rows(parts, parts.select(query, [parts.id.alias("id")]), limit + 1)
     return number if number <= limit else None
 
 
@@ -118,9 +116,9 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     values = [column for _, column in columns]
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
     of, _ = smallest(query)
-    selects = [_page_of(part, SQL("0"), query, ExportSort.NEWEST, None, values) for part in of.parts]
-    newest = _first(selects, _NEWEST_FIRST, MOST_FACETED, is_distinct=of.overlaps)
-    counted = [newest.c[column.column_name] for column in values]
+    select = _page_of(of.parts, SQL("0"), query, ExportSort.NEWEST, None, values)
+    newest = first_rows(of.parts, select, MOST_FACETED, _NEWEST_FIRST)
+    counted = [SQL(column.column_name) for column in values]
     combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
     # Few combinations of values are left to add up.
     for row in tuples(combinations):
@@ -138,33 +136,24 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
     of, is_small = smallest(query, sort)
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
-    selects = [_page_of(part, SQL("0") if rank is None else rank, query, sort, after) for part in of.parts]
-    return _first_ids(selects, _ORDERS[sort][0], limit, is_distinct=of.overlaps)
+    select = _page_of(of.parts, SQL("0") if rank is None else rank, query, sort, after)
+    return Select([first_rows(of.parts, select, limit, _ORDERS[sort][0])], [SQL("id")])
 
 
 def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> list[str]:
     """Return the ids of a page that is read rank by rank: five queries at most, and most pages end in the first."""
     found: list[str] = []
-    ranked = [(part, rank) for part, rank in ranked_parts(query, sort) if not _is_before(rank, after)]
-    for constant, parts in groupby(ranked, key=lambda each: each[1] if isinstance(each[1], int) else None):
+    for parts, rank in ranked_parts(query, sort):
         rest = None if limit is None else limit - len(found)
         if rest == 0:
             break
-        selects = [_page_of(part, rank, query, sort, after) for part, rank in parts]
+        if _is_before(rank, after):
+            continue
         # With a constant in their order, SQLite would sort all of the parts.
-        order = _ORDERS[sort][0] if constant is None else _NEWEST_FIRST
-        found += [row[0] for row in _first_ids(selects, order, rest).bind(database).tuples()]
+        order = _NEWEST_FIRST if isinstance(rank, int) else _ORDERS[sort][0]
+        rows = first_rows(parts, _page_of(parts, rank, query, sort, after), rest, order)
+        found += [export_id for (export_id,) in tuples(Select([rows], [SQL("id")]).bind(database))]
     return found
-
-
-def _first_ids(selects: Sequence[Any], order: str, limit: int | None, *, is_distinct: bool = False) -> Any:
-    """Return the query of the first ids of some parts."""
-    return Select([_first(selects, order, limit, is_distinct=is_distinct)], [SQL("id")])
-
-
-def _first(selects: Sequence[Any], order: str, limit: int | None, *, is_distinct: bool = False) -> Any:
-    """Return the first rows of some parts, for a query to select from."""
-    return union(selects, limit, is_distinct=is_distinct).order_by(SQL(order)).limit(limit).alias("page")
 
 
 def _is_before(rank: Any, after: ListPosition | None) -> bool:
@@ -173,29 +162,29 @@ def _is_before(rank: Any, after: ListPosition | None) -> bool:
 
 
 def _page_of(
-    part: IndexPart,
+    parts: IndexParts,
     rank: Any,
     query: ExportQuery,
     sort: ExportSort,
     after: ListPosition | None,
     values: Sequence[Any] = (),
 ) -> Any:
-    """Return the query of the ids and ranks of a part, in the order of the list; `rank` is a column, or that of all.
+    """Return the query of the ids and ranks of each part, in the order of the list; `rank` is a column, or that of all.
 
     `values` are columns of the exports' rows that it has too.
     """
     is_constant = isinstance(rank, int | SQL)
-    columns = [part.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank"), *values]
+    columns = [parts.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank"), *values]
     # PostgreSQL would look for a rare word in the order of the ids: in all texts.
-    ordered = part.id if part.is_ordered else part.id.concat(SQL("''"))
+    ordered = parts.id if parts.is_ordered else parts.id.concat(SQL("''"))
     order = [ordered if sort is ExportSort.OLDEST else ordered.desc()]
     # The exports of a part with one rank are in the order of time.
     order = order if is_constant else [rank.desc(), *order]
     behind: list[Any] = []
     if after is not None and sort is ExportSort.OLDEST:
-        behind = [part.id > after.id]
+        behind = [parts.id > after.id]
     elif after is not None and is_constant:
-        behind = [part.id < after.id] if rank == after.rank or isinstance(rank, SQL) else []
+        behind = [parts.id < after.id] if rank == after.rank or isinstance(rank, SQL) else []
     elif after is not None:
-        behind = [Tuple(rank, part.id) < Tuple(after.rank, after.id)]
-    return part.select(query, columns, *behind, has_rows=bool(values) or sort in _RANKS).order_by(*order)
+        behind = [Tuple(rank, parts.id) < Tuple(after.rank, after.id)]
+    return parts.select(query, columns, *behind, has_rows=bool(values) or sort in _RANKS).order_by(*order)
