@@ -18,21 +18,14 @@ from typing import Final
 
 import click
 
-from bench import (
-    at_scale,
-    backlog,
-    delivery_figures,
-    growth,
-    hostile_bodies,
-    memory,
-    peers,
-    postbacks,
-    requests,
-    slow_clients,
-    starting,
-    submissions,
-)
+from bench.deliveries import backlog, submissions
+from bench.deliveries import rates as delivery_rates
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
+from bench.peers import task_queues
+from bench.processes import memory, starting
+from bench.requests import hostile_bodies, postbacks, slow_clients
+from bench.requests import rates as request_rates
+from bench.scale import bulk_and_lists, growth
 
 Measure = Callable[[Extent], list[Figure]]
 
@@ -58,13 +51,13 @@ def _part(measure: Measure, promised: Sequence[str], quick_s: float, full_s: flo
 #: By the names that `--only` takes, in the order in which they run: what is promised comes first, lest time run out.
 SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "deliveries": (
-        _part(delivery_figures.beside_loops, delivery_figures.PROMISED_BESIDE_LOOPS, 90, 500),
-        _part(delivery_figures.to_slow_and_tls, delivery_figures.PROMISED_TO_SLOW, 60, 600),
-        _part(delivery_figures.approvals, delivery_figures.PROMISED_APPROVALS, 60, 240),
+        _part(delivery_rates.beside_loops, delivery_rates.PROMISED_BESIDE_LOOPS, 90, 500),
+        _part(delivery_rates.to_slow_and_tls, delivery_rates.PROMISED_TO_SLOW, 60, 600),
+        _part(delivery_rates.approvals, delivery_rates.PROMISED_APPROVALS, 60, 240),
         _part(submissions.measure, submissions.PROMISED, 60, 120),
     ),
-    "peers": (_part(peers.measure, peers.PROMISED, 90, 600),),
-    "requests": (_part(requests.measure, requests.PROMISED, 120, 900),),
+    "peers": (_part(task_queues.measure, task_queues.PROMISED, 90, 600),),
+    "requests": (_part(request_rates.measure, request_rates.PROMISED, 120, 900),),
     "postbacks": (_part(postbacks.measure, (), 30, 60),),
     "growth": (
         _part(growth.by_rows, growth.PROMISED, 90, 900),
@@ -76,7 +69,7 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "hostile-bodies": (_part(hostile_bodies.measure, hostile_bodies.PROMISED, 60, 360),),
     "starting": (_part(starting.measure, starting.PROMISED, 60, 180),),
     "memory": (_part(memory.measure, memory.PROMISED, 90, 240),),
-    "scale": (_part(at_scale.measure, at_scale.PROMISED, 90, 1200),),
+    "scale": (_part(bulk_and_lists.measure, bulk_and_lists.PROMISED, 90, 1200),),
 }
 #: Storing a million exports on each database takes minutes.
 _BY_DEFAULT: Final = ",".join(name for name in SECTIONS if name != "scale")

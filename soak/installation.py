@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from bench.durable_postgres import DurablePostgres
+from bench.servers.durable_postgres import DurablePostgres
 from bin.processes import child_process
 from soak.event_log import now_ms
 from soak.plan import SoakPlan

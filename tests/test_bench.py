@@ -14,9 +14,10 @@ from typing import Final
 import pytest
 
 from bench import __main__ as bench
-from bench import postbacks, trackers
+from bench.deliveries import trackers
 from bench.figures import Extent, Figure, flat, ratio, tell
-from bench.requests import service_environment
+from bench.requests import postbacks
+from bench.requests.rates import service_environment
 from storage.accounts.account_limits import Limited
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import pytest
 from bench.handwritten import app as handwritten
 from bench.handwritten.comparison import TABLES, difference, left_behind, sent_once, steady
 from bench.handwritten.stores import open_store
-from bench.questions import SeededDatabase, prepare_many, seed
+from bench.load.questions import SeededDatabase, prepare_many, seed
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import close_database, open_database

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from bench import example_proxy
-from bench.keep_alive_load import requests, send_all
-from bench.load import NUMBER, Numbers, Question, load, new_numbers, request
-from bench.slow_clients import Met, ask
-from bench.slow_connections import ServiceAddress, dripping
+from bench.load.keep_alive import requests, send_all
+from bench.load.repeated_requests import NUMBER, Numbers, Question, load, new_numbers, request
+from bench.load.slow_connections import ServiceAddress, dripping
+from bench.requests.slow_clients import Met, ask
+from bench.servers import example_proxy
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import always
 

@@ -11,8 +11,8 @@ from contextlib import closing
 from typing import Any, Final
 
 from bench.handwritten.stores import open_store
-from bench.load import NUMBER, Numbers, Question
-from bench.questions import APPROVABLE, APPROVABLE_DIGITS
+from bench.load.questions import APPROVABLE, APPROVABLE_DIGITS
+from bench.load.repeated_requests import NUMBER, Numbers, Question
 
 #: What the questions write to.
 TABLES: Final = (

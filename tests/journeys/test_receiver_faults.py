@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from bench.process_cost import resident_mb
+from bench.processes.cost import resident_mb
 from runtime.clock import utc_now
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries

@@ -1,6 +1,6 @@
 """What a guess costs tells nothing of how near it was: whole digests are looked up and compared, never letters.
 
-`python -m bench.guessing` measures the same; time itself is no test.
+`python -m bench.requests.guessing` measures the same; time itself is no test.
 """
 
 import hashlib

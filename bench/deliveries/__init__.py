@@ -1,0 +1,1 @@
+"""Measurements of deliveries: rates, latency, backlogs, fairness, and the time until another worker takes over."""

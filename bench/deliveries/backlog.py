@@ -1,0 +1,67 @@
+"""Time to deliver a backlog: 100,000 approved exports wait for paused targets, which are then resumed.
+
+Two real workers with default features and a receiver that responds at once. The time runs from resuming the targets until
+the last export arrives; each must have arrived once and be recorded as delivered.
+"""
+
+import time
+from datetime import timedelta
+from typing import Final
+
+from bench.deliveries.runs import BODY_BYTES, PROCESSES, SeededTargets, agreed, finished, listening, wait_until, workers
+from bench.figures import Extent, Figure
+from bench.processes.cost import resident_mb
+from bench.servers.crowd import crowd
+from bench.servers.receiver_process import receiver
+from runtime.clock import utc_now
+from tests.support.many_rows import learn, many_targets, many_waiting, settle
+
+PROMISED: Final = ("backlog_100k_s",)
+_AIM_S: Final = 40.0
+TARGETS: Final = 100
+_ORIGINS: Final = 20
+#: Rows of one transaction.
+_CHUNK: Final = 20_000
+_WITHIN_S: Final = 240.0
+#: Between two counts: counting 100,000 rows takes some milliseconds.
+_LOOK_S: Final = 0.5
+
+
+def measure(extent: Extent) -> list[Figure]:
+    """Deliver 100,000 exports from each database; in a quick run, 10,000 from SQLite only."""
+    if extent is Extent.QUICK:
+        return _delivered("sqlite", 10_000)
+    return _delivered("sqlite", 100_000) + _delivered("postgresql", 100_000)
+
+
+def _delivered(database: str, count: int) -> list[Figure]:
+    with receiver(0, _ORIGINS) as there, crowd(database, SWEEP_SECONDS="0.05") as installation:
+        share = TARGETS // _ORIGINS
+        ids = [
+            target_id
+            for number, url in enumerate(there.urls)
+            for target_id in many_targets(installation.customer, number * share, share, url)
+        ]
+        seeded = SeededTargets(installation.customer, ids)
+        seeded.change_status("pause")
+        due_at = utc_now() - timedelta(minutes=1)
+        for first in range(0, count, _CHUNK):
+            many_waiting(
+                installation.customer, first, min(_CHUNK, count - first), (0, TARGETS), due_at, body_bytes=BODY_BYTES
+            )
+        learn()
+        settle()
+        with workers(installation.env) as pids:
+            redis_url = installation.env["REDIS_URL"]
+            wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
+            resumed_at = time.monotonic()
+            seeded.change_status("resume")
+            wait_until(lambda: finished() == count, "the delivery of the backlog", _WITHIN_S, _LOOK_S)
+            memory = max(resident_mb(pid) for pid in pids)
+        took_s = agreed(there, count)["last_at"] - resumed_at
+    prefix, name = "" if database == "sqlite" else f"{database}_", f"backlog_{count // 1000}k"
+    aim = _AIM_S if f"{prefix}{name}_s" in PROMISED else None
+    return [
+        Figure(f"{prefix}{name}_s", [took_s], "s", aim, is_cost=True),
+        Figure(f"{prefix}{name}_worker_mb", [memory], "MB", is_cost=True),
+    ]

@@ -1,0 +1,29 @@
+"""The environment of a compared task queue: a separate folder, built from pinned files, apart from .venv."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.servers.receiver_process import ROOT
+
+FOLDER: Final = ROOT / ".venv-peers"
+LOCK: Final = Path(__file__).parents[1] / "requirements-peers.lock"
+#: As bin/setup: wheels alone, since no hash covers what building from source would fetch.
+_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:")
+#: An index that does not answer is not waited for any longer.
+_INSTALL_WITHIN_S: Final = 180
+
+
+def python_of_peers() -> str:
+    """Return the interpreter of the peers' environment, made anew where it is missing or made for other pins."""
+    python, stamp = FOLDER / "bin" / "python", FOLDER / "made-for"
+    wanted = hashlib.sha256(sys.version.encode() + LOCK.read_bytes()).hexdigest()
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
+        subprocess.run([python, *_INSTALL, "-r", LOCK], check=True, timeout=_INSTALL_WITHIN_S)
+        stamp.write_text(wanted)
+    return str(python)

@@ -1,0 +1,1 @@
+"""Measurements of processes: starts and stops, memory, and processor time."""

@@ -1,0 +1,1 @@
+"""Measurements of requests to the service: rates, and response times beside slow and hostile clients."""

@@ -1,0 +1,1 @@
+"""Measurements with many rows: lists, pages, findings, plans, partitions and sizes."""

@@ -1,0 +1,1 @@
+"""What a measurement runs: installations, services, receivers, databases and proxies on loopback."""
