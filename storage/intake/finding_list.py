@@ -96,11 +96,15 @@ class _Row:
 def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
     """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
     parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
-    # SQLite merges parts without a limit row by row; PostgreSQL reads no more than the limit of each.
-    newest = parts if is_sqlite() else [part.order_by(FindingRow.id.desc()).limit(limit) for part in parts]
-    ids = reduce(lambda one, other: one.union_all(other), newest)
-    found = _findings().where(FindingRow.id.in_(ids.order_by(SQL("id DESC")).limit(limit)))
+    newest = [part.order_by(FindingRow.id.desc()).limit(limit) for part in parts]
+    ids = newest[0] if len(newest) == 1 else _merged(parts if is_sqlite() else newest).limit(limit)
+    found = _findings().where(FindingRow.id.in_(ids))
     return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
+
+
+def _merged(parts: Sequence[Any]) -> Any:
+    """Return the ids of all parts, the newest first; those without a limit of their own SQLite merges row by row."""
+    return reduce(lambda one, other: one.union_all(other), parts).order_by(SQL("id DESC"))
 
 
 def list_severity(project_id: int, severity: str, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
