@@ -25,7 +25,7 @@ from tests.support.factories import (
     postback,
     storefront_diagnostics,
 )
-from tests.support.storefront import EMAIL_SECRET
+from tests.support.http.storefront import EMAIL_SECRET
 
 EXPORTS: Final = "/api/ticket-exports"
 TARGETS: Final = "/api/ticket-export-targets"

@@ -14,7 +14,7 @@ import redis
 from soak.event_log import EventLog
 from soak.installation import Child, SoakInstallation, SoakReceiverProcess
 from soak.plan import Fault
-from tests.support.servers import processes_in
+from tests.support.servers.redis_and_postgres import processes_in
 
 Thing = TypeVar("Thing")
 

@@ -24,12 +24,12 @@ from soak.plan import SoakPlan
 from soak.receivers import SHUT_ADDRESS
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment
 from tests.support.fakes import LoopbackServer
-from tests.support.receivers import always, say_nothing
-from tests.support.servers import PostgresServer, RedisServer, processes_in
-from tests.support.storefront import CLOUD
+from tests.support.http.storefront import CLOUD
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer, processes_in
+from tests.support.worker.receivers import always, say_nothing
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")

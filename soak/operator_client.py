@@ -12,7 +12,7 @@ from typing import Final
 
 from soak.clients import ACCEPTED, CREATED, EXPORTS, TARGETS, Shared, SoakClient
 from tests.support.factories import capture
-from tests.support.storefront import WEBHOOKS, ShopCustomer, redact_body, signature
+from tests.support.http.storefront import WEBHOOKS, ShopCustomer, redact_body, signature
 
 _TAKEN: Final = frozenset({204})
 _DONE_OR_TOO_LATE: Final = frozenset({200, 409})

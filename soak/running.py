@@ -52,7 +52,7 @@ from tests.support.factories import (
     make_target,
     make_tracker,
 )
-from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea
 
 _LOOK_S: Final = 0.05
 #: Longer than a client's time limit for two requests.

@@ -17,7 +17,7 @@ from typing import Final
 from soak.event_log import ISSUES, EventLog, read
 from soak.receiver_behaviors import BAD_REQUESTS, BAD_TIMES, BEHAVIOR_S
 from tests.support.fakes import Peer, ReceivedRequest
-from tests.support.tracker_servers import FakeGitea, Refusal
+from tests.support.trackers.servers import FakeGitea, Refusal
 
 #: Every n-th target is a repository of a tracker; none of them is a target that always accepts, or that clients pause.
 _EVERY: Final = 6

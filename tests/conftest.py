@@ -15,15 +15,15 @@ from playwright.sync_api import Browser
 from schemas.targets.target import Target
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database
-from tests.support import kept_sessions
-from tests.support.browsers import chromium
-from tests.support.databases import PostgresEmptier
+from tests.support.database import kept_sessions
+from tests.support.database.databases import PostgresEmptier
+from tests.support.database.kept_sessions import KeptSession
 from tests.support.factories import Customer, make_customer, make_target
-from tests.support.kept_sessions import KeptSession
-from tests.support.redmine_server import RedmineServer
-from tests.support.servers import PostgresServer, RedisServer
-from tests.support.shared_routes import SharedRoutes
-from tests.support.workers import CountingReceiver, StartedWorker, WorkerProcess
+from tests.support.http.shared_routes import SharedRoutes
+from tests.support.processes.workers import CountingReceiver, StartedWorker, WorkerProcess
+from tests.support.servers.browsers import chromium
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
+from tests.support.trackers.redmine_server import RedmineServer
 
 # Collecting the tests makes no garbage; the search for it would take a third of the time.
 gc.disable()

@@ -15,7 +15,7 @@ from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import close_database, open_database
 from tests.support.factories import LOOPBACK, make_settings
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 
 class SeededApplication:

@@ -15,7 +15,7 @@ from bench.load.slow_connections import ServiceAddress, dripping
 from bench.requests.slow_clients import Met, ask
 from bench.servers import example_proxy
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.receivers import always
+from tests.support.worker.receivers import always
 
 WITHIN_S: Final = 20.0
 POST: Final = request("POST", "/things", {"Idempotency-Key": f"k-{NUMBER}"}, f'{{"name": "{NUMBER}"}}')

@@ -16,7 +16,7 @@ from redis import Redis
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database
 from tests.support import canaries
 from tests.support.factories import NOW, make_customer, make_exports
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 WORD = 'cAnArY-7"f3a/9d+'
 

@@ -33,8 +33,8 @@ from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Settings, load_s
 from service.console.pages.report_uploads import UploadReportPage
 from service.http.error_responses import STATUS
 from service.http.multipart_form import MAX_OTHER_BYTES
-from tests.support.crontab import CRONTAB, cron_jobs
 from tests.support.factories import ENCRYPTION_KEY
+from tests.support.processes.crontab import CRONTAB, cron_jobs
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEPLOY: Final = ROOT / "deploy"

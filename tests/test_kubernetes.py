@@ -14,7 +14,7 @@ from bin.processes.supervisor import STOP_GRACE_S
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, load_settings
 from schemas.version import VERSION
 from tests.support.factories import ENCRYPTION_KEY
-from tests.support.runtimes import runtime
+from tests.support.servers.runtimes import runtime
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "deploy" / "kubernetes"

@@ -15,7 +15,14 @@ import psycopg
 import pytest
 import redis
 
-from tests.support.servers import PROJECT_ROOT, PostgresServer, RedisServer, Server, find_postgres, processes_in
+from tests.support.servers.redis_and_postgres import (
+    PROJECT_ROOT,
+    PostgresServer,
+    RedisServer,
+    Server,
+    find_postgres,
+    processes_in,
+)
 
 # How long the kernel and the servers may take to end after their parent.
 GRACE_S = 10.0
@@ -151,7 +158,7 @@ def test_a_server_leaves_no_process_and_no_folder(kind: type[RedisServer | Postg
 def test_a_server_ends_when_its_parent_is_killed(kind: type[Server], tmp_path: Path) -> None:
     program = f"""
         import os
-        from tests.support.servers import {kind.__name__}
+        from tests.support.servers.redis_and_postgres import {kind.__name__}
         server = {kind.__name__}()
         server.start()
         print(server.folder, flush=True)

@@ -37,7 +37,7 @@ from soak.verification import (
     verify,
 )
 from storage.db.identifiers import ATTEMPT, EXPORT, new_id
-from tests.support.tracker_servers import REPOSITORY, TOKEN
+from tests.support.trackers.servers import REPOSITORY, TOKEN
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ from soak.life_cycles import verify_life_cycles
 from soak.receiver_behaviors import BEHAVIORS, behavior_of, patient_behavior_of
 from soak.trackers import SoakGitea
 from storage.db.identifiers import EVENT, new_id
-from tests.support.tracker_servers import REPOSITORY, TOKEN
+from tests.support.trackers.servers import REPOSITORY, TOKEN
 
 URL: Final = "https://shop.example/soak-1/one/"
 NO_COUNTS: Final = {"new": 0, "seen": 0, "fixed": 0, "reopened": 0}

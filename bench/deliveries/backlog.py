@@ -14,7 +14,7 @@ from bench.processes.cost import resident_mb
 from bench.servers.crowd import crowd
 from bench.servers.receiver_process import receiver
 from runtime.clock import utc_now
-from tests.support.many_rows import learn, many_targets, many_waiting, settle
+from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
 
 PROMISED: Final = ("backlog_100k_s",)
 _AIM_S: Final = 40.0

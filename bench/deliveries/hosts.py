@@ -40,8 +40,8 @@ from bin.commands.installation.work import WORK_ALONE
 from storage.db.engine import execute, rows, transaction
 from tests.journeys.hosts_in_namespaces import HERE, SUBNET, Namespace, Network
 from tests.support.factories import make_customer, make_target
-from tests.support.poolers import PgBouncer
-from tests.support.servers import processes_in
+from tests.support.servers.poolers import PgBouncer
+from tests.support.servers.redis_and_postgres import processes_in
 
 TARGETS: Final = 20
 #: Of the account without a backlog.

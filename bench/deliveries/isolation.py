@@ -20,7 +20,7 @@ from bench.servers.crowd import Crowd, crowd
 from bench.servers.receiver_process import BenchReceiver, receiver
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from tests.support.many_rows import export_id, many_targets, many_waiting
+from tests.support.database.many_rows import export_id, many_targets, many_waiting
 
 TARGETS: Final = 100
 #: What waits for the target that hangs.

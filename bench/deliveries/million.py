@@ -18,7 +18,7 @@ from bench.processes.cost import proportional_mb, resident_mb
 from bench.servers.crowd import Crowd, crowd
 from bench.servers.receiver_process import BenchReceiver, rate, receiver
 from runtime.clock import utc_now
-from tests.support.many_rows import learn, many_targets, many_waiting, settle
+from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
 
 TARGETS: Final = 100
 #: What the product is held to.

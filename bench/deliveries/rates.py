@@ -41,8 +41,8 @@ from bench.servers.receiver_process import BenchReceiver, rate, receiver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.engine import transaction
 from tests.support.factories import make_target
-from tests.support.receivers import make_certificate
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receivers import make_certificate
 
 PROMISED_BESIDE_LOOPS: Final = ("delivery_vs_session_post", "delivery_vs_prepared", "postgres_vs_sqlite")
 PROMISED_TO_SLOW: Final = ("delivery_50ms_per_s",)

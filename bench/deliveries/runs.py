@@ -33,7 +33,7 @@ from storage.exports import transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
 from tests.support.factories import LOOPBACK, LOOPBACK_POLICY, Customer, environment, make_customer, make_target
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 #: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
 BODY_BYTES: Final = 2048

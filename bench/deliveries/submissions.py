@@ -24,7 +24,7 @@ from bench.servers.receiver_process import ROOT, BenchReceiver, receiver
 from bench.servers.serving import serving
 from storage.db.engine import close_database, connection, open_database, rows, transaction
 from tests.support.factories import make_target
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 PROMISED: Final = ("submission_cpu_ms", "postgresql_submission_cpu_ms")
 _AIMS_MS: Final = {"sqlite": 1.6, "postgresql": 2.5}

@@ -23,7 +23,7 @@ from bench.servers.receiver_process import BenchReceiver, receiver
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.db.engine import rows
-from tests.support.many_rows import many_targets, many_waiting
+from tests.support.database.many_rows import many_targets, many_waiting
 
 TARGETS: Final = 20
 #: What the product is held to.

@@ -28,9 +28,9 @@ from runtime.clock import utc_now
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets
+from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.factories import ENCRYPTION_KEY, limit_target, make_tracker
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.tracker_servers import TOKEN
+from tests.support.trackers.servers import TOKEN
 
 #: Targets of the tracker that gets as many issues as it can take.
 _REPOSITORIES: Final = 10

@@ -42,7 +42,7 @@ from bench.processes.cost import cpu_s
 from bench.servers.durable_postgres import DurablePostgres
 from bench.servers.receiver_process import ROOT, BenchReceiver, rate, receiver
 from storage.db.engine import rows
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: The product's deliveries are shared out among as many targets.
 TARGETS: Final = 20

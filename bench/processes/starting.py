@@ -28,9 +28,9 @@ from bench.servers.serving import serving
 from bin.processes import child_process
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, transaction
+from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.factories import LOOPBACK, make_customer, make_target
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.servers import free_port
+from tests.support.servers.redis_and_postgres import free_port
 
 PROMISED: Final = ("start_ready_s", "start_first_delivery_s", "stop_run_s", "stop_service_s", "stop_worker_s")
 _ROUNDS: Final = {Extent.QUICK: 1, Extent.FULL: 3}

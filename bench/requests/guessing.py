@@ -38,7 +38,7 @@ from storage.exports import poll_sql
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import make_customer, make_exports, make_settings
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 #: Calls of one guess per repetition: enough to hide the cost of the clock, few enough for short repetitions.
 _CALLS: Final = 10

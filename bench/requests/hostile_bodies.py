@@ -24,7 +24,7 @@ from bench.load.questions import SeededDatabase
 from bench.load.slow_connections import ServiceAddress
 from bench.requests.slow_clients import PATIENCE_S, PAUSE_S, ask, read_of, service
 from tests.support.factories import SCANNER_SECRET, capture, cms_diagnostics, plain_email, storefront_diagnostics
-from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
+from tests.support.http.storefront import ADA, CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
 
 CLIENTS: Final = 4
 _EVERY_S: Final = 0.5

@@ -36,7 +36,7 @@ from bench.servers.durable_postgres import DurablePostgres
 from bench.servers.serving import Served, serving
 from storage.accounts.account_limits import Limited
 from tests.support.factories import LOOPBACK, environment
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: A small installation's, as WEB_PROCESSES says by default.
 PROCESSES: Final = 2

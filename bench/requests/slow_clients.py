@@ -27,7 +27,7 @@ from bench.load.slow_connections import ServiceAddress, dripping
 from bench.requests.rates import service_environment
 from bench.servers.example_proxy import example_proxy, is_here
 from bench.servers.serving import Served, serving
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 SLOW: Final = 500
 CLIENTS: Final = 8

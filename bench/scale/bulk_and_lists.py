@@ -29,7 +29,7 @@ from bench.servers.serving import Served, serving
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 PROMISED: Final = tuple(
     f"{prefix}{name}" for prefix in ("", "postgresql_") for name in ("bulk_approval_per_s", "list_1e6_ms", "search_1e6_ms")

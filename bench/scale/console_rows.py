@@ -9,8 +9,8 @@ from typing import Final
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
+from tests.support.database.many_rows import many_targets, settle
 from tests.support.factories import Customer, make_approved, postback, record_postback
-from tests.support.many_rows import many_targets, settle
 
 TARGETS: Final = 100
 #: Of the last day, each by two workers: what the chart adds up.

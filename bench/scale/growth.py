@@ -3,7 +3,7 @@
 Databases with 10^3 to 10^6 finished exports, each with its attempt and an audit entry, alternate: two real workers deliver
 additional due exports, then the service answers status reads and postbacks. Rows added by a repetition are removed, so that
 the table keeps its size. Reports rates, memory, and their ratio at the largest table; the worst ratio counts. Rows are
-generated in SQL (`tests.support.many_rows`).
+generated in SQL (`tests.support.database.many_rows`).
 """
 
 import tempfile
@@ -25,9 +25,9 @@ from bench.servers.serving import Served, serving
 from runtime.clock import utc_now
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
+from tests.support.database.many_rows import export_id, learn, many_finished, many_targets, many_waiting, settle
 from tests.support.factories import Customer, make_customer
-from tests.support.many_rows import export_id, learn, many_finished, many_targets, many_waiting, settle
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 PROMISED: Final = ("rows_1e6_vs_1e3",)
 SIZES: Final = {Extent.QUICK: (3, 5), Extent.FULL: (3, 4, 5, 6)}
@@ -211,7 +211,7 @@ def _filled(place: _Place, name: str, size: int, targets: int = TARGETS) -> Tabl
             many_finished(customer, first, min(_CHUNK, size - first), (0, targets), utc_now() - timedelta(hours=1))
         with transaction():
             if not is_sqlite():
-                # As in tests.support.many_rows: foreign keys would be looked up row by row, and these hold.
+                # As in tests.support.database.many_rows: foreign keys would be looked up row by row, and these hold.
                 execute("SET LOCAL session_replication_role = replica")
             execute(_ATTEMPTS)
             execute(_LEDGER)

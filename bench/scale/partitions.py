@@ -31,7 +31,7 @@ from storage.db.engine import close_database, connection, database, execute, ope
 from storage.db.models import AttemptRow
 from storage.exports import attempts
 from storage.maintenance import partitions_sql
-from tests.support.query_plans import taken_back
+from tests.support.database.query_plans import taken_back
 
 PARTITIONS: Final = "0025_partitions_by_month"
 MONTHS: Final = 6

@@ -25,10 +25,10 @@ from runtime.clock import utc_now
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
 from storage.exports import claims_sql, queries
+from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting, settle
+from tests.support.database.query_plans import plan_of, statements, taken_back
 from tests.support.factories import Customer, make_customer
-from tests.support.many_rows import learn, many_finished, many_targets, many_waiting, settle
-from tests.support.query_plans import plan_of, statements, taken_back
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 from worker.delivery.claim_planner import ClaimPlanner
 
 #: As WORKER_CONCURRENCY by default.

@@ -14,7 +14,7 @@ from storage.accounts import audit_chain
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
 from tests.support.factories import make_customer
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROWS: Final = 10_000
 #: As ids are: a prefix and 26 digits, so that rows and their indexes are as long as they will be.

@@ -13,7 +13,7 @@ from bench.servers.receiver_process import ROOT
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, open_database, transaction
 from tests.support.factories import LOOPBACK, Customer, environment, make_customer
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @dataclass(frozen=True, slots=True)

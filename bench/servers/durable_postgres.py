@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 #: PostgreSQL's own defaults again; of a setting that is given twice it takes the last.
 _AS_INSTALLED: Final = ("fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=128MB")

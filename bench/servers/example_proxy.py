@@ -17,8 +17,8 @@ from typing import Final
 from bench.load.slow_connections import ServiceAddress
 from bench.servers.receiver_process import ROOT
 from bin.processes import child_process
-from tests.support.receivers import make_certificate
-from tests.support.servers import free_port
+from tests.support.servers.redis_and_postgres import free_port
+from tests.support.worker.receivers import make_certificate
 
 NAME: Final = "riskrelay.example"
 EXAMPLE: Final = ROOT / "deploy" / "nginx" / "riskrelay.conf"

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tests.support.fakes import Peer, ReceivedRequest
-from tests.support.tracker_servers import FakeGitea, Refusal
+from tests.support.trackers.servers import FakeGitea, Refusal
 
 
 class CountingGitea(FakeGitea):

@@ -15,7 +15,7 @@ from bench.processes.cost import cpu_s
 from bench.servers.receiver_process import ROOT
 from bin.commands.installation.serve import GUNICORN
 from bin.processes import child_process
-from tests.support.servers import free_port
+from tests.support.servers.redis_and_postgres import free_port
 
 #: What the slowest machine worth measuring needs to load an application in two processes.
 _START_WITHIN_S: Final = 30.0

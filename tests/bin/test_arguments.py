@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.bin.test_commands import shell_in
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 #: What Python makes of the byte 0xff in an argument.
 BYTES = "\udcff"

@@ -35,8 +35,8 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.servers import PostgresServer
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 
 def shell_in(folder: Path) -> Shell:

@@ -10,7 +10,7 @@ import pytest
 
 from bin.commands.installation.serve import GUNICORN
 from tests.support.factories import environment
-from tests.support.workers import RISKRELAY
+from tests.support.processes.workers import RISKRELAY
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WITHIN_S: Final = 60.0

@@ -16,7 +16,7 @@ from storage.db.engine import transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
 from tests.support.factories import NOW, make_customer, make_target
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOSTILE: Final = "pay\x9b2J\x9d0;owned\x07\x7f\u202egpj\u200b\U000e0041\x1b[31m end"

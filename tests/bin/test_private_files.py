@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from tests.support.factories import environment
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
 
 SECRET: Final = "typed-by-hand-and-not-shown-4711"
 #: A command that waits for something that never comes is a bug, not a slow machine.

@@ -16,8 +16,8 @@ import pytest
 from bin.cli.output import OutputFailed, echo, echo_styled, write_file
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import environment, make_customer
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
 
 OUTPUTS = ("audit export", "compliance export", "report --project 1 --format csv", "export list", "account list --json")
 

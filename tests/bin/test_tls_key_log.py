@@ -11,8 +11,8 @@ import pytest
 from bin.commands.installation.serve import GUNICORN
 from tests.support.factories import LOOPBACK, environment
 from tests.support.fakes import LoopbackServer
-from tests.support.receivers import always, make_certificate
-from tests.support.workers import RISKRELAY
+from tests.support.processes.workers import RISKRELAY
+from tests.support.worker.receivers import always, make_certificate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WITHIN_S: Final = 60.0

@@ -8,9 +8,9 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import LOOPBACK, Customer, environment, make_customer
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess
+from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @pytest.fixture(scope="module")

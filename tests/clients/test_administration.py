@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.scripted_api import Ask, Script, ask_async, ask_blocking, ok
+from tests.support.http.scripted_api import Ask, Script, ask_async, ask_blocking, ok
 
 #: A call, and the method, the path with its query, and the body that it sends.
 CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [

@@ -30,7 +30,7 @@ from riskrelay_client import (
     WaitTimeout,
 )
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
+from tests.support.http.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
 
 EXPORT: Final = {"id": "exp_1", "status": "prepared"}
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from riskrelay_client import RiskRelay, models
-from tests.support.scripted_api import Ask, Script, ask_async, ask_blocking, ok
+from tests.support.http.scripted_api import Ask, Script, ask_async, ask_blocking, ok
 from tools.client_library import files
 from tools.postman_collection import described
 

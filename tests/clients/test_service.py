@@ -11,7 +11,7 @@ from riskrelay_client.filters import ExportFilter
 from riskrelay_client.models import WebhookTargetInput
 from storage.db.engine import connection
 from tests.support.factories import Customer, make_platform_token
-from tests.support.scripted_api import Script
+from tests.support.http.scripted_api import Script
 
 #: Nothing is delivered to it.
 TARGET: Final[WebhookTargetInput] = {"provider_key": "generic_webhook", "base_url": "http://127.0.0.1:9/", "name": "T"}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 from tests.docs.snippets import MarkdownPage, Snippet, Use, difference
-from tests.support.servers import free_port
+from tests.support.servers.redis_and_postgres import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CURL_STAND_IN: Final = ROOT / "tests" / "journeys" / "curl_stand_in.py"

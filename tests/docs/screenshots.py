@@ -45,7 +45,6 @@ from storage.intake import rejections
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from storage.triage import decisions
-from tests.support.browsers import PATIENCE_MS, chromium
 from tests.support.factories import (
     LOOPBACK_POLICY,
     claim_due,
@@ -56,6 +55,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.servers.browsers import PATIENCE_MS, chromium
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 #: The time that every picture shows.

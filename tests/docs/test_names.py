@@ -42,7 +42,7 @@ from tests.docs.names import (
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.support.factories import make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import is_of_the_console
+from tests.support.http.raw_http import is_of_the_console
 from worker.delivery.outcomes import RECEIVER_CODES
 from worker.delivery.throttle import GIVEN_UP
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schemas.trackers.registry import TRACKERS
 from tests.docs.screenshots import FOLDER, FORMS, MAX_BYTES, PICTURES
-from tests.support.runtimes import runtime
+from tests.support.servers.runtimes import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The page with the most content, on a phone; each further picture takes seconds.

@@ -30,8 +30,8 @@ from tests.support.factories import (
     make_settings,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import Call, everything_stored
-from tests.support.specification import EMAIL_SECRET, STOREFRONT_SECRET, everything
+from tests.support.http.raw_http import Call, everything_stored
+from tests.support.http.specification import EMAIL_SECRET, STOREFRONT_SECRET, everything
 
 SENDERS: Final = Path(__file__).resolve().parents[2] / "docs" / "senders"
 PAGES: Final = sorted(path.stem for path in SENDERS.glob("*.md"))

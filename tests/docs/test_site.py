@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from docs.hooks import in_site
 from tests.docs.snippets import read_page
-from tests.support.runtimes import runtime
+from tests.support.servers.runtimes import runtime
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -36,10 +36,10 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.gunicorn_process import Service
-from tests.support.receivers import make_certificate
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receivers import make_certificate
 
 ROOT: Final = Path(__file__).parents[2]
 TICKET: Final = {"ticket": {"title": "The total is wrong", "severity": "high"}}

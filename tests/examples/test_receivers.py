@@ -31,9 +31,9 @@ from storage.targets import pings, targets
 from tests.examples.receiver_processes import LANGUAGES, VECTORS, Language, Programs, ReceiverProcess, run
 from tests.support.factories import ENCRYPTION_KEY, WEBHOOK_SECRET, Customer, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.runtimes import runtime
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, notify_workers, wait_until
+from tests.support.processes.workers import WorkerProcess, notify_workers, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.servers.runtimes import runtime
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 #: The first compilation of Go's standard library takes a minute of both processors.

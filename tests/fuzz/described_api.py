@@ -49,9 +49,9 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import is_of_the_console
-from tests.support.receipts import deliver
-from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
+from tests.support.http.raw_http import is_of_the_console
+from tests.support.http.storefront import CLOUD, EMAIL_SECRET, signature
+from tests.support.worker.receipts import deliver
 
 HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.

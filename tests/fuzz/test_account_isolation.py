@@ -22,7 +22,7 @@ from schemas.triage.export_filter import FILTERS, ExportQuery, ExportSort, ListP
 from service.app import create_app
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, TARGETS, everything_stored
+from tests.support.http.raw_http import EXPORTS, JSON, TARGETS, everything_stored
 
 #: What has opened other services: each ends a string, a comment or a list, or asks for more than was meant.
 INJECTED: Final = [

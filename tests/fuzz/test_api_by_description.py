@@ -27,7 +27,7 @@ from schemas.base.fields import MAX_ID
 from schemas.content_policy import rules
 from schemas.url_policy.policy import RefusalReason
 from tests.fuzz.described_api import DescribedApi
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 
 IS_LONG: Final = settings.get_current_profile_name() == "long"
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")

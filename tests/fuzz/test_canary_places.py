@@ -18,10 +18,10 @@ from tests.service.api.test_canary import FORBIDDEN
 from tests.support.canaries import columns, is_in
 from tests.support.factories import make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.invalid_payloads import base_calls, changed, fresh, leaves
-from tests.support.raw_http import Call
-from tests.support.specification import COMPLIANCE, CloudInstallation, make_world
-from tests.support.storefront import CLOUD
+from tests.support.http.invalid_payloads import base_calls, changed, fresh, leaves
+from tests.support.http.raw_http import Call
+from tests.support.http.specification import COMPLIANCE, CloudInstallation, make_world
+from tests.support.http.storefront import CLOUD
 
 #: What stands around a secret in a text, and how a text is written; what is decoded once is seen. Within a word nothing is
 #: a secret (docs/forbidden-content.md).

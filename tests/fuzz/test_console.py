@@ -20,11 +20,11 @@ from service.app import create_app
 from storage.db.engine import rows
 from storage.exports import recoveries
 from tests.fuzz.test_account_isolation import INJECTED, cursor
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import everything_stored, is_of_the_console
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import everything_stored, is_of_the_console
 
 # Pages do not depend on the database; their queries are tested on both.
 pytestmark = on_sqlite

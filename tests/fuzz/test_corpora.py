@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from schemas.content_policy import rules
 from tests.support.corpora import CORPORA, naughty_strings, secrets, url_texts
-from tests.support.raw_http import everything_stored
-from tests.support.request_bodies import WHICH, calls, patient_world, put, send, send_raw, texts
-from tests.support.specification import CloudInstallation
+from tests.support.http.raw_http import everything_stored
+from tests.support.http.request_bodies import WHICH, calls, patient_world, put, send, send_raw, texts
+from tests.support.http.specification import CloudInstallation
 
 JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 IS_LONG: Final = settings.get_current_profile_name() == "long"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from falcon.testing import TestClient
 
 from service.app import create_app
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import Customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 

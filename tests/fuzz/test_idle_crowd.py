@@ -18,9 +18,9 @@ import pytest
 
 from runtime.files import raise_file_limit
 from tests.support.factories import environment
-from tests.support.gunicorn_process import Service, read_answer
-from tests.support.raw_http import EXPORTS
-from tests.support.specification import COMPLIANCE
+from tests.support.http.raw_http import EXPORTS
+from tests.support.http.specification import COMPLIANCE
+from tests.support.processes.gunicorn_process import Service, read_answer
 
 PROBE: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 #: What a client of the crowd says before it falls silent. A signed body is read before anybody knows who sends it.

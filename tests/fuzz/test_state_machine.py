@@ -72,8 +72,8 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver
-from tests.support.servers import REDIS_FAILURES, RedisServer
-from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
+from tests.support.http.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
+from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 from worker.background.approval_rules import ApprovalRuleTask
 from worker.background.batches.batch_task import BatchTask, bulk_job_task, recovery_task
 from worker.background.compliance import ComplianceTask

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import RedisServer
-from tests.support.workers import SteppingClock, UnluckyWorker
+from tests.support.processes.workers import SteppingClock, UnluckyWorker
+from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @pytest.fixture

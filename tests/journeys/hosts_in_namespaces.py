@@ -21,11 +21,19 @@ from storage.db import schema_version
 from storage.db.drivers.postgresql import LINK_LOST_AFTER_S
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import environment, make_customer, make_exports, make_target
-from tests.support.hosts import approved_over, count_alive, delivered_by, name_of
-from tests.support.raw_http import EXPORTS
-from tests.support.redis_servers import PortRedis
-from tests.support.servers import PostgresServer
-from tests.support.workers import RISKRELAY, ROOT, CountingReceiver, StartedWorker, all_are, is_exported, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.hosts import approved_over, count_alive, delivered_by, name_of
+from tests.support.processes.workers import (
+    RISKRELAY,
+    ROOT,
+    CountingReceiver,
+    StartedWorker,
+    all_are,
+    is_exported,
+    wait_until,
+)
+from tests.support.servers.redis_and_postgres import PostgresServer
+from tests.support.servers.redis_servers import PortRedis
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
 from worker.delivery.options import RENEW_S
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from schemas.targets.target import Target
 from storage.db.engine import execute, rows
-from tests.support.authorities import CertificateAuthority
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.authorities import CertificateAuthority
 
 HOST: Final = "127.0.0.1"
 

@@ -17,13 +17,10 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.maintenance import restore as restoring
-from tests.support.backups import VAULT, CommandResult, CommandRunner, Contents, begin
-from tests.support.compliance_work import run_compliance_tasks
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.factories import make_approved, make_customer, make_target
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.servers import PostgresServer, RedisServer
-from tests.support.storefront import (
+from tests.support.http.storefront import (
     ADA,
     BOB,
     PersonDataSeeder,
@@ -35,7 +32,10 @@ from tests.support.storefront import (
     stored,
     traces_of,
 )
-from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
+from tests.support.processes.backups import VAULT, CommandResult, CommandRunner, Contents, begin
+from tests.support.processes.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
+from tests.support.worker.compliance_work import run_compliance_tasks
 
 OTHER_SHOP: Final = "sun.shops.example"
 CLEO: Final = ShopCustomer(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))

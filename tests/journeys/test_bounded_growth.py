@@ -21,7 +21,7 @@ from service.http.limits.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
@@ -34,9 +34,9 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import NO_TRACKERS, FakeResolver, FakeWakeUpQueue
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions

@@ -12,10 +12,10 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.db.engine import execute, rows
 from tests.support.factories import LOOPBACK, Customer, environment, make_exports, make_target
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 MANY: Final = 2_000
 KILLS: Final = 2

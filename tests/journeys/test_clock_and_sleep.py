@@ -16,12 +16,11 @@ from schemas.compliance.requests import Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries
-from tests.support.backups import VAULT
-from tests.support.databases import on_postgresql, on_sqlite
-from tests.support.hosts import approved_over, claimed_by, delivered_by, name_of
-from tests.support.servers import RedisServer
-from tests.support.storefront import SHOP, receive
-from tests.support.workers import (
+from tests.support.database.databases import on_postgresql, on_sqlite
+from tests.support.http.storefront import SHOP, receive
+from tests.support.processes.backups import VAULT
+from tests.support.processes.hosts import approved_over, claimed_by, delivered_by, name_of
+from tests.support.processes.workers import (
     CountingReceiver,
     SteppingClock,
     UnluckyWorker,
@@ -34,6 +33,7 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import RedisServer
 
 HOUR_S: Final = 3600.0
 #: Long enough for what must not happen: three sweeps, and every renewal of a lease in between.

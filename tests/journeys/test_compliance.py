@@ -17,8 +17,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer
-from tests.support.servers import RedisServer
-from tests.support.storefront import (
+from tests.support.http.storefront import (
     ADA,
     BOB,
     PersonDataSeeder,
@@ -32,7 +31,8 @@ from tests.support.storefront import (
     stored,
     traces_of,
 )
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: Enough that a worker is a second or so at it.
 CAPTURES: Final = 8000

@@ -20,14 +20,14 @@ from schemas.exports.tickets.ticket import Source, Ticket
 from storage.db.engine import transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
-from tests.support.browsers import Watch, watch
-from tests.support.console_user import make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.http.console_user import make_console_token
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess
+from tests.support.servers.browsers import Watch, watch
+from tests.support.servers.redis_and_postgres import RedisServer
 from worker.http.signing import SignatureVerdict, verify
 
 NEW_SECRET: Final = "a-secret-that-somebody-typed-at-the-console"

@@ -36,13 +36,13 @@ from service.console.untrusted_text import pretty, visible
 from storage.db.columns import JsonField
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.db.models import ALL
-from tests.support.browsers import Watch, watch
-from tests.support.console_user import make_console_token
 from tests.support.corpora import naughty_strings
+from tests.support.database.plausible_rows import fill
 from tests.support.factories import Customer, environment, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.gunicorn_process import Service
-from tests.support.plausible_rows import fill
+from tests.support.http.console_user import make_console_token
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.browsers import Watch, watch
 
 #: What runs where it is not escaped; `did` is what it would leave behind.
 RUNS: Final = (

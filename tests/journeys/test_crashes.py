@@ -14,13 +14,12 @@ import pytest
 from runtime import wake_up_queue
 from storage.db.engine import rows
 from storage.exports import queries
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS
-from tests.support.servers import REDIS_FAILURES, RedisServer
-from tests.support.workers import (
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import (
     BY_A_SWEEP_S,
     CountingReceiver,
     WorkerProcess,
@@ -29,6 +28,7 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 from worker.http.signing import SignatureVerdict, verify
 
 #: What is promised; the lease lapses 6 s after it was renewed last.

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.checkouts import copy_checkout
-from tests.support.crontab import cron_jobs, cron_variables
+from tests.support.processes.checkouts import copy_checkout
+from tests.support.processes.crontab import cron_jobs, cron_variables
 
 WITHIN_S: Final = 60
 

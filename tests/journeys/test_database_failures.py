@@ -12,9 +12,8 @@ import pytest
 
 from storage.db.engine import release, rows
 from storage.exports import queries
-from tests.support.databases import on_postgresql, on_sqlite
-from tests.support.servers import PostgresServer, RedisServer
-from tests.support.workers import (
+from tests.support.database.databases import on_postgresql, on_sqlite
+from tests.support.processes.workers import (
     CountingReceiver,
     WorkerProcess,
     all_are,
@@ -24,6 +23,7 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 #: Longer than the 5 s that a statement waits for SQLite's lock.
 LOCKED_FOR_S: Final = 6.5

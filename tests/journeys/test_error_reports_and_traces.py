@@ -14,8 +14,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.version import VERSION
 from storage.db.engine import execute, release
-from tests.support.collectors import SentryCollector, TraceCollector
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     ENCRYPTION_KEY,
     LOOPBACK,
@@ -27,10 +26,11 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import CANARY, EXPORTS
-from tests.support.servers import RedisServer, free_port
-from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, is_exported, wait_until
+from tests.support.http.raw_http import CANARY, EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import ROOT, CountingReceiver, WorkerProcess, is_exported, wait_until
+from tests.support.servers.collectors import SentryCollector, TraceCollector
+from tests.support.servers.redis_and_postgres import RedisServer, free_port
 
 pytestmark = on_sqlite
 

@@ -15,13 +15,13 @@ from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from service.app import create_app
 from storage.db.engine import release, rows
-from tests.support.dispatchers import PATIENCE_S, make_dispatcher
+from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.factories import LOOPBACK, Customer, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeWakeUpQueue, HangingNames
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.raw_http import TARGETS
-from tests.support.receivers import OPEN, made_client
-from tests.support.workers import CountingReceiver, wait_until
+from tests.support.http.raw_http import TARGETS
+from tests.support.processes.workers import CountingReceiver, wait_until
+from tests.support.worker.dispatchers import PATIENCE_S, make_dispatcher
+from tests.support.worker.receivers import OPEN, made_client
 from worker.delivery.claim_planner import QUICK_SCAN_S
 from worker.delivery.dispatcher import Dispatcher
 

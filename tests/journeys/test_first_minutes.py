@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from storage.db.engine import close_database, connection, open_database
+from tests.support.database.plausible_rows import content
 from tests.support.factories import ENCRYPTION_KEY, environment
-from tests.support.plausible_rows import content
-from tests.support.servers import PostgresServer, free_port, processes_in
+from tests.support.servers.redis_and_postgres import PostgresServer, free_port, processes_in
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")

@@ -8,11 +8,11 @@ import pytest
 from schemas.base.principal import Ability
 from tests.support.factories import LOOPBACK, Customer, capture, environment, make_platform_token, make_target
 from tests.support.fakes import LoopbackServer
-from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.raw_http import EXPORTS
-from tests.support.receivers import always
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.gunicorn_process import RawResponse, Service
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receivers import always
 
 CAPTURES = "/api/browser-extension/evidence-captures"
 ANSWER = b'{"ticket_id": "T-9", "ticket_url": "https://tracker.example/T-9"}'

@@ -14,10 +14,9 @@ import pytest
 
 from storage.db.engine import execute, rows
 from storage.exports import queries
-from tests.support.databases import on_postgresql, on_sqlite
+from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.servers import RedisServer
-from tests.support.workers import (
+from tests.support.processes.workers import (
     CountingReceiver,
     UnluckyWorker,
     WorkerProcess,
@@ -28,6 +27,7 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: What is promised; the lease lapses 6 s after it was renewed last.
 TAKEN_OVER_WITHIN_S: Final = 10.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.factories import LOOPBACK, environment
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
-from tests.support.workers import RISKRELAY, WorkerProcess, wait_until
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import RISKRELAY, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: The compiled part of PostgreSQL's driver, among the files that a process has mapped.
 DRIVER = "psycopg_binary"

@@ -25,10 +25,10 @@ from runtime.clock import utc_now
 from runtime.logs import FIELDS
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import CANARY, EXPORTS
-from tests.support.servers import RedisServer, free_port
-from tests.support.workers import RISKRELAY, CountingReceiver, WorkCommand, wait_until
+from tests.support.http.raw_http import CANARY, EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import RISKRELAY, CountingReceiver, WorkCommand, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer, free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DASHBOARD: Final = json.loads((ROOT / "deploy/grafana/riskrelay.json").read_text())

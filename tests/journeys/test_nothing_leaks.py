@@ -29,8 +29,6 @@ from storage.exports import queries
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets, webhook_secrets
 from tests.support import canaries
-from tests.support.collectors import SentryCollector, TraceCollector
-from tests.support.console_user import FORM, make_console_token
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK,
@@ -42,14 +40,16 @@ from tests.support.factories import (
     make_tracker,
 )
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.invalid_payloads import HEADERS
-from tests.support.proxies import tinyproxy
-from tests.support.raw_http import EXPORTS, RESULTS, TARGETS
-from tests.support.receivers import make_certificate
+from tests.support.http.console_user import FORM, make_console_token
+from tests.support.http.invalid_payloads import HEADERS
+from tests.support.http.raw_http import EXPORTS, RESULTS, TARGETS
+from tests.support.processes.gunicorn_process import RawResponse, Service
+from tests.support.processes.workers import RISKRELAY, WorkCommand, wait_until
 from tests.support.scan_reports import FILES
-from tests.support.servers import PostgresServer, RedisServer, free_port
-from tests.support.workers import RISKRELAY, WorkCommand, wait_until
+from tests.support.servers.collectors import SentryCollector, TraceCollector
+from tests.support.servers.proxies import tinyproxy
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer, free_port
+from tests.support.worker.receivers import make_certificate
 
 #: What may come out nowhere: headers, queries, paths, unknown members, bodies that are refused; what is around a receiver's.
 NOWHERE: Final = "cAnArY-of-nowhere-4f1d9b"

@@ -12,11 +12,11 @@ from playwright.sync_api import Browser, expect
 from schemas.base.principal import Role
 from storage.accounts import accounts
 from storage.db.engine import rows
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment
-from tests.support.gunicorn_process import Service
-from tests.support.runtimes import missing, runtime
-from tests.support.servers import RedisServer
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.servers.runtimes import missing, runtime
 
 # What is stored is tested on both databases elsewhere.
 pytestmark = on_sqlite

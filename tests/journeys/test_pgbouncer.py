@@ -17,15 +17,15 @@ from storage.accounts.audit_chain import has_unchained
 from storage.db import locks, schema_version
 from storage.db.engine import close_database, connection, is_pooled, open_database, rows, transaction
 from storage.db.locks import Lock
-from tests.support import kept_sessions
-from tests.support.backups import CommandRunner
-from tests.support.databases import PostgresEmptier, on_postgresql
+from tests.support.database import kept_sessions
+from tests.support.database.databases import PostgresEmptier, on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
-from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
-from tests.support.poolers import SESSIONS, PgBouncer
-from tests.support.raw_http import EXPORTS
-from tests.support.servers import PostgresServer, RedisServer
-from tests.support.workers import CountingReceiver, all_are, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.backups import CommandRunner
+from tests.support.processes.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.support.processes.workers import CountingReceiver, all_are, wait_until
+from tests.support.servers.poolers import SESSIONS, PgBouncer
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 pytestmark = on_postgresql
 

@@ -16,13 +16,13 @@ from runtime.clock import utc_now
 from storage.db.engine import release, rows
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.raw_http import TARGETS
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.http.raw_http import TARGETS
+from tests.support.processes.gunicorn_process import RawResponse, Service
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 from worker.http.signing import SignatureVerdict
 
 # Who pings and for how long does not depend on the database; `storage` asks both.

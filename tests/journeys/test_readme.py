@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.checkouts import copy_checkout
-from tests.support.servers import free_port, processes_in
+from tests.support.processes.checkouts import copy_checkout
+from tests.support.servers.redis_and_postgres import free_port, processes_in
 from worker.http.signing import sign
 
 ROOT = Path(__file__).resolve().parent.parent.parent

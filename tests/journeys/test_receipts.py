@@ -12,9 +12,7 @@ from runtime.clock import utc_now
 from storage.accounts import audit_chain
 from storage.db.engine import execute, rows
 from tests.support.factories import WEBHOOK_SECRET, Customer, environment, make_approved, make_tracker
-from tests.support.servers import RedisServer
-from tests.support.tracker_servers import FakeGitea
-from tests.support.workers import (
+from tests.support.processes.workers import (
     RISKRELAY,
     CountingReceiver,
     WorkerProcess,
@@ -23,6 +21,8 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.trackers.servers import FakeGitea
 
 #: A worker chains every five seconds.
 CHAINED_WITHIN_S: Final = 30.0

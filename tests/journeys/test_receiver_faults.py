@@ -14,11 +14,11 @@ from bench.processes.cost import resident_mb
 from runtime.clock import utc_now
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.processes.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: Retries come as soon as the schedule lets them, so that what is waited for is the receiver's own word.
 AT_ONCE: Final = {"RETRY_SCHEDULE": "1,1,1,1", "SWEEP_SECONDS": "0.2"}

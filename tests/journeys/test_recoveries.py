@@ -19,10 +19,10 @@ from storage.db.models import RecoveryRow
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, Customer, environment, make_failed, make_target
-from tests.support.servers import RedisServer
-from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from tests.support.processes.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 16 * BATCH_SIZE

@@ -12,10 +12,17 @@ from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database
 from storage.exports import queries
 from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_customer, make_exports, make_target
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS
-from tests.support.servers import REDIS_FAILURES, RedisServer
-from tests.support.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, notify_workers, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import (
+    BY_A_SWEEP_S,
+    CountingReceiver,
+    WorkerProcess,
+    is_exported,
+    notify_workers,
+    wait_until,
+)
+from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 
 #: Of which Redis, which counts requests, takes half a second at most; the rest is for a busy machine.
 ANSWERED_IN_S: Final = 2.0

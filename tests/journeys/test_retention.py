@@ -14,11 +14,11 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.maintenance.retention import EXPORTS_AT_ONCE
 from storage.secrets.vault import Vault
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports
-from tests.support.servers import RedisServer
-from tests.support.storefront import ADA, give_shop, plant_captures, receive
-from tests.support.workers import RISKRELAY, UnluckyWorker, notify_workers, wait_until
+from tests.support.http.storefront import ADA, give_shop, plant_captures, receive
+from tests.support.processes.workers import RISKRELAY, UnluckyWorker, notify_workers, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE

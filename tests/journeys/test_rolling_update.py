@@ -16,12 +16,12 @@ import pytest
 
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database, rows
-from tests.support.checkouts import ROOT, copy_checkout
 from tests.support.factories import environment, make_customer, make_exports, make_target, postback
-from tests.support.gunicorn_process import free_port
-from tests.support.raw_http import EXPORTS, RESULTS, SCANNER
-from tests.support.servers import PostgresServer, RedisServer
-from tests.support.workers import CountingReceiver, StartedWorker, wait_until
+from tests.support.http.raw_http import EXPORTS, RESULTS, SCANNER
+from tests.support.processes.checkouts import ROOT, copy_checkout
+from tests.support.processes.gunicorn_process import free_port
+from tests.support.processes.workers import CountingReceiver, StartedWorker, wait_until
+from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 #: More than are approved while everything is replaced twice.
 EXPORTS_MADE: Final = 2000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, Customer, environment, make_customer, make_exports, make_target
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS
-from tests.support.redis_servers import ENCODED, PASSWORD, Watched, watched
-from tests.support.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
+from tests.support.servers.redis_servers import ENCODED, PASSWORD, Watched, watched
 
 #: A sweep that does not come within the test: what is delivered, had a wake-up.
 NO_SWEEP = {"SWEEP_SECONDS": "60"}

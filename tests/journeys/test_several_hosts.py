@@ -10,12 +10,12 @@ from typing import Final
 import pytest
 
 from storage.db.engine import rows
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
-from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
-from tests.support.raw_http import EXPORTS
-from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, all_are, is_exported, wait_until
+from tests.support.http.raw_http import EXPORTS
+from tests.support.processes.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.support.processes.workers import CountingReceiver, all_are, is_exported, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
 from worker.delivery.options import RENEW_S
 

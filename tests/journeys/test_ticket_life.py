@@ -15,15 +15,15 @@ import pytest
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.compliance.requests import Topic
 from schemas.exports.tickets.ticket import REDACTED_TICKET
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment, issue, postback
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS, RESULTS, SCANNER, TARGETS
-from tests.support.servers import RedisServer
-from tests.support.shell import Shell
-from tests.support.storefront import ADA, CLOUD, SHOP, WEBHOOKS, redact_body, signature, traces_of
-from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea
-from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from tests.support.http.raw_http import EXPORTS, RESULTS, SCANNER, TARGETS
+from tests.support.http.storefront import ADA, CLOUD, SHOP, WEBHOOKS, redact_body, signature, traces_of
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea
 from worker.http.signing import SignatureVerdict, verify
 
 # The journey waits for real delays, so it is made once; its steps are tested on both databases.

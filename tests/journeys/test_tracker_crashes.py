@@ -12,11 +12,11 @@ from runtime.clock import utc_now
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support import canaries
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import Customer, make_approved, make_tracker
-from tests.support.servers import RedisServer
-from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
-from tests.support.workers import UnluckyWorker, WorkerProcess, all_are, forget_workers, notify_workers, wait_until
+from tests.support.processes.workers import UnluckyWorker, WorkerProcess, all_are, forget_workers, notify_workers, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.trackers.servers import TOKEN, FakeGitea, Refusal
 
 # What a tracker already has does not depend on the database; `test_kill_points` kills on both.
 pytestmark = on_postgresql

@@ -13,9 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import execute, rows
-from tests.support.browsers import watch
-from tests.support.console_user import make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
@@ -27,10 +25,12 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Service
+from tests.support.http.console_user import make_console_token
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess
 from tests.support.scan_reports import FILES, imported
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.servers.browsers import watch
+from tests.support.servers.redis_and_postgres import RedisServer
 
 # The pages are the same on both databases.
 pytestmark = on_sqlite

@@ -13,14 +13,14 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import execute, release, rows
 from storage.targets import targets
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.raw_http import EXPORTS, TARGETS
-from tests.support.receivers import make_certificate
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.http.raw_http import EXPORTS, TARGETS
+from tests.support.processes.gunicorn_process import RawResponse, Service
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receivers import make_certificate
 from worker.background.validations import VALIDATIONS_AT_ONCE
 
 # Who validates and for how long does not depend on the database; `storage` asks both.

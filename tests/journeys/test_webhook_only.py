@@ -12,9 +12,9 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from service.app import create_app
 from tests.support.factories import LOOPBACK, Customer, make_settings
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.raw_http import BASE, EXPORTS, JSON, TARGETS, Call, target_request
-from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.http.raw_http import BASE, EXPORTS, JSON, TARGETS, Call, target_request
+from tests.support.processes.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 TICKET = {"title": "The total is wrong", "severity": "high", "evidence": {"expected": 10, "shown": 12}}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runtime.batches import Batches
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 
 ALONE = "alone"
 

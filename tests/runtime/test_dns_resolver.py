@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 
 ROOT = Path(__file__).parents[2]
 

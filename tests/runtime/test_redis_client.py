@@ -13,10 +13,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from runtime import redis_client
 from runtime.wake_up_queue import WakeUpQueue
-from tests.support.receivers import make_certificate
-from tests.support.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
-from tests.support.relays import CuttableRelay
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.servers.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
+from tests.support.servers.relays import CuttableRelay
+from tests.support.worker.receivers import make_certificate
 
 #: Longer than two Sentinels and a server may take together, on a machine that does much else.
 SOON_S: Final = 2.0

@@ -16,8 +16,8 @@ from rq.job import Job
 
 from runtime import wake_up_queue
 from runtime.wake_up_queue import JOB, QUEUE, BackgroundWakeUps, Queued, WakeUpQueue
-from tests.support.servers import RedisServer
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from schemas.triage.approval_rules import RuleAction, RuleActionType, StoppedRea
 from storage.accounts import accounts, grants, tokens, users
 from storage.db.engine import execute, rows
 from storage.exports.rules import approval_rules
-from tests.support.console_user import ConsoleBrowser
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     NOW,
     Customer,
@@ -26,7 +25,8 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.raw_http import EXPORTS, RECOVERIES, RULES, TARGETS
+from tests.support.http.console_user import ConsoleBrowser
+from tests.support.http.raw_http import EXPORTS, RECOVERIES, RULES, TARGETS
 
 FINDINGS: Final = "/api/findings"
 OWN, FOREIGN = "Own finding", "Foreign finding"

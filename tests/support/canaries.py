@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from storage.db.engine import rows
 from storage.db.models import ALL
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 #: A place's name and what stands there.
 Places = Mapping[str, bytes]

@@ -47,7 +47,7 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
-from tests.support.tracker_servers import TOKEN
+from tests.support.trackers.servers import TOKEN
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="

@@ -17,8 +17,8 @@ import pytest
 import requests
 
 from tests.fuzz.described_api import DescribedApi
-from tests.support.databases import on_sqlite
-from tests.support.storefront import SECRET as STOREFRONT_SECRET
+from tests.support.database.databases import on_sqlite
+from tests.support.http.storefront import SECRET as STOREFRONT_SECRET
 from tools import postman_collection
 from tools.reference import COLLECTION
 

@@ -19,9 +19,7 @@ from runtime import wake_up_queue
 from storage.db.engine import close_database, connection, open_database
 from storage.exports import queries
 from tests.support.fakes import LoopbackServer
-from tests.support.receivers import always, make_certificate
-from tests.support.servers import RedisServer
-from tests.support.workers import (
+from tests.support.processes.workers import (
     BY_A_SWEEP_S,
     CountingReceiver,
     WorkerProcess,
@@ -30,6 +28,8 @@ from tests.support.workers import (
     notify_workers,
     wait_until,
 )
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receivers import always, make_certificate
 
 #: A worker that checks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
 #: its database goes on for longer.

@@ -13,9 +13,9 @@ from runtime import wake_up_queue
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_tracker
-from tests.support.servers import RedisServer
-from tests.support.tracker_servers import FakeGitea
-from tests.support.workers import ROOT, CountingReceiver, all_are, approved, notify_workers, wait_until
+from tests.support.processes.workers import ROOT, CountingReceiver, all_are, approved, notify_workers, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.trackers.servers import FakeGitea
 from worker import jobs
 
 #: The console script of RQ, as its documentation starts a worker.

@@ -12,10 +12,10 @@ from schemas.base.timestamps import from_ms
 from storage.db.engine import close_database, rows
 from storage.exports import worker_heartbeats
 from storage.reporting.alerts import MOST_OPEN
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import make_alert, make_customer
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
+from tests.support.servers.authorities import CertificateAuthority
 
 HOST: Final = "127.0.0.1"
 SECRET_PATH: Final = "/services/T0/B0/s3cr3t-token"

@@ -16,9 +16,9 @@ from storage.accounts import audit_chain, audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import close_database, execute, transaction
 from tests.support.factories import NOW, make_customer
-from tests.support.receipts import deliver
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY, ROOT
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY, ROOT
+from tests.support.worker.receipts import deliver
 
 
 class AuditShell(Shell):

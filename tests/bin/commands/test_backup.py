@@ -26,12 +26,12 @@ from storage.db.locks import Lock, exclusive
 from storage.exports import worker_heartbeats
 from storage.maintenance import backup as backup_files
 from storage.maintenance.postgres_dumps import DumpFailed, folder_for
-from tests.support.backups import FOREIGN_KEY, CommandRunner, begin, refusal
-from tests.support.console_user import make_console_token
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer
-from tests.support.servers import PostgresServer, processes_in
+from tests.support.http.console_user import make_console_token
+from tests.support.processes.backups import FOREIGN_KEY, CommandRunner, begin, refusal
+from tests.support.servers.redis_and_postgres import PostgresServer, processes_in
 
 TOOLS = ("pg_dump", "pg_restore", "psql")
 

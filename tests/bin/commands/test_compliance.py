@@ -14,9 +14,9 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import make_customer
-from tests.support.shell import Shell
-from tests.support.storefront import ADA, BOB, SHOP, give_shop, plant_captures, receive, traces_of
-from tests.support.workers import RISKRELAY
+from tests.support.http.storefront import ADA, BOB, SHOP, give_shop, plant_captures, receive, traces_of
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
 
 VAULT = Vault([b"A" * 32])
 

@@ -29,11 +29,11 @@ from storage.secrets.encrypted_columns import SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault, installation_ids
 from storage.targets import targets
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import NOW, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.servers import RedisServer
-from tests.support.storefront import ADA, receive
+from tests.support.http.storefront import ADA, receive
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.servers.redis_and_postgres import RedisServer
 
 OLD, NEW = b"A" * 32, b"B" * 32
 OTHER_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="

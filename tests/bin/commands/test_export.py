@@ -24,7 +24,7 @@ from tests.support.factories import (
     make_failed,
     make_target,
 )
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 #: A key that no provider gave out.
 CANARY: Final = "canary-of-a-ticket"

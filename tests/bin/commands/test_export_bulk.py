@@ -10,7 +10,7 @@ from storage.db.engine import close_database, execute, rows
 from storage.db.leases import LeasedJobs
 from storage.db.models import BulkJobRow
 from tests.support.factories import LOOPBACK, NOW, make_bulk_job, make_customer, make_exports, make_failed, make_target
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 class BulkShell(Shell):

@@ -28,10 +28,10 @@ from tests.support.factories import (
     make_customer,
     make_target,
 )
-from tests.support.gunicorn_process import Service
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess, wait_until
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 from worker.http.signing import SignatureVerdict
 
 

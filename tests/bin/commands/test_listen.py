@@ -29,7 +29,7 @@ from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingOrder, ping_body
 from schemas.targets.webhook_options import BodyFormat
-from tests.support.terminals import Terminal
+from tests.support.processes.terminals import Terminal
 from worker.http.body_formats import formatted
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, sign
 

@@ -16,8 +16,8 @@ from storage.db.engine import close_database, rows
 from storage.db.locks import Lock, exclusive
 from storage.maintenance import retention
 from tests.support.factories import make_customer, make_exports
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
 
 
 class Keeper(Shell):

@@ -9,9 +9,9 @@ import pytest
 
 from storage.db.engine import close_database
 from tests.support.factories import WEBHOOK_SECRET, make_approved, make_customer, make_target
-from tests.support.receipts import deliver
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
+from tests.support.worker.receipts import deliver
 
 
 class ReceiptShell(Shell):

@@ -10,7 +10,7 @@ import pytest
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import issue, make_customer, postback, record_postback
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from storage.secrets.key_check import canary, check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import NOW, environment, make_customer, make_target
-from tests.support.shell import Shell
-from tests.support.workers import RISKRELAY
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import RISKRELAY
 
 OLD, NEW = b"A" * 32, b"B" * 32
 ENV_FILE = "# Ours.\nLOG_LEVEL=info\n\nexport  ENCRYPTION_KEYS = '{keys}'   # kept safe\r\nWEBHOOK_SECRET=\"a b and on\"\n"

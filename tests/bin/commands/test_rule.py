@@ -10,7 +10,7 @@ from schemas.base.principal import Ability
 from storage.accounts import tokens
 from storage.db.engine import close_database
 from tests.support.factories import NOW, Customer, make_colleague, make_customer, make_exports, make_target
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 class RuleShell(Shell):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.factories import environment
-from tests.support.servers import free_port, processes_in
+from tests.support.servers.redis_and_postgres import free_port, processes_in
 
 ROOT = Path(__file__).resolve().parents[3]
 RISKRELAY = str(ROOT / "bin" / "riskrelay")

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from tests.support.factories import environment
-from tests.support.servers import free_port, processes_in
-from tests.support.workers import RISKRELAY, wait_until
+from tests.support.processes.workers import RISKRELAY, wait_until
+from tests.support.servers.redis_and_postgres import free_port, processes_in
 
 START_WITHIN_S: Final = 60.0
 

@@ -10,9 +10,9 @@ from schemas.settings.certificates import certificate_fingerprint
 from storage.db.engine import close_database, rows
 from storage.secrets.encrypted_columns import TARGET_CERTIFICATE
 from storage.secrets.vault import Vault
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import make_customer, make_settings, make_target
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
+from tests.support.servers.authorities import CertificateAuthority
 
 PAIR: Final = CertificateAuthority("Company").pair("client.example.com")
 MISSING: Final = "tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV"

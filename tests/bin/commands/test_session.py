@@ -11,7 +11,7 @@ from runtime.clock import utc_now
 from storage.accounts import sessions, tokens
 from storage.db.engine import close_database, rows
 from tests.support.factories import make_customer, make_session
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 
 class SessionShell(Shell):

@@ -15,12 +15,12 @@ from schemas.targets.target import MAX_PER_MINUTE
 from storage.db.engine import close_database, execute, rows
 from storage.exports import worker_heartbeats
 from storage.targets import pings, targets, validations
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import LOOPBACK, NOW, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.servers import RedisServer
-from tests.support.shell import Shell
-from tests.support.workers import WorkerProcess, wait_until
+from tests.support.processes.shell import Shell
+from tests.support.processes.workers import WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
 
 # What a command prints does not depend on the database.
 pytestmark = on_sqlite

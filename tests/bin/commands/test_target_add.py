@@ -12,7 +12,7 @@ from runtime.clock import utc_now
 from storage.db.engine import close_database, execute, rows
 from storage.targets import validations
 from tests.support.factories import LOOPBACK, make_approved, make_customer, make_exports
-from tests.support.shell import Shell
+from tests.support.processes.shell import Shell
 
 TOKEN: Final = "cAnArY-of-a-token"
 PAGE: Final = "http://127.0.0.1:9/acme/shop"

@@ -20,7 +20,7 @@ from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
 from schemas.base.strict_json import canonical
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.terminals import Terminal
+from tests.support.processes.terminals import Terminal
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, SignatureVerdict, verify
 
 SECRET: Final = "a secret for tests: é"

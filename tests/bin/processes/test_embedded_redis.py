@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from bin.processes.embedded_redis import SERVER_IN_VENV, EmbeddedRedis, EmbeddedRedisError, find_server, redis_command
-from tests.support.servers import PROJECT_ROOT, processes_in
+from tests.support.servers.redis_and_postgres import PROJECT_ROOT, processes_in
 
 READY_TIMEOUT_S = 20.0
 

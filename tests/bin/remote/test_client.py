@@ -15,11 +15,11 @@ import pytest
 
 from bin.remote import dispatch, exports
 from bin.remote.client import MAX_RESPONSE_BYTES, ApiClient
-from tests.support.authorities import CertificateAuthority
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import DRIPPED_BODIES, always, drip_body_of, drip_headers, say_nothing
-from tests.support.servers import free_port
-from tests.support.shell import RemoteShell
+from tests.support.processes.shell import RemoteShell
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.servers.redis_and_postgres import free_port
+from tests.support.worker.receivers import DRIPPED_BODIES, always, drip_body_of, drip_headers, say_nothing
 
 TOKEN: Final = "rrt_" + "s3cret" * 6
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -39,13 +39,13 @@ from tests.support.factories import (
     make_target,
     make_tracker,
 )
-from tests.support.gunicorn_process import Service
-from tests.support.receipts import deliver
+from tests.support.http.storefront import receive
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.shell import RemoteShell, Shell
+from tests.support.processes.workers import CountingReceiver, WorkerProcess, wait_until
 from tests.support.scan_reports import FILES
-from tests.support.servers import RedisServer
-from tests.support.shell import RemoteShell, Shell
-from tests.support.storefront import receive
-from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.worker.receipts import deliver
 
 #: Commands that run on the server only.
 REFUSED: Final = """

@@ -13,7 +13,7 @@ import pytest
 from runtime.openid.bounded_requests import DEADLINE_S, fetch_json
 from runtime.openid.errors import IssuerUnavailable
 from runtime.tls_context import client_context
-from tests.support.authorities import CertificateAuthority
+from tests.support.servers.authorities import CertificateAuthority
 
 AGENCY: Final = CertificateAuthority("Agency")
 ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

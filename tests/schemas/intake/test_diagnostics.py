@@ -22,7 +22,7 @@ from schemas.intake.diagnostics import (
     StorefrontDiagnosticsForm,
 )
 from tests.support.factories import NOW, cms_diagnostics, storefront_diagnostics
-from tests.support.forms import read_or_failure
+from tests.support.http.forms import read_or_failure
 
 CMS = CmsDiagnosticsForm()
 SHOP = StorefrontDiagnosticsForm()

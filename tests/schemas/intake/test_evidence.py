@@ -15,7 +15,7 @@ from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_text import ticket_for_capture
 from schemas.intake.evidence import MAX_HEADINGS, Capture, CaptureForm, Heading, captured_facts
 from tests.support.factories import NOW, capture
-from tests.support.forms import read_or_failure
+from tests.support.http.forms import read_or_failure
 
 FORM = CaptureForm()
 LEAST = {"project_id": 7, "page_url": "https://shop.example"}

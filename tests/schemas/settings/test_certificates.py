@@ -17,7 +17,7 @@ from schemas.settings.certificates import (
     load_pair,
     private_key,
 )
-from tests.support.authorities import CertificateAuthority, key_pem
+from tests.support.servers.authorities import CertificateAuthority, key_pem
 
 COMPANY: Final = CertificateAuthority("Company")
 PAIR: Final = COMPANY.pair("client.example.com")

@@ -26,7 +26,7 @@ from schemas.settings.definitions import (
     unknown_names,
 )
 from schemas.url_policy.policy import parse_networks, parse_ports
-from tests.support.authorities import CertificateAuthority
+from tests.support.servers.authorities import CertificateAuthority
 
 NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="

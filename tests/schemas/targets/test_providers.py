@@ -10,7 +10,7 @@ from schemas.targets.forms import TargetForm, settings_form
 from schemas.targets.providers import provider, providers, setting_from
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS, provider_keys
-from tests.support.tracker_settings import OF_ALL, REQUIRED, every_setting
+from tests.support.trackers.settings import OF_ALL, REQUIRED, every_setting
 
 
 def body(key: str, settings: object = None) -> dict[str, Any]:

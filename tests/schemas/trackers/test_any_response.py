@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from schemas.trackers.exchange import TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.registry import TRACKERS
-from tests.support.tracker_events import event
-from tests.support.tracker_settings import REQUIRED, every_setting
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.events import event
+from tests.support.trackers.settings import REQUIRED, every_setting
+from tests.support.trackers.steps import answer, play
 
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
 TICKET: Final = TrackerTicket(MARKER, "A form has no label", "The field has no label.", "high", labels=("website-risk",))

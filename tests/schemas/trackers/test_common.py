@@ -32,7 +32,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.steps import answer, play
 
 
 def problems(settings: object) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.trackers.exchange import TrackerRequest
-from tests.support.tracker_descriptions import description_of
+from tests.support.trackers.descriptions import description_of
 
 GITHUB = "https://api.github.com"
 ISSUES = f"{GITHUB}/repos/acme/shop/issues"

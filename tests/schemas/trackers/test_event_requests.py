@@ -12,9 +12,9 @@ from schemas.trackers.github import GitHubTracker
 from schemas.trackers.gitlab import GitLabTracker
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES
 from schemas.trackers.jira import JiraTracker, marker_label
-from tests.support.tracker_descriptions import description_of
-from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.descriptions import description_of
+from tests.support.trackers.events import EVENT_ID, EXPORT_ID, event
+from tests.support.trackers.steps import answer, play
 
 GITHUB, GITLAB, GITEA, JIRA = GitHubTracker(), GitLabTracker(), GiteaTracker(), JiraTracker()
 REST: Final = pytest.mark.parametrize("tracker", [GITHUB, GITLAB, GITEA], ids=lambda tracker: tracker.key)

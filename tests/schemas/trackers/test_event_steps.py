@@ -25,8 +25,8 @@ from schemas.trackers.failures import (
     TOKEN_REJECTED,
     UNAVAILABLE,
 )
-from tests.support.tracker_events import EVENT_ID, event
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.events import EVENT_ID, event
+from tests.support.trackers.steps import answer, play
 
 CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
 FIXED, REOPENED, UPDATED, REDACT = (

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.trackers.exchange import FailureKind, TrackerFailure
 from schemas.trackers.failures import CONFIGURATION_CODES, failure_of, number, rate_limited, reset_of
-from tests.support.tracker_steps import answer
+from tests.support.trackers.steps import answer
 
 CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, FailureKind.RETRY
 

@@ -31,10 +31,10 @@ from schemas.trackers.failures import (
 )
 from schemas.trackers.gitea import MAX_PAGES, GiteaTracker
 from tests.support.corpora import tracker_file
-from tests.support.hostile_responses import HOSTILE_RESPONSES
-from tests.support.tracker_descriptions import description_of
-from tests.support.tracker_servers import TOKEN, FakeGitea, LostAnswer, Refusal
-from tests.support.tracker_steps import answer, perform, play
+from tests.support.trackers.descriptions import description_of
+from tests.support.trackers.hostile_responses import HOSTILE_RESPONSES
+from tests.support.trackers.servers import TOKEN, FakeGitea, LostAnswer, Refusal
+from tests.support.trackers.steps import answer, perform, play
 
 GITEA: Final = GiteaTracker()
 TICKET: Final = TrackerTicket("exp_01gitea", "Form posts without a token", "The login form has no token.", "high")

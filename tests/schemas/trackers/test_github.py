@@ -17,8 +17,8 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.github import MAX_PAGES, PAGE_ENTRIES, GitHubTracker
 from schemas.version import VERSION
-from tests.support.tracker_descriptions import description_of
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.descriptions import description_of
+from tests.support.trackers.steps import answer, play
 
 GITHUB = GitHubTracker()
 API = "https://api.github.com"

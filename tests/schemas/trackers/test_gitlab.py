@@ -17,8 +17,8 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.gitlab import GitLabTracker
-from tests.support.tracker_descriptions import description_of
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.descriptions import description_of
+from tests.support.trackers.steps import answer, play
 
 GITLAB = GitLabTracker()
 HOST = "https://gitlab.com"

@@ -20,8 +20,8 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.jira import JiraTracker, marker_label
 from schemas.trackers.registry import TRACKERS
-from tests.support.tracker_descriptions import description_of
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.descriptions import description_of
+from tests.support.trackers.steps import answer, play
 
 JIRA = JiraTracker()
 SITE = "https://acme.atlassian.net"

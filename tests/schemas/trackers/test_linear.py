@@ -22,9 +22,9 @@ from schemas.trackers.exchange import (
 from schemas.trackers.linear import LinearTracker, own_id
 from schemas.trackers.registry import TRACKERS
 from tests.support.corpora import tracker_file
-from tests.support.tracker_events import EVENT_ID, event
-from tests.support.tracker_events import EXPORT_ID as EVENT_EXPORT_ID
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.events import EVENT_ID, event
+from tests.support.trackers.events import EXPORT_ID as EVENT_EXPORT_ID
+from tests.support.trackers.steps import answer, play
 
 LINEAR = LinearTracker()
 BASE = "https://linear.app/acme"

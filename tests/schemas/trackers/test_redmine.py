@@ -28,9 +28,9 @@ from schemas.trackers.failures import (
     UNAVAILABLE,
 )
 from schemas.trackers.redmine import MAX_PAGES, RedmineTracker
-from tests.support.hostile_responses import HOSTILE_RESPONSES
-from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
-from tests.support.tracker_steps import answer, play
+from tests.support.trackers.events import EVENT_ID, EXPORT_ID, event
+from tests.support.trackers.hostile_responses import HOSTILE_RESPONSES
+from tests.support.trackers.steps import answer, play
 
 REDMINE: Final = RedmineTracker()
 TOKEN: Final = "key-of-the-tests"

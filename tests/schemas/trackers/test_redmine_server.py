@@ -24,9 +24,9 @@ from schemas.trackers.failures import (
 from schemas.trackers.redmine import RedmineTracker
 from schemas.trackers.text.neutral import ZWSP
 from tests.support.corpora import tracker_file
-from tests.support.redmine_server import KEYS, RedmineServer, TextFormat
-from tests.support.tracker_events import EVENT_ID, EXPORT_ID, event
-from tests.support.tracker_steps import perform
+from tests.support.trackers.events import EVENT_ID, EXPORT_ID, event
+from tests.support.trackers.redmine_server import KEYS, RedmineServer, TextFormat
+from tests.support.trackers.steps import perform
 
 #: The start takes half a minute on a busy machine.
 pytestmark = pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from schemas.triage.export_filter import (
     encode_cursor,
     query_from,
 )
-from tests.support.raw_http import base64url
+from tests.support.http.raw_http import base64url
 
 TARGET = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
 EXPORT = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"

@@ -10,8 +10,8 @@ from service.app import create_app
 from storage.db.engine import rows
 from tests.support.factories import Customer, issue, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error, everything_stored
-from tests.support.specification import CloudInstallation, everything, make_world
+from tests.support.http.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error, everything_stored
+from tests.support.http.specification import CloudInstallation, everything, make_world
 
 #: The endpoints that store something, and the settings that limit each.
 LIMITED: Final = [

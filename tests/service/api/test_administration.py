@@ -27,7 +27,7 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import JSON, Call, FieldRefusal, assert_is_error
+from tests.support.http.raw_http import JSON, Call, FieldRefusal, assert_is_error
 
 USERS, GRANTS, TOKENS, PROJECTS = "/api/users", "/api/grants", "/api/tokens", "/api/projects"
 ACCOUNTS, SCAN_RUNS = "/api/accounts", "/api/scan-runs"

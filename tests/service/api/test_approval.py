@@ -23,7 +23,7 @@ from storage.exports import queries
 from storage.targets import targets
 from tests.support.factories import Customer, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     EXPORTS,
     JSON,
     Call,
@@ -33,7 +33,7 @@ from tests.support.raw_http import (
     field_message,
     prepared,
 )
-from tests.support.servers import RedisServer
+from tests.support.servers.redis_and_postgres import RedisServer
 
 NOT_ACTIVE: Final = FieldRefusal("/target_id", "target_not_active")
 

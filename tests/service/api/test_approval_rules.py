@@ -27,7 +27,7 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import BASE, EXPORTS, JSON, RULES, Call, assert_is_error
+from tests.support.http.raw_http import BASE, EXPORTS, JSON, RULES, Call, assert_is_error
 
 NOBODYS: Final = "rul_01AAAAAAAAAAAAAAAAAAAAAAAA"
 LABEL: Final = {"type": "label", "labels": ["later"]}

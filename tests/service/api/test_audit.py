@@ -20,6 +20,7 @@ from storage.db import identifiers
 from storage.db.engine import execute, rows
 from storage.exports.rules import approval_rules
 from storage.secrets.vault import Vault
+from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -33,9 +34,8 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
-from tests.support.raw_http import Call, FieldRefusal, assert_is_error
-from tests.support.storefront import receive
+from tests.support.http.raw_http import Call, FieldRefusal, assert_is_error
+from tests.support.http.storefront import receive
 
 AUDIT = "/api/audit"
 _LABEL = RuleAction(RuleActionType.LABEL, labels=("later",))

@@ -19,7 +19,7 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import BASE, EXPORTS, JSON, Call, assert_is_error
+from tests.support.http.raw_http import BASE, EXPORTS, JSON, Call, assert_is_error
 from worker.background.batches.batch_task import bulk_job_task
 
 BULK: Final = f"{EXPORTS}/bulk"

@@ -26,8 +26,17 @@ from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in, numbers_in
 from tests.support.factories import Customer, issue, make_customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.invalid_payloads import Pointer, Spoiled, base_calls, changed, fresh, leaves, requests, unnamed_members
-from tests.support.raw_http import (
+from tests.support.http.invalid_payloads import (
+    Pointer,
+    Spoiled,
+    base_calls,
+    changed,
+    fresh,
+    leaves,
+    requests,
+    unnamed_members,
+)
+from tests.support.http.raw_http import (
     CANARY,
     EXPORTS,
     JSON,
@@ -40,8 +49,8 @@ from tests.support.raw_http import (
     prepared,
     target_request,
 )
-from tests.support.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, CloudInstallation, make_world
-from tests.support.storefront import CLOUD
+from tests.support.http.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, CloudInstallation, make_world
+from tests.support.http.storefront import CLOUD
 
 #: Headers that no route reads, and some that others read.
 CARRIERS = (

@@ -15,7 +15,7 @@ from bin.__main__ import riskrelay
 from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
 from storage.db.engine import close_database
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_colleague, make_customer, make_project
 
 # The rows are the same on every database.

@@ -21,7 +21,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
+from tests.support.http.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
 
 TICKET_TITLE: Final = "Missing name"
 

@@ -33,7 +33,7 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     BASE,
     CANARY,
     EXPORTS,

@@ -14,10 +14,10 @@ from schemas.triage.finding_filter import FindingQuery
 from storage.db.engine import execute, rows
 from storage.intake import finding_list
 from storage.triage import decisions
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import indexes_read, read_whole, statements
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
-from tests.support.query_plans import indexes_read, read_whole, statements
-from tests.support.raw_http import Call, assert_is_error
+from tests.support.http.raw_http import Call, assert_is_error
 
 FINDINGS = "/api/findings"
 

@@ -11,6 +11,7 @@ from schemas.base.timestamps import rfc3339
 from service.app import create_app
 from storage.accounts import accounts
 from storage.db.engine import execute, rows
+from tests.support.database.query_plans import statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -26,8 +27,7 @@ from tests.support.factories import (
     storefront_diagnostics,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
-from tests.support.raw_http import EXPORTS, JSON, Call, assert_is_error, assert_is_polite
+from tests.support.http.raw_http import EXPORTS, JSON, Call, assert_is_error, assert_is_polite
 
 UPLOADS = {
     Ability.UPLOAD_EVIDENCE: ("/api/browser-extension/evidence-captures", capture),

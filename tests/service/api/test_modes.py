@@ -7,10 +7,10 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from service.app import App, create_app
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import RESULTS, TARGETS, Call, assert_is_error, is_of_the_console
+from tests.support.http.raw_http import RESULTS, TARGETS, Call, assert_is_error, is_of_the_console
 
 # Routes do not depend on the database.
 pytestmark = on_sqlite

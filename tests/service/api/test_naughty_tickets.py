@@ -14,7 +14,7 @@ from service.app import create_app
 from tests.support.corpora import CORPORA
 from tests.support.factories import Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, Call
+from tests.support.http.raw_http import EXPORTS, JSON, Call
 
 STRINGS: Final = CORPORA / "strings" / "blns.json"
 

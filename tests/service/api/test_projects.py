@@ -8,7 +8,7 @@ from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
 from storage.db.engine import rows
 from tests.support.factories import NOW, Customer, make_customer, make_project
-from tests.support.raw_http import JSON, Call, FieldRefusal, assert_is_error
+from tests.support.http.raw_http import JSON, Call, FieldRefusal, assert_is_error
 
 PROJECTS = "/api/projects"
 

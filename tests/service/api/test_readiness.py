@@ -17,7 +17,7 @@ from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import Call
+from tests.support.http.raw_http import Call
 
 WELL = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
 WORKER = "worker:test"

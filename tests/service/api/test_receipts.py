@@ -11,10 +11,10 @@ from schemas.exports.receipt import verify_receipt
 from storage.accounts import audit_chain, tokens
 from storage.db.engine import transaction
 from storage.exports import transitions
+from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_target
-from tests.support.query_plans import statements
-from tests.support.raw_http import EXPORTS, Call, assert_is_error, assert_is_polite
-from tests.support.receipts import deliver
+from tests.support.http.raw_http import EXPORTS, Call, assert_is_error, assert_is_polite
+from tests.support.worker.receipts import deliver
 
 
 def asked(client: TestClient, export_id: str, bearer: dict[str, str], method: str = "GET") -> Result:

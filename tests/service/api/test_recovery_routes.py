@@ -13,7 +13,7 @@ from storage.exports import recoveries
 from storage.targets import targets
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
+from tests.support.http.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
 from worker.background.batches.batch_task import recovery_task
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"

@@ -14,7 +14,7 @@ from storage.exports import queries, transitions
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_failed, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, Call, FieldRefusal, assert_is_error, everything_stored, field_message
+from tests.support.http.raw_http import EXPORTS, Call, FieldRefusal, assert_is_error, everything_stored, field_message
 
 HOST: Final = "tracker.example.com"
 NOT_ACTIVE: Final = FieldRefusal("/target_id", "target_not_active")

@@ -29,8 +29,8 @@ from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, issue, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, LoopbackServer, Peer, ReceivedRequest
-from tests.support.raw_http import TARGETS, assert_is_error, everything_stored, schedule_retry
-from tests.support.specification import (
+from tests.support.http.raw_http import TARGETS, assert_is_error, everything_stored, schedule_retry
+from tests.support.http.specification import (
     ABSENT,
     CAPTURES,
     CMS,
@@ -44,7 +44,7 @@ from tests.support.specification import (
     make_world,
     signed,
 )
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 from worker.composition import compose_client, compose_dispatcher
 from worker.delivery.dispatcher import Dispatcher
 from worker.metrics import Attempts

@@ -11,6 +11,7 @@ from schemas.base.principal import Ability
 from schemas.triage.approval_rules import RuleAction, RuleActionType, RuleMatch
 from service.app import create_app
 from storage.db.engine import is_sqlite
+from tests.support.database.query_plans import statements
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
@@ -24,7 +25,6 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
 
 #: A process that has not counted an account's rows for a while does so: the first postback registers the run, too.
 FIRST: Final = ("first", 1, "first")

@@ -11,7 +11,7 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, webhook_secrets
 from tests.support.factories import DEFAULT_SECRET, NOW, Customer, make_approved, make_failed, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
+from tests.support.http.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
 
 VAULT = Vault([b"A" * 32])
 STANDARD = f"whsec_{b64encode(bytes(32)).decode()}"

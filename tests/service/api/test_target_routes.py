@@ -19,10 +19,10 @@ from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     BASE,
     CANARY,
     JSON,

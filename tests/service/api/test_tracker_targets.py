@@ -16,7 +16,7 @@ from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import ENCRYPTION_KEY, Customer, forbid_webhooks, make_approved
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
+from tests.support.http.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
 
 TOKEN: Final = "cAnArY-of-a-token"
 #: A repository's page, another one on the same server, one on another server, and an address that is not allowed.

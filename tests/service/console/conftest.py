@@ -3,8 +3,8 @@
 import pytest
 from falcon.testing import TestClient
 
-from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import Customer
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
 
 @pytest.fixture

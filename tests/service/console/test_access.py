@@ -36,8 +36,7 @@ from storage.exports import recoveries
 from storage.exports.rules import approval_rules
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import NewBulkJob
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -55,7 +54,8 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import everything_stored, is_of_the_console
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import everything_stored, is_of_the_console
 
 # Doors do not depend on the database.
 pytestmark = on_sqlite

@@ -31,8 +31,7 @@ from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.db.models import AttemptRow
-from tests.support import plausible_rows
-from tests.support.browsers import PATIENCE_MS
+from tests.support.database import plausible_rows
 from tests.support.factories import (
     environment,
     make_approved,
@@ -41,8 +40,9 @@ from tests.support.factories import (
     make_failed,
     make_target,
 )
-from tests.support.gunicorn_process import Service
-from tests.support.servers import RedisServer
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.browsers import PATIENCE_MS
+from tests.support.servers.redis_and_postgres import RedisServer
 
 #: What stands before the service's own paths, and is taken off again.
 BENEATH: Final = "/relay"

@@ -10,12 +10,12 @@ from service.app import create_app
 from service.console.finding_details import MOST_LISTED
 from storage.db.engine import rows
 from storage.intake import finding_history
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import indexes_read, statements
 from tests.support.factories import Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import indexes_read, statements
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call
 
 BASE: Final = "https://artifacts.example.com/scans"
 

@@ -18,11 +18,11 @@ from storage.db.engine import database, execute, rows
 from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in
-from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import CANARY, SlowBody, everything_stored
+from tests.support.http.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import CANARY, SlowBody, everything_stored
 
 # Forms do not depend on the database.
 pytestmark = on_sqlite

@@ -17,8 +17,9 @@ from storage.accounts import projects
 from storage.db.engine import execute, is_sqlite
 from storage.exports import worker_heartbeats
 from storage.reporting import menu_counts
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import read_whole, statements
 from tests.support.factories import (
     Customer,
     make_approved,
@@ -31,8 +32,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import read_whole, statements
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
 #: All is well but for the named checks.
 WELL = dict.fromkeys(("database", "disk", "schema", "keys", "redis", "workers"), "ok")

@@ -13,10 +13,10 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 
 from service.app import App, create_app
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports, make_platform_token, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     EXPORTS,
     JSON,
     RESULTS,
@@ -25,7 +25,7 @@ from tests.support.raw_http import (
     is_of_the_console,
     response_fingerprint,
 )
-from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
+from tests.support.http.storefront import CLOUD, EMAIL_SECRET, signature
 
 # Routes and methods do not depend on the database.
 pytestmark = on_sqlite

@@ -10,10 +10,10 @@ from falcon.testing import Result, TestClient
 
 from service.app import App, create_app
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import SAFE_HEADERS, is_of_the_console
+from tests.support.http.raw_http import SAFE_HEADERS, is_of_the_console
 
 # Headers and methods do not depend on the database.
 pytestmark = on_sqlite

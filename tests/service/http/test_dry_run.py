@@ -18,8 +18,8 @@ from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from tests.support.factories import NOW, Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import RULES, TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
-from tests.support.specification import COMPLIANCE, CloudInstallation, everything, make_world, signed
+from tests.support.http.raw_http import RULES, TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
+from tests.support.http.specification import COMPLIANCE, CloudInstallation, everything, make_world, signed
 
 #: Those of the nine endpoints that take something in.
 TAKING: Final = {1: 202, 2: 202, 3: 201, 6: 201, 7: 201, 8: 201, 9: 204}

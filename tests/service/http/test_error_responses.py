@@ -18,7 +18,7 @@ from storage.db.engine import execute
 from tests.service.conftest import LogLines
 from tests.support.factories import SCANNER_SECRET, issue, make_customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     CANARY,
     EXPORTS,
     RESULTS,

@@ -11,9 +11,9 @@ import pytest
 from falcon.testing import TestClient
 
 from storage.accounts import tokens
+from tests.support.database.query_plans import SqlStatement, plan_of, statements
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports
-from tests.support.query_plans import SqlStatement, plan_of, statements
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS
+from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, TARGETS
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

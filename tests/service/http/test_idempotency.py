@@ -15,7 +15,7 @@ from storage.accounts import tokens
 from storage.db.engine import rows
 from tests.support.factories import NOW, Customer, issue, make_customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     BASE,
     EXPORTS,
     JSON,

@@ -14,8 +14,8 @@ from storage.db.engine import rows
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, traces
 from tests.support.factories import Customer, make_customer, make_exports, make_target
-from tests.support.raw_http import EXPORTS, JSON, Call, assert_is_error
-from tests.support.workers import wait_until
+from tests.support.http.raw_http import EXPORTS, JSON, Call, assert_is_error
+from tests.support.processes.workers import wait_until
 
 REPLAYED = "idempotency-replayed"
 CANARY = "cAnArY-of-a-batch-93117"

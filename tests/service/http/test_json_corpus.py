@@ -4,7 +4,7 @@ import pytest
 from falcon.testing import TestClient
 
 from tests.support.corpora import CORPORA
-from tests.support.raw_http import JSON, RESULTS, SCANNER, Call
+from tests.support.http.raw_http import JSON, RESULTS, SCANNER, Call
 
 FILES = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 

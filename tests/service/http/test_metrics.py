@@ -15,12 +15,12 @@ from service.app import create_app
 from service.http.request_context import MAX_SERIES
 from storage.db.engine import close_database, open_database
 from storage.exports import worker_heartbeats
+from tests.support.database.query_plans import statements
 from tests.support.factories import Customer, make_customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
-from tests.support.raw_http import Call, assert_is_polite
-from tests.support.servers import PostgresServer
-from tests.support.workers import wait_until
+from tests.support.http.raw_http import Call, assert_is_polite
+from tests.support.processes.workers import wait_until
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[3]
 

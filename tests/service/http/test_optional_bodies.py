@@ -8,7 +8,7 @@ from falcon.testing import TestClient
 from schemas.targets.target import Target
 from storage.db.engine import rows
 from tests.support.factories import Customer, make_exports, make_failed
-from tests.support.raw_http import EXPORTS, JSON, RULES, TARGETS, Call, FieldRefusal, assert_is_error
+from tests.support.http.raw_http import EXPORTS, JSON, RULES, TARGETS, Call, FieldRefusal, assert_is_error
 
 EMPTY: Final = (FieldRefusal("", "malformed_json"),)
 

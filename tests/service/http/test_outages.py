@@ -11,7 +11,6 @@ from falcon.testing import TestClient
 from service.app import create_app
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
@@ -22,9 +21,20 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, Call, assert_is_error, prepared, target_request
-from tests.support.servers import PostgresServer
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import (
+    EXPORTS,
+    JSON,
+    RESULTS,
+    SCANNER,
+    TARGETS,
+    Call,
+    assert_is_error,
+    prepared,
+    target_request,
+)
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 
 def calls(customer: Customer, export_id: str, target_id: str) -> list[Call]:

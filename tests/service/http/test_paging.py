@@ -10,7 +10,7 @@ from falcon.testing import create_req
 from schemas.base.errors import ValidationFailed
 from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT, PageRequest, next_page, read_numbered_page, read_page, send_page
 from storage.db import identifiers
-from tests.support.raw_http import CANARY, base64url
+from tests.support.http.raw_http import CANARY, base64url
 
 FILTERS = {"status": ("active", "paused")}
 URL = "https://riskrelay.example.com/api/things"

@@ -32,7 +32,7 @@ from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.secrets.vault import Vault
 from storage.targets import pings, validations
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     SCANNER_SECRET,
     WEBHOOK_SECRET,
@@ -55,7 +55,7 @@ from tests.support.factories import (
     storefront_diagnostics,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     EXPORTS,
     JSON,
     RECOVERIES,
@@ -69,9 +69,9 @@ from tests.support.raw_http import (
     response_fingerprint,
     target_request,
 )
-from tests.support.storefront import ADA as SOMEBODY
-from tests.support.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, receive, redact_body, signature
-from tests.support.storefront import SECRET as STOREFRONT_SECRET
+from tests.support.http.storefront import ADA as SOMEBODY
+from tests.support.http.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, receive, redact_body, signature
+from tests.support.http.storefront import SECRET as STOREFRONT_SECRET
 
 # Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere.
 pytestmark = on_sqlite

@@ -17,6 +17,7 @@ from service.http.rejections import MAX_REPORTED_PROBLEMS, RejectionRecorder
 from service.operations.wiring import build_operations
 from storage.db.engine import close_database, connection, open_database
 from storage.intake import rejections
+from tests.support.database.query_plans import statements
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
@@ -27,9 +28,8 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
-from tests.support.raw_http import CANARY, JSON, RESULTS
-from tests.support.workers import wait_until
+from tests.support.http.raw_http import CANARY, JSON, RESULTS
+from tests.support.processes.workers import wait_until
 
 Start = Callable[[RejectionRecorder], None]
 

@@ -14,7 +14,7 @@ from service.http.limits import large_body_limiter
 from storage.db.engine import open_database
 from tests.support.factories import make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.storefront import CLOUD
+from tests.support.http.storefront import CLOUD
 
 #: Parsing 90,000 fields takes 50 ms and cannot be divided; most stretches are a tenth of that. Locations took 2.3 s.
 MOST_S: Final = 0.3

@@ -17,12 +17,12 @@ from service.http import error_responses
 from service.http.request_context import RequestContext, RequestMetrics
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
 from storage.db.engine import close_database, connection, open_database
-from tests.support.browsers import PATIENCE_MS, watch
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import SAFE_HEADERS, Call, assert_is_error
+from tests.support.http.raw_http import SAFE_HEADERS, Call, assert_is_error
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.browsers import PATIENCE_MS, watch
 
 # The page does not depend on the database.
 pytestmark = on_sqlite

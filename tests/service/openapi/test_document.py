@@ -1,6 +1,6 @@
 """`/openapi.json` tells of every route that is served, in full, and of no other; and it is the truth.
 
-That the answers are as described, every call of these tests looks at: `tests.support.described_responses`.
+That the answers are as described, every call of these tests looks at: `tests.support.http.described_responses`.
 """
 
 import json
@@ -27,11 +27,11 @@ from service.app import App, create_app
 from service.http.error_responses import STATUS
 from service.openapi.document import document
 from service.openapi.resource import OpenApiResource
-from tests.support.databases import on_sqlite
-from tests.support.described_responses import Described
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, Call, is_of_the_console
+from tests.support.http.described_responses import Described
+from tests.support.http.raw_http import EXPORTS, Call, is_of_the_console
 
 # What is described does not depend on the database.
 pytestmark = on_sqlite

@@ -25,7 +25,8 @@ from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import statements
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -38,8 +39,7 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.query_plans import statements
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     BASE,
     CANARY,
     EXPORTS,

@@ -18,7 +18,6 @@ from storage.accounts import accounts, grants, sessions, tokens
 from storage.db.engine import execute, rows
 from storage.exports import transitions
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
     NOW,
     Customer,
@@ -33,8 +32,9 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefusal, assert_is_error
-from tests.support.storefront import stored
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefusal, assert_is_error
+from tests.support.http.storefront import stored
 
 CAPTURES = "/api/browser-extension/evidence-captures"
 HOST = "tracker.example.com"

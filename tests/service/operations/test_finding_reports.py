@@ -19,9 +19,9 @@ from service.operations.finding_reports import ReportFormat, report
 from storage.accounts import projects
 from storage.db.engine import execute, rows
 from storage.triage import decisions
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import read_whole, statements
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
-from tests.support.query_plans import read_whole, statements
 from tests.support.sarif_schema import SARIF_LOG
 
 SARIF: Final = Draft7Validator(SARIF_LOG, validate_formats=True)

@@ -14,7 +14,7 @@ from service.operations.report_uploads import ReportUploadOperations
 from storage.accounts.account_limits import UNLIMITED
 from storage.db.engine import rows
 from storage.secrets.vault import Vault
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import ENCRYPTION_KEY, Customer, postback, record_postback
 from tests.support.scan_reports import FILES
 

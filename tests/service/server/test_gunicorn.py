@@ -19,9 +19,9 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, Customer, environment, issue, make_customer, postback
-from tests.support.gunicorn_process import RawResponse, Service, read_answer
-from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
-from tests.support.workers import wait_until
+from tests.support.http.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+from tests.support.processes.gunicorn_process import RawResponse, Service, read_answer
+from tests.support.processes.workers import wait_until
 
 LIMIT_BYTES = 16 * 1024
 SCANNER = {"X-Scanner-Secret": SCANNER_SECRET}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.databases import on_postgresql
-from tests.support.request_bodies import WHICH, calls, changed, patient_world, send, send_raw
-from tests.support.specification import CloudInstallation
+from tests.support.database.databases import on_postgresql
+from tests.support.http.request_bodies import WHICH, calls, changed, patient_world, send, send_raw
+from tests.support.http.specification import CloudInstallation
 
 # Most of these bodies never reach a database; of the two, PostgreSQL is the one that refuses texts.
 pytestmark = on_postgresql

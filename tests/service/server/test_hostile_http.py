@@ -16,8 +16,8 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, environment, issue, make_customer, postback
-from tests.support.gunicorn_process import RawResponse, Service
-from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+from tests.support.http.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+from tests.support.processes.gunicorn_process import RawResponse, Service
 
 WORD: Final = CANARY.encode()
 SECRET: Final = b"X-Scanner-Secret: " + SCANNER_SECRET.encode()

@@ -16,10 +16,10 @@ from storage.db.engine import database, rows
 from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
+from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
 
 # How long a body takes does not depend on the database.
 pytestmark = on_sqlite

@@ -14,9 +14,9 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, environment, issue, make_customer, postback
-from tests.support.gunicorn_process import Service, read_answer
-from tests.support.raw_http import EXPORTS, RESULTS
-from tests.support.specification import COMPLIANCE
+from tests.support.http.raw_http import EXPORTS, RESULTS
+from tests.support.http.specification import COMPLIANCE
+from tests.support.processes.gunicorn_process import Service, read_answer
 
 GOOD = json.dumps(postback(5)).encode()
 HEAD = (
@@ -24,7 +24,7 @@ HEAD = (
     f"Content-Length: {len(GOOD)}\r\n\r\n"
 ).encode()
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-IMPATIENT = ("--worker-class", "tests.support.short_timeouts.ImpatientWorker", "--keep-alive", "1")
+IMPATIENT = ("--worker-class", "tests.support.processes.short_timeouts.ImpatientWorker", "--keep-alive", "1")
 
 
 def installed(folder: Path, migrated_sqlite: Path) -> dict[str, str]:

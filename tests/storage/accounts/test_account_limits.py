@@ -8,8 +8,8 @@ from schemas.base.errors import ValidationFailed
 from storage.accounts.account_limits import RECOUNT_AFTER, REFUSE_FOR, UNLIMITED, AccountLimits, Limited
 from storage.db.engine import execute
 from storage.triage import decisions
+from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
-from tests.support.query_plans import statements
 
 WAITING = Limited.WAITING_EXPORTS
 

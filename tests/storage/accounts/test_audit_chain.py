@@ -15,8 +15,8 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import AuditEntryRow
+from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.factories import NOW
-from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 
 COUNT: Final = 5
 #: The row of the middle, and what each of its columns is changed to.

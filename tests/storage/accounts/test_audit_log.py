@@ -8,8 +8,8 @@ from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import database as db
 from storage.db.engine import rows, transaction
 from storage.exports import recoveries
+from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
-from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 
 ALL = "SELECT at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries ORDER BY id"
 

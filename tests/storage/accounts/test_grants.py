@@ -10,7 +10,7 @@ from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.principal import TokenKind, TokenPrincipal
 from storage.accounts.grants import ManagedProject, manageable
 from storage.db.engine import execute
-from tests.support import query_plans
+from tests.support.database import query_plans
 from tests.support.factories import Customer, make_colleague, make_customer, make_project, make_report
 
 #: What the largest INTEGER of PostgreSQL is, and what is larger.

@@ -14,8 +14,8 @@ from schemas.base.timestamps import to_ms
 from storage.accounts import accounts, grants, sessions, tokens, users
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR, MAX_LIVE
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from tests.support.database.query_plans import indexes_read, read_whole, statements
 from tests.support.factories import NOW, Customer, make_colleague, make_customer
-from tests.support.query_plans import indexes_read, read_whole, statements
 
 BROWSER: Final = "Mozilla/5.0"
 COLUMNS: Final = "id, token_id, secret_sha256, browser_sha256, created_at, seen_at, ended_at, ended_reason"

@@ -20,10 +20,20 @@ from storage.compliance.erasure_log import CLIENT_KEYS, ErasedRow
 from storage.compliance.erasure_replay import DamagedReplay
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
-from tests.support.compliance_work import run_compliance_tasks
+from tests.support.database.query_plans import taken_back
 from tests.support.factories import NOW, Customer
-from tests.support.query_plans import taken_back
-from tests.support.storefront import ADA, BOB, PersonDataSeeder, cloud_client, give_shop, order, receive, stored, traces_of
+from tests.support.http.storefront import (
+    ADA,
+    BOB,
+    PersonDataSeeder,
+    cloud_client,
+    give_shop,
+    order,
+    receive,
+    stored,
+    traces_of,
+)
+from tests.support.worker.compliance_work import run_compliance_tasks
 
 VAULT = Vault([b"A" * 32])
 #: An order as it stands in a file, done at another installation's time.

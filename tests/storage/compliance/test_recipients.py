@@ -18,9 +18,9 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports import transitions
 from storage.targets import changes
 from storage.triage import targeting
+from tests.support.database.many_rows import learn, many_finished, many_targets
+from tests.support.database.query_plans import GROWING, indexes_read, plan_of, read_whole, statements
 from tests.support.factories import DEFAULT_SECRET, LOOPBACK_POLICY, NOW, Customer, make_exports, make_target
-from tests.support.many_rows import learn, many_finished, many_targets
-from tests.support.query_plans import GROWING, indexes_read, plan_of, read_whole, statements
 from tests.worker.background.test_ticket_events import EventWorker
 
 REQUEST = "cpl_01KJM8C3D5E7F9G1H2J4K6M8N0"

@@ -15,7 +15,7 @@ from storage.compliance.requests import LEASE_S, ComplianceLease, LeaseLost
 from storage.db.engine import connection, execute, rows, transaction
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW
-from tests.support.storefront import ADA, BOB, SHOP, order, stored, traces_of
+from tests.support.http.storefront import ADA, BOB, SHOP, order, stored, traces_of
 
 VAULT = Vault([b"A" * 32])
 LAPSED = NOW + timedelta(seconds=LEASE_S)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.engine import close_database, execute, is_sqlite, open_database, rows
-from tests.support.query_plans import statements
+from tests.support.database.query_plans import statements
 
 #: As long as a tick's, and longer than the longest list that SQLite gets.
 COUNTS: Final = [1, 2, 3, 7, 8, 63, 100, 255, 256, 257, 500, 1025]

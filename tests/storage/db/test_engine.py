@@ -34,7 +34,7 @@ from storage.db.engine import (
 from storage.db.engine import database as db
 from storage.db.models import AccountRow
 from tests.support.factories import NOW, Customer
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROOT: Final = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ import pytest
 from storage.db import locks
 from storage.db.engine import connection
 from storage.db.locks import Lock, exclusive, exclusive_within
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
 #: Takes the lock that the second argument names, says so and keeps it until it is killed.

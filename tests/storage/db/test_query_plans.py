@@ -11,9 +11,9 @@ from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
 from storage.exports import claims_sql, queries, transitions, transitions_sql
 from storage.targets import throttle_state_sql
+from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements, taken_back
 from tests.support.factories import completed_attempt, make_customer
-from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements, taken_back
 
 #: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
 FINISHED = 20_000

@@ -59,8 +59,8 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.servers import PostgresServer
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROOT: Final = Path(__file__).parents[3]
 MIGRATE: Final = (

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.clock import utc_now
 from storage.db.shared_clock import SharedClock
-from tests.support.databases import on_postgresql, on_sqlite
+from tests.support.database.databases import on_postgresql, on_sqlite
 
 #: A question to a server on the same machine takes milliseconds; a busy one gets its time.
 NEARLY: timedelta = timedelta(seconds=5)

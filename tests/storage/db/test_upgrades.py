@@ -23,6 +23,7 @@ from storage.exports import claims_sql, queries, transitions
 from storage.exports.rows import Draft
 from storage.exports.search import export_list
 from storage.targets import throttle_state_sql
+from tests.support.database.plausible_rows import column_names, content, fill, tables
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -33,8 +34,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.plausible_rows import column_names, content, fill, tables
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]

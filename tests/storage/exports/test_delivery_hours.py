@@ -12,8 +12,8 @@ from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
 from storage.exports import claims_sql, delivery_hours
 from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts
+from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_customer, make_target
-from tests.support.query_plans import statements
 
 HOUR: Final = timedelta(hours=1)
 WORKER: Final = "worker:test"

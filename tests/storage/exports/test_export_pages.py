@@ -14,6 +14,8 @@ from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import attempts, queries, transitions
 from storage.exports.search import export_list
 from storage.targets import summaries
+from tests.support.database.many_rows import learn, many_finished, many_targets
+from tests.support.database.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -25,8 +27,6 @@ from tests.support.factories import (
     make_project,
     make_target,
 )
-from tests.support.many_rows import learn, many_finished, many_targets
-from tests.support.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements
 
 #: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
 FINISHED = 20_000

@@ -24,6 +24,8 @@ from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.exports import poll_sql, queries, transitions
 from storage.exports.rows import export_from
 from storage.triage import decisions
+from tests.support.database.many_rows import many_targets
+from tests.support.database.query_plans import plan_of, read_whole, statements
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -35,8 +37,6 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.many_rows import many_targets
-from tests.support.query_plans import plan_of, read_whole, statements
 
 as_text = JsonField().db_value
 #: So many other customers, exports and targets that PostgreSQL would rather not read them all.

@@ -33,7 +33,7 @@ from tests.support.factories import (
     make_customer,
     make_target,
 )
-from tests.support.receipts import ANSWER, KEY, WORKER, attempt_once, deliver, receipt_of
+from tests.support.worker.receipts import ANSWER, KEY, WORKER, attempt_once, deliver, receipt_of
 
 STANDARD_SECRET: Final = f"whsec_{b64encode(b's' * 32).decode()}"
 

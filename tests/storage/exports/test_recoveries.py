@@ -28,10 +28,10 @@ from storage.exports.recoveries import (
 )
 from storage.exports.transitions import RECOVERY_EXAMINED
 from storage.triage import decisions
+from tests.support.database.many_rows import many_targets, many_waiting
+from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.fakes import Rollback
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 
 SINCE: Final = NOW - timedelta(hours=1)
 

@@ -10,7 +10,7 @@ from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import connection, rows
 from storage.exports import worker_heartbeats
 from tests.support.factories import NOW
-from tests.support.workers import ROOT
+from tests.support.processes.workers import ROOT
 
 
 def in_s(seconds: float) -> timedelta:

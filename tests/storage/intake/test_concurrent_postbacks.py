@@ -24,9 +24,9 @@ from storage.exports import groups_sql, transitions
 from storage.exports.events import forming
 from storage.intake import findings, findings_sql
 from storage.triage import splits, targeting
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_customer, make_target, postback
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 
 pytestmark = on_postgresql
 

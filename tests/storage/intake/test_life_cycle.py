@@ -24,8 +24,8 @@ from storage.exports import queries, transitions
 from storage.intake import finding_history, findings
 from storage.reporting import finding_trends, menu_counts
 from storage.triage import decisions, targeting
+from tests.support.database.query_plans import statements
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_target, postback
-from tests.support.query_plans import statements
 
 PAGE = "https://shop.example/cart"
 

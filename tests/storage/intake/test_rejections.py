@@ -10,8 +10,8 @@ from schemas.base.errors import FieldProblem
 from schemas.intake.sources import InboundSource, RejectedField, Rejection, rejected_fields
 from storage.db.engine import connection, database, rows
 from storage.intake import rejections
+from tests.support.database.query_plans import statements
 from tests.support.factories import NOW
-from tests.support.query_plans import statements
 
 
 def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, code: str = "UNAUTHORIZED") -> Rejection:

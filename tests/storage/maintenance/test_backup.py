@@ -22,9 +22,9 @@ from storage.maintenance.backup import BackupRefused
 from storage.maintenance.postgres_dumps import rows_of
 from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.targets import pings, targets
-from tests.support.backups import VAULT, begin, contents
-from tests.support.databases import on_postgresql, on_sqlite
+from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_target, make_tracker
+from tests.support.processes.backups import VAULT, begin, contents
 
 
 def silent(_left: int, _of: int) -> None:

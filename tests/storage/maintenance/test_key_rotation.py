@@ -36,7 +36,7 @@ from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
 from storage.targets import targets, webhook_secrets
 from tests.support.factories import DEFAULT_SECRET, NOW, Customer, make_settings, make_target
-from tests.support.storefront import ADA, BOB, SHOP, receive
+from tests.support.http.storefront import ADA, BOB, SHOP, receive
 
 ROOT: Final = Path(__file__).parents[3]
 OLD, NEW = b"A" * 32, b"B" * 32

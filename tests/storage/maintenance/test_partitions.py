@@ -14,9 +14,9 @@ from storage.db import identifiers
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.exports import attempts, claims_sql
 from storage.maintenance import partitions_sql, retention
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import claim_due, completed_attempt, make_approved, make_customer, make_target
-from tests.support.servers import PostgresServer
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 pytestmark = on_postgresql
 

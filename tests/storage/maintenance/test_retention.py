@@ -44,7 +44,7 @@ from storage.reporting import finding_trends
 from storage.secrets.vault import Vault
 from storage.targets import pings
 from storage.triage import bulk_jobs, decisions, targeting
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -64,7 +64,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.storefront import ADA, order
+from tests.support.http.storefront import ADA, order
 
 RETENTION: Final = timedelta(days=90)
 TTL: Final = timedelta(hours=72)

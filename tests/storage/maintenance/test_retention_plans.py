@@ -11,9 +11,9 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms, to_ms
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.maintenance import retention
+from tests.support.database.many_rows import export_id, many_finished, many_targets
+from tests.support.database.query_plans import SqlStatement, plan_of, read_whole, statements, taken_back
 from tests.support.factories import make_customer
-from tests.support.many_rows import export_id, many_finished, many_targets
-from tests.support.query_plans import SqlStatement, plan_of, read_whole, statements, taken_back
 
 #: What may grow for as long as an installation lives.
 GROWING: Final = frozenset(

@@ -8,8 +8,8 @@ from schemas.settings.alert_channels import AlertChannel, AlertKind
 from storage.db.engine import execute, rows
 from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
+from tests.support.database.query_plans import GROWING, read_whole, statements
 from tests.support.factories import NOW, Customer, make_failed, make_target
-from tests.support.query_plans import GROWING, read_whole, statements
 
 #: Fewer rows than these, and PostgreSQL rightly reads a table as it is.
 EXPORTS: Final = 3_000

@@ -5,8 +5,8 @@ import pytest
 from storage.db.engine import database as db
 from storage.db.engine import execute, is_sqlite
 from storage.reporting import dashboard_queries, menu_counts, trends
+from tests.support.database.query_plans import plan_of, read_whole, statements
 from tests.support.factories import NOW, Customer, make_exports
-from tests.support.query_plans import plan_of, read_whole, statements
 
 
 def test_no_count_of_a_status_sorts_or_reads_the_whole_status(customer: Customer) -> None:

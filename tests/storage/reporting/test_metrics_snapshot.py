@@ -24,6 +24,8 @@ from storage.reporting.metrics_snapshot import (
     SnapshotCache,
     take_snapshot,
 )
+from tests.support.database.many_rows import many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import indexes_read, read_whole, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -36,8 +38,6 @@ from tests.support.factories import (
     make_failed,
     make_target,
 )
-from tests.support.many_rows import many_finished, many_targets, many_waiting
-from tests.support.query_plans import indexes_read, read_whole, statements
 
 NONE_OF_THEM = {"active": 0, "inactive": 0, "paused": 0, "blocked": 0, "disabled": 0}
 NO_PAUSE = {"by_hand": 0, "restored": 0, "rate_limited": 0, "receiver_unavailable": 0, "breaker_open": 0}

@@ -12,7 +12,7 @@ from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import NOW, make_customer, make_target
-from tests.support.storefront import ADA, receive
+from tests.support.http.storefront import ADA, receive
 
 OLD, NEW = b"A" * 32, b"B" * 32
 

@@ -13,8 +13,8 @@ from schemas.targets.target import Target
 from storage.db.engine import connection, execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
+from tests.support.database.query_plans import indexes_read, plan_of, statements
 from tests.support.factories import NOW, Customer, make_customer, make_target
-from tests.support.query_plans import indexes_read, plan_of, statements
 
 LATER = NOW + timedelta(seconds=1)
 DELIVERED = PingResult(True, 202, None, 7)

@@ -23,9 +23,9 @@ from storage.db.models import BulkJobRow
 from storage.exports import queries
 from storage.triage import bulk_jobs, decisions
 from storage.triage.bulk_jobs import BATCH_SIZE, LEASE_S, MAX_RUNNING, NewBulkJob
+from tests.support.database.many_rows import many_finished, many_targets
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, make_approved, make_customer, make_exports, make_failed
 from tests.support.fakes import Rollback
-from tests.support.many_rows import many_finished, many_targets
 
 DISMISS = BulkDecision(BulkAction.DISMISS, reason=DismissalReason.TEST, note="A test page.")
 RESTORE = BulkDecision(BulkAction.RESTORE)

@@ -12,7 +12,7 @@ import peewee
 import pytest
 
 from runtime.outages import Outage
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 from worker.background.account_tasks import AccountTask
 
 NO_SWEEP_S = 600.0

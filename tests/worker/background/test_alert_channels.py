@@ -18,10 +18,10 @@ from schemas.alerts.messages import message_body
 from schemas.settings.alert_channels import AlertChannel
 from schemas.settings.definitions import Settings
 from tests.schemas.alerts.test_messages import alert
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import NOW, make_settings
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import NAME, OPEN, silent_port
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.worker.receivers import NAME, OPEN, silent_port
 from worker.background.alert_channels import AlertSender, ChannelResponse
 from worker.composition import egress_of
 from worker.http.client import HttpClient

@@ -41,7 +41,7 @@ from storage.secrets.vault import Vault
 from storage.triage import bulk_jobs, decisions, targeting
 from storage.triage.bulk_jobs import NewBulkJob
 from tests.service.conftest import LogLines
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -59,7 +59,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.storefront import (
+from tests.support.http.storefront import (
     ADA,
     BOB,
     SHOP,

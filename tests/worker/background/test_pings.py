@@ -15,9 +15,9 @@ from storage.db.engine import connection, database, release, rows
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
-from tests.support.account_tasks import run_once
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, make_target
 from tests.support.fakes import NO_TRACKERS
+from tests.support.worker.account_tasks import run_once
 from worker.background.pings import PingTask
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify

@@ -14,9 +14,9 @@ from storage.db.engine import connection, execute, rows
 from storage.db.locks import Lock
 from storage.maintenance import retention
 from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
-from tests.support.dispatchers import FakeClock
 from tests.support.factories import NOW, Customer, make_exports
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.worker.dispatchers import FakeClock
 from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.clock_guard import ClockGuard

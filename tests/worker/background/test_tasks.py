@@ -7,7 +7,7 @@ import peewee
 import pytest
 
 from runtime.outages import Outage
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 from worker.background.tasks import BackgroundTask
 
 

@@ -28,8 +28,8 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, targets, throttle_state_sql
 from storage.triage import targeting
-from tests.support.account_tasks import run_once
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import read_whole, statements
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK_POLICY,
@@ -43,7 +43,7 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import NO_TRACKERS
-from tests.support.query_plans import read_whole, statements
+from tests.support.worker.account_tasks import run_once
 from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule

@@ -16,10 +16,10 @@ from storage.exports.transitions import REQUEUED_AT_ONCE
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
-from tests.support.account_tasks import run_once
 from tests.support.factories import LOOPBACK_POLICY, Customer, make_failed, make_tracker
 from tests.support.fakes import FakeResolver
-from tests.support.tracker_servers import TOKEN, FakeGitea, Refusal
+from tests.support.trackers.servers import TOKEN, FakeGitea, Refusal
+from tests.support.worker.account_tasks import run_once
 from worker.background.pings import PingTask
 from worker.background.validations import ValidationTask
 from worker.http.client import HttpClient

@@ -14,10 +14,10 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, database, execute, release, rows
 from storage.targets import targets, validations
 from storage.targets.validations import ValidationJob
-from tests.support.account_tasks import run_once
 from tests.support.factories import NOW, Customer, make_target
 from tests.support.fakes import NO_TRACKERS
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.worker.account_tasks import run_once
 from worker.background.tasks import BackgroundTask
 from worker.background.validations import ValidationTask
 

@@ -13,9 +13,9 @@ from schemas.targets.throttle_state import TargetKey, WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import claims_sql
 from storage.targets import throttle_state_sql
+from tests.support.database.many_rows import many_targets, many_waiting
+from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, limit_target, make_approved, make_customer
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.query_plans import statements
 from worker.delivery import throttle
 from worker.delivery.claim_planner import (
     MAX_BATCH,

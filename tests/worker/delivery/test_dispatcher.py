@@ -25,8 +25,11 @@ from storage.exports import queries
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.databases import on_sqlite
-from tests.support.dispatchers import (
+from tests.support.database.databases import on_sqlite
+from tests.support.factories import NOW, Customer, make_approved, make_customer
+from tests.support.fakes import NO_TRACKERS
+from tests.support.processes.workers import wait_until
+from tests.support.worker.dispatchers import (
     NO_SWEEP_S,
     PATIENCE_S,
     FakeClock,
@@ -38,9 +41,6 @@ from tests.support.dispatchers import (
     running_dispatcher,
     statuses,
 )
-from tests.support.factories import NOW, Customer, make_approved, make_customer
-from tests.support.fakes import NO_TRACKERS
-from tests.support.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import IDLE_SCAN_S, Dispatcher
 from worker.delivery.options import RENEW_S, DispatcherOptions

@@ -14,7 +14,7 @@ import pytest
 
 from schemas.exports.delivery import Claim
 from tests.support.factories import NOW
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 from worker.delivery.target_queues import TargetQueues
 
 NUMBERS: Final = itertools.count()

@@ -15,10 +15,10 @@ from schemas.exports.record import as_shown
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state_sql
-from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
+from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.factories import NOW, Customer, limit_target, make_approved, make_due_events, make_target
-from tests.support.many_rows import many_targets, many_waiting
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.worker.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
 from worker.delivery import throttle
 from worker.delivery.dispatcher import Dispatcher
 

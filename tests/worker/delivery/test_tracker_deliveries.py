@@ -32,7 +32,6 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from storage.triage import targeting
 from tests.support import canaries
-from tests.support.dispatchers import PATIENCE_S, name, statuses
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -42,8 +41,9 @@ from tests.support.factories import (
     make_target,
     make_tracker,
 )
-from tests.support.tracker_servers import TOKEN, FakeGitea, LostAnswer, Refusal
-from tests.support.workers import CountingReceiver, wait_until
+from tests.support.processes.workers import CountingReceiver, wait_until
+from tests.support.trackers.servers import TOKEN, FakeGitea, LostAnswer, Refusal
+from tests.support.worker.dispatchers import PATIENCE_S, name, statuses
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions

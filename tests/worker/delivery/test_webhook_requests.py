@@ -14,10 +14,10 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target, TargetEdit
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, webhook_secrets
-from tests.support.account_tasks import run_once
 from tests.support.factories import DEFAULT_SECRET, Customer, claim_due, make_approved, make_target
 from tests.support.fakes import NO_TRACKERS, LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import made_client
+from tests.support.worker.account_tasks import run_once
+from tests.support.worker.receivers import made_client
 from worker.background.pings import PingTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.outcomes import Schedule

@@ -13,7 +13,16 @@ import requests
 
 from schemas.url_policy.policy import RefusalReason, TargetPolicy
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import DEADLINE_S, NAME, OPEN, SLACK_S, always, drip_headers, make_certificate, silent_port
+from tests.support.worker.receivers import (
+    DEADLINE_S,
+    NAME,
+    OPEN,
+    SLACK_S,
+    always,
+    drip_headers,
+    make_certificate,
+    silent_port,
+)
 from worker.http.adapter import GuardedAdapter
 from worker.http.errors import TargetRefused, TransportError
 from worker.http.response_parser import MAX_RESPONSE_BYTES

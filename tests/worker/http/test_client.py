@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest, SlowResolver
-from tests.support.receivers import (
+from tests.support.worker.receivers import (
     BODY,
     DRIPPED_BODIES,
     HEADERS,

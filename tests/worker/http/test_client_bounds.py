@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.receivers import always, made_client, once, post
+from tests.support.worker.receivers import always, made_client, once, post
 from worker.http.client import HttpClient
 from worker.http.response_parser import CHUNKED_FACTOR, MAX_HEAD_BYTES, MAX_RESPONSE_BYTES
 

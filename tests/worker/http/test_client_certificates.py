@@ -16,11 +16,11 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import TARGET_CERTIFICATE
 from storage.secrets.vault import Vault
 from storage.targets.validations import ValidationJob
-from tests.support.authorities import CertificateAuthority
 from tests.support.factories import LOOPBACK, make_settings
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.proxies import tinyproxy
-from tests.support.receivers import BODY, HEADERS, NAME, always, made_client, make_certificate, post
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.servers.proxies import tinyproxy
+from tests.support.worker.receivers import BODY, HEADERS, NAME, always, made_client, make_certificate, post
 from worker.composition import compose_client, compose_validation_task
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, SignedPost

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.dns_resolver import DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, SlowResolver
-from tests.support.receivers import (
+from tests.support.worker.receivers import (
     DEADLINE_S,
     DRIPPED_BODIES,
     NAME,

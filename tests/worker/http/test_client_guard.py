@@ -9,7 +9,7 @@ import pytest
 from runtime.dns_resolver import DnsFailure
 from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import NAME, RebindingResolver, always, made_client, post
+from tests.support.worker.receivers import NAME, RebindingResolver, always, made_client, post
 from worker.http.client import HttpClient
 
 

@@ -13,7 +13,7 @@ from runtime.dns_resolver import DnsFailure, DnsResolver
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import (
+from tests.support.worker.receivers import (
     DEADLINE_S,
     NAME,
     RebindingResolver,

@@ -10,10 +10,10 @@ import pytest
 
 from schemas.settings.egress import Egress, EgressProxy
 from schemas.url_policy.policy import TargetPolicy
-from tests.support.authorities import CertificateAuthority
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
-from tests.support.proxies import Tinyproxy, tinyproxy
-from tests.support.receivers import DEADLINE_S, NAME, SLACK_S, always, made_client, once, post, timed
+from tests.support.servers.authorities import CertificateAuthority
+from tests.support.servers.proxies import Tinyproxy, tinyproxy
+from tests.support.worker.receivers import DEADLINE_S, NAME, SLACK_S, always, made_client, once, post, timed
 
 COMPANY: Final = CertificateAuthority("Company")
 #: An address of the internet, which no test reaches: the proxies of tests lead elsewhere.

@@ -10,7 +10,7 @@ from typing import Final, cast
 import pytest
 
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.receivers import NAME, always, made_client, make_certificate, post
+from tests.support.worker.receivers import NAME, always, made_client, make_certificate, post
 
 #: The most that a record of TLS holds.
 RECORD_BYTES: Final = 16 * 1024

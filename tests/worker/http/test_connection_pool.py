@@ -13,7 +13,7 @@ import pytest
 
 from runtime.dns_resolver import Addresses, DnsFailure, DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
-from tests.support.receivers import NAME, PATIENCE_S, RebindingResolver, made_client, make_certificate, post, until
+from tests.support.worker.receivers import NAME, PATIENCE_S, RebindingResolver, made_client, make_certificate, post, until
 from worker.http import connection_pool
 
 HERE: Final = ["127.0.0.1"]

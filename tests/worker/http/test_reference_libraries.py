@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.runtimes import missing, runtime
+from tests.support.servers.runtimes import missing, runtime
 from tests.worker.http.test_signed_request import STANDARD, Receiver, options, sent
 
 #: The first build compiles a part of Go's standard library.

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.receivers import made_client, post, until
+from tests.support.worker.receivers import made_client, post, until
 from worker.http.response_parser import MAX_HEAD_BYTES, MAX_RESPONSE_BYTES, InvalidResponse, ParsedResponse, ResponseParser
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"

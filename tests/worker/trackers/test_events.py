@@ -21,9 +21,9 @@ from schemas.trackers.gitea import GiteaTracker
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.fakes import FakeResolver
-from tests.support.receivers import DEADLINE_S, NAME, made_client
-from tests.support.tracker_events import EVENT_ID, EXPORT_ID
-from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer, Refusal
+from tests.support.trackers.events import EVENT_ID, EXPORT_ID
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer, Refusal
+from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
 from worker.trackers.runner import TrackerRunner, TrackerTarget
 from worker.trackers.session import TrackerResult
 

@@ -13,8 +13,8 @@ from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW
 from tests.support.fakes import FakeResolver
-from tests.support.receivers import DEADLINE_S, NAME, made_client
-from tests.support.tracker_servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer
+from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
 from worker.trackers.runner import TrackerRunner, TrackerTarget
 
 VAULT: Final = Vault([b"k" * 32])

@@ -29,7 +29,7 @@ from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
-from tests.support.receivers import DEADLINE_S, NAME, SLACK_S, made_client
+from tests.support.worker.receivers import DEADLINE_S, NAME, SLACK_S, made_client
 from worker.http.client import HttpClient
 from worker.trackers.runner import TrackerRunner, TrackerTarget
 from worker.trackers.session import TrackerResult

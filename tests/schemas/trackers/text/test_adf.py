@@ -12,7 +12,7 @@ from hypothesis import given
 from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.adf import body_of
 from schemas.trackers.text.neutral import ZWSP
-from tests.support.tracker_texts import PLAIN, effects_in_text, everywhere, recorded_bodies, tickets
+from tests.support.trackers.texts import PLAIN, effects_in_text, everywhere, recorded_bodies, tickets
 
 LIMIT = 32_767
 

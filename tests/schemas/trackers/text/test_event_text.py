@@ -14,8 +14,8 @@ from schemas.trackers.events import TrackerEvent, TrackerEventPlace
 from schemas.trackers.text import adf, markdown, textile, wiki
 from schemas.trackers.text.neutral import ZWSP
 from schemas.trackers.text.outline import erased_title
-from tests.support.tracker_events import CONSOLE, EVENT_ID, EXPORT_ID, event
-from tests.support.tracker_texts import (
+from tests.support.trackers.events import CONSOLE, EVENT_ID, EXPORT_ID, event
+from tests.support.trackers.texts import (
     HOSTILE,
     HtmlTags,
     effects,

@@ -10,7 +10,7 @@ from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.markdown import body_of, linear_body_of
 from schemas.trackers.text.neutral import ZWSP
 from tests.support.corpora import naughty_strings
-from tests.support.tracker_texts import (
+from tests.support.trackers.texts import (
     PLAIN,
     effects,
     effects_in_text,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.trackers.text.neutral import ZWSP, cut, encoded, harmless, harmless_title, length, one_line
 from tests.support.corpora import naughty_strings
-from tests.support.tracker_texts import HOSTILE, effects_in_text, recorded_bodies
+from tests.support.trackers.texts import HOSTILE, effects_in_text, recorded_bodies
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 from schemas.trackers.text import adf, markdown, textile, wiki
 from schemas.trackers.text.neutral import ZWSP, length
 from schemas.trackers.text.outline import MIN_CHARS
-from tests.support.tracker_texts import HOSTILE, MARKER, PLAIN, tickets
+from tests.support.trackers.texts import HOSTILE, MARKER, PLAIN, tickets
 
 
 def document_text(ticket: TrackerTicket, max_chars: int) -> str:

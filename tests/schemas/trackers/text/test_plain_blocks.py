@@ -11,7 +11,7 @@ from hypothesis import given
 from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text import textile, wiki
 from schemas.trackers.text.neutral import ZWSP
-from tests.support.tracker_texts import (
+from tests.support.trackers.texts import (
     PLAIN,
     HtmlTags,
     effects_in_text,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.trackers.text.neutral import ZWSP, length
 from schemas.trackers.text.titles import title_of
-from tests.support.tracker_texts import HOSTILE, PLAIN, effects_in_text, recorded_bodies, recorded_titles
+from tests.support.trackers.texts import HOSTILE, PLAIN, effects_in_text, recorded_bodies, recorded_titles
 
 FALLBACK = "Website risk of severity high"
 

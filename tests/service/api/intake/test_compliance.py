@@ -29,8 +29,8 @@ from tests.service.conftest import LogLines
 from tests.support.corpora import CORPORA
 from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_platform_token, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import FieldRefusal, assert_is_error, assert_is_polite
-from tests.support.storefront import (
+from tests.support.http.raw_http import FieldRefusal, assert_is_error, assert_is_polite
+from tests.support.http.storefront import (
     ADA,
     BOB,
     CLOUD,

@@ -21,7 +21,7 @@ from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
 from tests.support.corpora import CORPORA
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
@@ -32,7 +32,7 @@ from tests.support.factories import (
     postmark_email,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     CANARY,
     JSON,
     SCANNER,

@@ -20,7 +20,7 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.corpora import naughty_strings
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -36,7 +36,7 @@ from tests.support.factories import (
     storefront_diagnostics,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     CANARY,
     EXPORTS,
     JSON,

@@ -8,9 +8,9 @@ from schemas.settings.alert_channels import AlertKind
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from storage.db.columns import JsonField
 from storage.db.engine import execute, rows
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_alert, make_customer, make_rule, make_target
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
 # What is asked of the database is asked of both elsewhere.
 pytestmark = on_sqlite

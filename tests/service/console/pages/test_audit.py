@@ -11,11 +11,11 @@ from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import execute, rows, transaction
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
 from tests.support.corpora import naughty_strings
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import read_whole
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
-from tests.support.query_plans import read_whole
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 #: Nobody's cursor of this list: of another one, of no version, not a row's number, beyond a database's, other digits.
 CURSORS: Final = (

@@ -9,10 +9,10 @@ from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.secrets.vault import Vault
-from tests.support.console_user import ConsoleBrowser, page_statements
 from tests.support.corpora import naughty_strings
-from tests.support.databases import on_sqlite
-from tests.support.storefront import ADA, BOB, receive, traces_of
+from tests.support.database.databases import on_sqlite
+from tests.support.http.console_user import ConsoleBrowser, page_statements
+from tests.support.http.storefront import ADA, BOB, receive, traces_of
 
 VAULT: Final = Vault([b"A" * 32])
 

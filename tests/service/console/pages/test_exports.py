@@ -27,8 +27,8 @@ from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, receipts, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.many_rows import many_targets
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -44,9 +44,9 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.many_rows import many_targets
-from tests.support.raw_http import base64url
-from tests.support.receipts import deliver
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.http.raw_http import base64url
+from tests.support.worker.receipts import deliver
 
 NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
 BAD_IDS: Final = [NOBODYS, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]

@@ -11,10 +11,10 @@ from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from storage.reporting import finding_trends
 from storage.reporting.finding_trends import Change
-from tests.support.console_user import ConsoleBrowser, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import indexes_read, statements
 from tests.support.factories import Customer, issue, make_customer, make_project, postback, record_postback
-from tests.support.query_plans import indexes_read, statements
+from tests.support.http.console_user import ConsoleBrowser, page_statements
 
 TODAY = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
 

@@ -15,9 +15,9 @@ from service.console.pages import findings as findings_page
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 

@@ -25,9 +25,9 @@ from storage.secrets import integrations
 from storage.secrets.integrations import MOST_TOKENS, Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.docs.pasting import ROOT, link_all
-from tests.support.console_user import ORIGIN, ConsoleBrowser, make_console_token, page_statements
 from tests.support.corpora import naughty_strings
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -40,9 +40,9 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.gunicorn_process import Service
-from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
-from tests.support.workers import wait_until
+from tests.support.http.console_user import ORIGIN, ConsoleBrowser, make_console_token, page_statements
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import wait_until
 
 SECRETS: Final = {
     "EMAIL_WEBHOOK_SECRET": "email-secret-for-tests",

@@ -18,10 +18,10 @@ from storage.accounts.sign_in_links import LASTS_FOR, MOST_OF_USER
 from storage.db.engine import connection, database, execute, release, rows
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import NOW, Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import everything_stored
+from tests.support.http.console_user import ConsoleBrowser
+from tests.support.http.raw_http import everything_stored
 from worker.background.alert_channels import ChannelResponse
 from worker.background.sign_in_links import LEASE_S, SignInLinkTask
 

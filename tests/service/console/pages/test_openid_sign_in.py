@@ -21,12 +21,20 @@ from service.console.openid_connect import LASTS_FOR
 from storage.accounts import accounts, users
 from storage.db.engine import rows
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_customer, make_settings
-from tests.support.fake_issuer import CLIENT_ID, CLIENT_SECRET, EMAIL, FakeIssuer, fake_issuer, make_key, parameters_of
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import everything_stored
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import everything_stored
+from tests.support.servers.fake_issuer import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    EMAIL,
+    FakeIssuer,
+    fake_issuer,
+    make_key,
+    parameters_of,
+)
 
 # The database decides nothing here; sessions and identities are tested on both.
 pytestmark = on_sqlite

@@ -21,8 +21,9 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
+from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import read_whole
 from tests.support.factories import (
     Customer,
     issue,
@@ -36,8 +37,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import read_whole
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 WORKER = "worker:test"
 #: However much there is: who looks, whether that is the operator, the checks, the page.

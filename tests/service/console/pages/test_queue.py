@@ -17,7 +17,8 @@ from service.app import create_app
 from storage.db.engine import execute
 from storage.exports import recoveries, worker_heartbeats
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import read_whole
 from tests.support.factories import (
     Customer,
     claim_due,
@@ -28,9 +29,8 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import read_whole
-from tests.support.servers import RedisServer
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
+from tests.support.servers.redis_and_postgres import RedisServer
 
 WORKER = "worker:test"
 URL = "https://tracker.example.com/hook"

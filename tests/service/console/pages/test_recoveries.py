@@ -14,10 +14,10 @@ from storage.db.engine import rows
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, forbid_webhooks, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from worker.background.batches.batch_task import recovery_task
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"

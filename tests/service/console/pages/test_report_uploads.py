@@ -14,9 +14,9 @@ from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import report_uploads
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
-from tests.support.console_user import ConsoleBrowser
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_project, make_report_upload
+from tests.support.http.console_user import ConsoleBrowser
 from tests.support.scan_reports import FILES
 from worker.background.batches.report_uploads import ReportUploadTask
 

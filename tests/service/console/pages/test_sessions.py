@@ -11,10 +11,10 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
 from storage.db.engine import rows
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_colleague, make_customer, make_session
-from tests.support.raw_http import JSON, SESSIONS
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import JSON, SESSIONS
 
 # What is asked of the database is asked of both elsewhere.
 pytestmark = on_sqlite

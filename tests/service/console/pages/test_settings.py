@@ -15,10 +15,10 @@ from storage.db import engine
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault, key_fingerprint
 from tests.support.canaries import traces
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 WORD = "canaryword{}forthesettings"
 KEYS = (b"K" * 31 + b"1", b"K" * 31 + b"2")

@@ -21,8 +21,7 @@ from storage.accounts import sessions, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
-from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     NOW,
     Customer,
@@ -33,7 +32,8 @@ from tests.support.factories import (
     make_settings,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
-from tests.support.raw_http import SlowBody, everything_stored
+from tests.support.http.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
+from tests.support.http.raw_http import SlowBody, everything_stored
 
 # Doors do not depend on the database; what is asked of it is asked of both elsewhere.
 pytestmark = on_sqlite

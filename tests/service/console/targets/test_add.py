@@ -17,10 +17,10 @@ from storage.db.engine import execute, rows
 from storage.exports import worker_heartbeats
 from storage.targets import targets, validations
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import Customer, forbid_webhooks
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import everything_stored
+from tests.support.http.console_user import ConsoleBrowser
+from tests.support.http.raw_http import everything_stored
 
 PAGE: Final = "https://git.example.com/acme/shop"
 TOKEN: Final = "cAnArY-of-a-token"

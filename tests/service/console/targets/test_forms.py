@@ -15,7 +15,6 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, targets
 from tests.service.conftest import LogLines
 from tests.service.console.form_fields import shown_fields
-from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import (
     DEFAULT_SECRET,
     ENCRYPTION_KEY,
@@ -30,7 +29,8 @@ from tests.support.factories import (
     make_tracker,
 )
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import everything_stored
+from tests.support.http.console_user import ConsoleBrowser
+from tests.support.http.raw_http import everything_stored
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import effects_of, write_effects
 

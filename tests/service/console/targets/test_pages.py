@@ -24,8 +24,7 @@ from storage.exports import claims_sql, recoveries
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.service.conftest import LogLines
-from tests.support.console_user import ConsoleBrowser, make_console_token, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     ENCRYPTION_KEY,
     NOW,
@@ -41,6 +40,7 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
 SECRET: Final = "cAnArY-of-a-secret <b>&\"'é"

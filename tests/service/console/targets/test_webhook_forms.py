@@ -14,8 +14,8 @@ from storage.secrets.vault import Vault
 from storage.targets import targets, webhook_secrets
 from tests.service.conftest import LogLines
 from tests.service.console.form_fields import shown_fields
-from tests.support.console_user import ConsoleBrowser
 from tests.support.factories import ENCRYPTION_KEY, NOW, Customer, forbid_webhooks, make_target
+from tests.support.http.console_user import ConsoleBrowser
 
 VAULT: Final = Vault([b64decode(ENCRYPTION_KEY)])
 VALUE: Final = "Bearer cAnArY"

@@ -19,8 +19,7 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.exports.search import export_list
 from tests.service.console.form_fields import shown_fields
-from tests.support.console_user import ConsoleBrowser
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     issue,
@@ -32,6 +31,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeWakeUpQueue
+from tests.support.http.console_user import ConsoleBrowser
 
 
 def picked(*ids: str) -> dict[str, str]:

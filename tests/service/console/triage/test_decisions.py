@@ -17,8 +17,7 @@ from storage.accounts import audit_log
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.service.console.form_fields import shown_fields
-from tests.support.console_user import ConsoleBrowser
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     issue,
@@ -29,6 +28,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
+from tests.support.http.console_user import ConsoleBrowser
 
 
 def hidden(page: Result, name: str) -> str:

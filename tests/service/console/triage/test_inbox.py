@@ -12,8 +12,7 @@ from schemas.intake.scanner import PostbackForm
 from service.console.triage.ticket_list import MOST_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
-from tests.support.console_user import ConsoleBrowser, page_statements
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     Customer,
     issue,
@@ -26,6 +25,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
+from tests.support.http.console_user import ConsoleBrowser, page_statements
 
 MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
 

@@ -16,9 +16,9 @@ from storage.exports import queries
 from storage.exports.rules import approval_rules
 from storage.targets import changes
 from tests.service.console.form_fields import shown_fields
-from tests.support.console_user import ConsoleBrowser, make_console_token
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_project, make_rule, make_target
+from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
 LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team\r\n shop "}
 

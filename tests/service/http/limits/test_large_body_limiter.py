@@ -21,8 +21,8 @@ from service.http.limits.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import FieldRefusal, assert_is_error
-from tests.support.workers import wait_until
+from tests.support.http.raw_http import FieldRefusal, assert_is_error
+from tests.support.processes.workers import wait_until
 
 LARGE: Final = LARGE_BYTES + 1
 #: For what is expected to happen; it does in milliseconds.

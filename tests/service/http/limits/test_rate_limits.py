@@ -34,13 +34,13 @@ from service.http.limits.rate_counters import RateLimitCounters, RateLimitWindow
 from service.http.limits.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.service.conftest import LogLines
-from tests.support.databases import on_sqlite
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
 from tests.support.fakes import FakeMonotonic, FakeResolver, FakeWakeUpQueue, OvertakenLimits
-from tests.support.gunicorn_process import Service
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
-from tests.support.servers import RedisServer, processes_in
-from tests.support.storefront import CLOUD, WEBHOOKS, signature
+from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
+from tests.support.http.storefront import CLOUD, WEBHOOKS, signature
+from tests.support.processes.gunicorn_process import Service
+from tests.support.servers.redis_and_postgres import RedisServer, processes_in
 
 # Limits do not depend on the database.
 pytestmark = on_sqlite

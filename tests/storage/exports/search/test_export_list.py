@@ -24,8 +24,8 @@ from storage.exports.rows import Draft
 from storage.exports.search import export_list, export_sets
 from storage.exports.search.export_list import position_of
 from storage.exports.search.export_sets import MOST_SORTED
+from tests.support.database.query_plans import indexes_read, plan_of, statements
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
-from tests.support.query_plans import indexes_read, plan_of, statements
 
 EXPORTS: Final = 150
 RULES: Final = ("csp", "csp, strict", "hsts", None)

@@ -17,10 +17,10 @@ from storage.exports.rows import Draft
 from storage.exports.search import export_list, export_search, export_sets, export_words_sql
 from storage.exports.search.export_search import SearchEntry
 from storage.triage import decisions
-from tests.support.databases import on_postgresql
+from tests.support.database.databases import on_postgresql
+from tests.support.database.many_rows import export_id, many_finished, many_targets
+from tests.support.database.query_plans import indexes_read, statements
 from tests.support.factories import NOW, Customer, make_customer, make_exports, postback, record_postback
-from tests.support.many_rows import export_id, many_finished, many_targets
-from tests.support.query_plans import indexes_read, statements
 
 SECRET = "Hildegardsecretword"
 

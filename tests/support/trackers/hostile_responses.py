@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any, Final
 
 from schemas.trackers.exchange import TrackerResponse
-from tests.support.tracker_steps import answer
+from tests.support.trackers.steps import answer
 
 _NUMBERS: Final[tuple[Any, ...]] = (0, -1, 1.5, True, None, "7", 2**63, 10**400, [], {})
 _BODIES: Final[tuple[Any, ...]] = (

@@ -16,8 +16,8 @@ from storage.db import schema_version
 from storage.exports import worker_heartbeats
 from storage.reporting import menu_counts
 from storage.secrets import key_check
+from tests.support.database.query_plans import SqlStatement, statements
 from tests.support.factories import Customer
-from tests.support.query_plans import SqlStatement, statements
 
 #: What PUBLIC_BASE_URL comes to in tests, unless one says otherwise.
 ORIGIN: Final = "http://127.0.0.1:8000"

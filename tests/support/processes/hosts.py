@@ -11,10 +11,10 @@ from schemas.base.timestamps import to_ms
 from storage.db.engine import execute, rows, transaction
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from tests.support.factories import environment, make_approved, make_customer, make_target
-from tests.support.gunicorn_process import Service
-from tests.support.relays import CuttableRelay
-from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess
+from tests.support.processes.gunicorn_process import Service
+from tests.support.processes.workers import WorkerProcess
+from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.servers.relays import CuttableRelay
 
 
 class Host:

@@ -34,7 +34,7 @@ from tests.support.factories import (
     postback,
 )
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
+from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
 
 EMAIL_SECRET: Final = "email-secret-for-tests"
 STOREFRONT_SECRET: Final = "storefront-secret-for-tests"

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from schemas.settings.certificates import load_pair
-from tests.support.receivers import alternative_name
+from tests.support.worker.receivers import alternative_name
 
 _VALID: Final = timedelta(days=60)
 

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 
 import requests
 
-from tests.support.runtimes import missing, runtime
-from tests.support.servers import Server, ServerError, free_port
+from tests.support.servers.redis_and_postgres import Server, ServerError, free_port
+from tests.support.servers.runtimes import missing, runtime
 
 #: Where bin/runtimes unpacks Debian's package.
 PACKAGE: Final = Path("/usr/local/share/riskrelay-tests/redmine")

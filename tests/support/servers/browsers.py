@@ -7,7 +7,7 @@ from typing import Final
 
 from playwright.sync_api import Browser, BrowserContext, Dialog, Request, expect, sync_playwright
 
-from tests.support.runtimes import runtime
+from tests.support.servers.runtimes import runtime
 
 #: A browser on a busy machine takes a script of 1.5 MB up in several seconds.
 PATIENCE_MS: Final = 15_000

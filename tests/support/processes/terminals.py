@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 #: A command starts in a second; a machine that runs everything at once gets its time.
 WITHIN_S: Final = 30.0
 

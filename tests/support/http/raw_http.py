@@ -15,8 +15,8 @@ from schemas.base.timestamps import to_ms
 from storage.db.engine import execute, rows
 from storage.db.models import ALL
 from storage.exports import queries
-from tests.support.described_responses import require_described
 from tests.support.factories import SCANNER_SECRET, Customer, make_target, postback
+from tests.support.http.described_responses import require_described
 
 JSON: Final = {"Content-Type": "application/json"}
 SCANNER: Final = {"X-Scanner-Secret": SCANNER_SECRET}

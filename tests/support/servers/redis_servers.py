@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bin.processes.embedded_redis import find_server
-from tests.support.servers import RedisServer, Server, free_port
+from tests.support.servers.redis_and_postgres import RedisServer, Server, free_port
 
 #: Characters that a URL has another use for.
 PASSWORD: Final = "p@ss:w/rd?#%"

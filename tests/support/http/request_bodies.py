@@ -11,8 +11,8 @@ from falcon.testing import Result, TestClient
 from service.app import create_app
 from tests.support.factories import make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, Call
-from tests.support.specification import CloudInstallation, everything, make_world, signed
+from tests.support.http.raw_http import EXPORTS, Call
+from tests.support.http.specification import CloudInstallation, everything, make_world, signed
 
 #: The routes that take a body: those of the specification, and the ticket made by hand.
 ENDPOINTS: Final = (1, 2, 3, 4, 6, 7, 8, 9)

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.support.runtimes import runtime
-from tests.support.servers import Server, free_port, unprivileged_owner
+from tests.support.servers.redis_and_postgres import Server, free_port, unprivileged_owner
+from tests.support.servers.runtimes import runtime
 
 #: Fewer sessions than clients, so that they share them.
 SESSIONS: Final = 8

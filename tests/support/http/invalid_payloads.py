@@ -33,7 +33,7 @@ from tests.support.factories import (
     postmark_email,
     storefront_diagnostics,
 )
-from tests.support.raw_http import (
+from tests.support.http.raw_http import (
     EXPORTS,
     JSON,
     RECOVERIES,
@@ -44,8 +44,8 @@ from tests.support.raw_http import (
     is_of_the_console,
     target_request,
 )
-from tests.support.request_bodies import BY_HAND
-from tests.support.specification import (
+from tests.support.http.request_bodies import BY_HAND
+from tests.support.http.specification import (
     CAPTURES,
     CMS,
     COMPLIANCE,
@@ -57,8 +57,8 @@ from tests.support.specification import (
     CloudInstallation,
     signed,
 )
-from tests.support.storefront import ADA, data_request_body, redact_body, shop_body
-from tests.support.tracker_settings import every_setting
+from tests.support.http.storefront import ADA, data_request_body, redact_body, shop_body
+from tests.support.trackers.settings import every_setting
 
 Pointer = tuple[str | int, ...]
 

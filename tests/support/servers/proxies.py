@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.settings.egress import EgressProxy, parse_proxy
-from tests.support.runtimes import runtime
-from tests.support.servers import free_port
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
+from tests.support.servers.redis_and_postgres import free_port
+from tests.support.servers.runtimes import runtime
 
 
 @dataclass(frozen=True, slots=True)

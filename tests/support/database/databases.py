@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from storage.db.models import ALL
-from tests.support import kept_sessions
+from tests.support.database import kept_sessions
 
 #: For what does not depend on the database, or only concerns this one.
 on_sqlite: Final = pytest.mark.database("sqlite")

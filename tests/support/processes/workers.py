@@ -18,10 +18,10 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.forked_processes import PYTHON, start
-from tests.support.servers import RedisServer
+from tests.support.processes.forked_processes import PYTHON, start
+from tests.support.servers.redis_and_postgres import RedisServer
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
 #: A start takes about a second; a machine that runs everything at once gets its time.
@@ -78,7 +78,7 @@ class WorkerProcess:
     """
 
     #: The module whose imports it shares; None for one that is started.
-    imported: str | None = "tests.support.imported_worker"
+    imported: str | None = "tests.support.processes.imported_worker"
     # As `run` starts it: the command's own checks take as long as the start of the worker.
     command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
     #: What its log says when it is where a test can go on.

@@ -3,8 +3,8 @@
 From outside they are like any other: they can be killed, stopped and waited for. Tests of the start itself, and of what is
 decided while modules are imported, start their processes in the usual way.
 
-`python -m tests.support.forked_processes FD MODULE` is the process that forks. It imports MODULE, then answers each request
-on the socket FD by a process that runs a module as `python -m` does.
+`python -m tests.support.processes.forked_processes FD MODULE` is the process that forks. It imports MODULE, then answers
+each request on the socket FD by a process that runs a module as `python -m` does.
 """
 
 import gc
@@ -25,7 +25,7 @@ from typing import IO, Any, Final, NoReturn, TypeAlias
 
 from runtime import tls_key_log
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 #: How a command begins whose module can be run in a fork.
 PYTHON: Final = (sys.executable, "-P", "-m")
@@ -104,7 +104,7 @@ def _parent(imported: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """
     control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
-        command = [*PYTHON, "tests.support.forked_processes", str(there.fileno()), imported]
+        command = [*PYTHON, "tests.support.processes.forked_processes", str(there.fileno()), imported]
         process = subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, pass_fds=[there.fileno()])
     return control, process
 

@@ -16,7 +16,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, make_approved, make_target
 from tests.support.fakes import NO_TRACKERS
-from tests.support.workers import wait_until
+from tests.support.processes.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions

@@ -17,9 +17,9 @@ from storage.db.models import ALL
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, environment
-from tests.support.servers import free_port
-from tests.support.storefront import CLOUD
-from tests.support.workers import RISKRELAY
+from tests.support.http.storefront import CLOUD
+from tests.support.processes.workers import RISKRELAY
+from tests.support.servers.redis_and_postgres import free_port
 
 VAULT: Final = Vault([b"A" * 32])
 #: Another installation's.

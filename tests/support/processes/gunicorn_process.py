@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bin.commands.installation.serve import GUNICORN
-from tests.support.forked_processes import Process, start
+from tests.support.processes.forked_processes import Process, start
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 #: Two processes that import everything take a second here; a busy machine may need several times that.
 START_TIMEOUT_S: Final = 30
@@ -46,7 +46,7 @@ class Service:
 
     def __init__(self, environment: Mapping[str, str], *options: str, forked: bool = True) -> None:
         self._command = (sys.executable, *GUNICORN, *options)
-        self._imported = "tests.support.imported_service" if forked else None
+        self._imported = "tests.support.processes.imported_service" if forked else None
         self.port = free_port()
         self.log = Path(environment["DATA_DIR"]) / "service.log"
         self._environment = {"PYTHONPATH": str(ROOT), **environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}

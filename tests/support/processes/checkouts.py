@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 FOLDERS: Final = ("bin", "deploy", "examples", "runtime", "schemas", "service", "storage", "worker")
 
 
