@@ -17,8 +17,8 @@ import click
 
 from bench.figures import machine
 from soak.plan import SoakPlan, sizes
-from soak.reporting import SoakReport, print_report
 from soak.running import soak, verify_again
+from soak.verification.report import SoakReport, print_report
 
 _DATABASES: Final = ("sqlite", "postgresql")
 #: A shell adds this to the number of the signal that ended a program.

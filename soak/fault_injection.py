@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import redis
 
-from soak.event_log import EventLog
 from soak.installation import Child, SoakInstallation, SoakReceiverProcess
 from soak.plan import Fault
+from soak.receivers.event_log import EventLog
 from tests.support.servers.redis_and_postgres import processes_in
 
 Thing = TypeVar("Thing")

@@ -19,9 +19,9 @@ from typing import IO, Final
 
 from bench.servers.durable_postgres import DurablePostgres
 from bin.processes import child_process
-from soak.event_log import now_ms
 from soak.plan import SoakPlan
-from soak.receivers import SHUT_ADDRESS
+from soak.receivers.event_log import now_ms
+from soak.receivers.receiver import SHUT_ADDRESS
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment
@@ -140,7 +140,7 @@ class SoakReceiverProcess:
         self.port = _free_port(SHUT_ADDRESS)
         self.log = folder / f"{kind}-{number}.log"
         words = (str(folder), str(number), str(self.port), *words)
-        self._command = [sys.executable, "-m", f"soak.{kind}s", *words]
+        self._command = [sys.executable, "-m", f"soak.receivers.{kind}", *words]
         self._is_faulty = True
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -19,23 +19,23 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.intake.grouping import TicketGrouping
 from schemas.targets.target import TargetEdit
-from soak.api_connection import PATIENCE_S
-from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
-from soak.console_client import ConsoleClient
-from soak.event_log import ACTS, ARRIVALS, ISSUES, EventLog, now_ms, read
+from soak.clients.api_connection import PATIENCE_S
+from soak.clients.console import ConsoleClient
+from soak.clients.hostile import HostileClient
+from soak.clients.operator import OperatorClient
+from soak.clients.scanner import EVERY_S, PAGES, RULES, ProjectToScan, ScanClient
+from soak.clients.submitters import ClientAccess, Names, Pace, Shared, SoakClient
+from soak.clients.triage import TriageClient
 from soak.fault_injection import FaultInjector
-from soak.hostile_client import HostileClient
 from soak.installation import SETTINGS, SoakInstallation, SoakReceiverProcess
-from soak.operator_client import OperatorClient
 from soak.plan import SoakPlan, faults, intervals
-from soak.receiver_behaviors import is_honest
-from soak.receivers import SHUT_ADDRESS
-from soak.reporting import SoakReport, contains, read_logs
-from soak.samples import Sampler
-from soak.scan_client import EVERY_S, PAGES, RULES, ProjectToScan, ScanClient
-from soak.trackers import is_tracker
-from soak.triage_client import TriageClient
-from soak.verification import FinalExport, Findings, Recorded, verify
+from soak.receivers.behaviors import is_honest
+from soak.receivers.event_log import ACTS, ARRIVALS, ISSUES, EventLog, now_ms, read
+from soak.receivers.receiver import SHUT_ADDRESS
+from soak.receivers.tracker import is_tracker
+from soak.verification.deliveries import FinalExport, Findings, Recorded, verify
+from soak.verification.report import SoakReport, contains, read_logs
+from soak.verification.samples import Sampler
 from storage.accounts import accounts, tokens
 from storage.accounts.projects import add_project, add_scan_run
 from storage.db.engine import connection, execute, open_database, rows, transaction

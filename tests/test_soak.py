@@ -18,13 +18,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 from schemas.base.timestamps import to_ms
-from soak.event_log import ISSUES, EventLog, read
 from soak.plan import Fault, SoakPlan, faults, intervals, sizes
-from soak.receiver_behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_honest
-from soak.reporting import FENCED, contains, read_logs
-from soak.samples import Sample, growing, trends
-from soak.trackers import SoakGitea, is_tracker, tracker_behavior_of
-from soak.verification import (
+from soak.receivers.behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_honest
+from soak.receivers.event_log import ISSUES, EventLog, read
+from soak.receivers.tracker import SoakGitea, is_tracker, tracker_behavior_of
+from soak.verification.deliveries import (
     AFTERMATH_MS,
     AT_ONCE_MS,
     FRESH_MS,
@@ -36,6 +34,8 @@ from soak.verification import (
     started_ms,
     verify,
 )
+from soak.verification.report import FENCED, contains, read_logs
+from soak.verification.samples import Sample, growing, trends
 from storage.db.identifiers import ATTEMPT, EXPORT, new_id
 from tests.support.trackers.servers import REPOSITORY, TOKEN
 

@@ -10,10 +10,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from soak.event_log import ISSUES, read
-from soak.life_cycles import verify_life_cycles
-from soak.receiver_behaviors import BEHAVIORS, behavior_of, patient_behavior_of
-from soak.trackers import SoakGitea
+from soak.receivers.behaviors import BEHAVIORS, behavior_of, patient_behavior_of
+from soak.receivers.event_log import ISSUES, read
+from soak.receivers.tracker import SoakGitea
+from soak.verification.life_cycles import verify_life_cycles
 from storage.db.identifiers import EVENT, new_id
 from tests.support.trackers.servers import REPOSITORY, TOKEN
 

@@ -2,7 +2,7 @@
 
 One project groups its findings by rule, one does not. The first run reports everything, but for the last page; its tickets
 are approved before the second one adds that page. Later runs are completed, failed or partial, leave pages out, meet errors
-or check fewer rules, and report what is on the pages then. `soak.life_cycles` compares what became of it.
+or check fewer rules, and report what is on the pages then. `soak.verification.life_cycles` compares what became of it.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.clients import ACCEPTED, EXPORTS, Shared, SoakClient
+from soak.clients.submitters import ACCEPTED, EXPORTS, Shared, SoakClient
 from tests.support.factories import SCANNER_SECRET, issue, postback
 
 PAGES: Final = ("one", "two", "three")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from soak.clients import ACCEPTED, CREATED, EXPORTS, TARGETS, Shared, SoakClient
+from soak.clients.submitters import ACCEPTED, CREATED, EXPORTS, TARGETS, Shared, SoakClient
 from tests.support.factories import capture
 from tests.support.http.storefront import WEBHOOKS, ShopCustomer, redact_body, signature
 

@@ -3,10 +3,9 @@
 Three findings mean that the product broke a promise: `lost` (acknowledged but missing, or approved and neither delivered nor
 visibly failed or blocked because of its receiver), `wrong` (bytes that were not approved, an invalid signature, extra rows,
 a final state that changed, a repeat without a cause, a redaction that was not requested or not done, and what
-`soak.life_cycles` finds) and `forbidden` (an
-arrival of an export that was not approved, was dismissed or redacted, or whose target was off; an arrival at a forbidden
-address or at another target's). Deliveries that were `late`, or `repeated` after a receiver had accepted, are counted; the
-cause of a repeat is a lost response or an injected fault.
+`soak.verification.life_cycles` finds) and `forbidden` (an arrival of an export that was not approved, was dismissed or
+redacted, or whose target was off; an arrival at a forbidden address or at another target's). Deliveries that were `late`,
+or `repeated` after a receiver had accepted, are counted; the cause of a repeat is a lost response or an injected fault.
 """
 
 from collections import Counter, defaultdict
@@ -16,8 +15,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from schemas.exports.delivery import DELIVERED
-from soak.life_cycles import is_event, verify_life_cycles
-from soak.receiver_behaviors import BEHAVIORS
+from soak.receivers.behaviors import BEHAVIORS
+from soak.verification.life_cycles import is_event, verify_life_cycles
 
 Line = Mapping[str, Any]
 
@@ -106,9 +105,9 @@ def verify(
 ) -> Findings:
     """Compare the records with the database and return the findings.
 
-    `acts` and `arrivals` are lines of `soak.clients`, `soak.fault_injection` and `soak.receivers`; `recorded`: the
-    attempts in the database, by id; `most_attempts` is the limit for one export; `honest` are the targets that always
-    accept, for which lateness counts; `tracked` are lines of `soak.trackers`.
+    `acts` and `arrivals` are lines of `soak.clients.submitters`, `soak.fault_injection` and `soak.receivers.receiver`;
+    `recorded`: the attempts in the database, by id; `most_attempts` is the limit for one export; `honest` are the targets
+    that always accept, for which lateness counts; `tracked` are lines of `soak.receivers.tracker`.
     """
     case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest, list(tracked))
     for finding in (_names, _acknowledged, _states, _approved, _issues, _redacted, _repeats, _bytes, _allowed, _lateness):

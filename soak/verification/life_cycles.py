@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from soak.receiver_behaviors import BEHAVIORS
+from soak.receivers.behaviors import BEHAVIORS
 
 Line = Mapping[str, Any]
 #: What is wrong: `lost` or `wrong`, and a sentence.
@@ -38,7 +38,7 @@ def is_event(line: Line) -> bool:
 def verify_life_cycles(
     acts: Mapping[str, Sequence[Line]], arrived: Iterable[Line], tracked: Iterable[Line]
 ) -> Iterator[Problem]:
-    """Yield every problem; the lines are those of `soak.scan_client`, of receivers and of trackers."""
+    """Yield every problem; the lines are those of `soak.clients.scanner`, of receivers and of trackers."""
     expected: defaultdict[int, dict[Place, _KnownFinding]] = defaultdict(dict)
     for scan in acts["scanned"]:
         yield from _scan(scan, expected[scan["project"]])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.event_log import EventLog
+from soak.receivers.event_log import EventLog
 
 #: Retryable statuses; 409 only while the first request with the same key is in progress.
 _LATER: Final = frozenset({429, 503})

@@ -6,7 +6,7 @@ The first account's client requests and deliveries are verified as ever, so a ne
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from soak.clients import CREATED, EXPORTS, TARGETS, Shared, SoakClient
+from soak.clients.submitters import CREATED, EXPORTS, TARGETS, Shared, SoakClient
 
 #: Another account's rows are not there.
 _NOT_THERE: Final = frozenset({404})

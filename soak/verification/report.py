@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 
 from soak.plan import SoakPlan
-from soak.samples import Sample, Trend, growing, trends
-from soak.verification import Findings
+from soak.verification.deliveries import Findings
+from soak.verification.samples import Sample, Trend, growing, trends
 
 #: Log message for a result that was discarded because the worker had lost its lease.
 FENCED: Final = "lease expired before the result was written"

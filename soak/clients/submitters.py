@@ -1,6 +1,6 @@
 """Clients of the API: submit findings and uploads, approve exports, poll them, dismiss some.
 
-Each client is a thread with its own connection and random generator. `soak.operator_client` sends the rarer requests. Each
+Each client is a thread with its own connection and random generator. `soak.clients.operator` sends the rarer requests. Each
 submission carries a name, `soak-` and a number, which identifies the rows that it creates.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.api_connection import ApiConnection, SoakResponse
-from soak.event_log import EventLog
+from soak.clients.api_connection import ApiConnection, SoakResponse
 from soak.plan import SoakPlan
+from soak.receivers.event_log import EventLog
 from tests.support.factories import (
     SCANNER_SECRET,
     capture,

@@ -9,7 +9,7 @@ from html import unescape
 from typing import Final
 from urllib.parse import urlencode
 
-from soak.clients import Shared, SoakClient
+from soak.clients.submitters import Shared, SoakClient
 
 #: Every page of the menu, and filtered lists.
 PAGES: Final = (

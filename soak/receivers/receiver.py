@@ -1,4 +1,4 @@
-"""A receiver as a separate process: `python -m soak.receivers FOLDER NUMBER PORT SECRET SEED BEGAN_MS FAULTY`.
+"""A receiver as a separate process: `python -m soak.receivers.receiver FOLDER NUMBER PORT SECRET SEED BEGAN_MS FAULTY`.
 
 Accepts posts at 127.0.0.1: `/t/N` follows the behavior of target N, `/life/N` too, but for good rejections, `/kind/…` always
 accepts, `/gone/…` responds with 410.
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.exports.tickets.ticket import digest
-from soak.event_log import ARRIVALS, EventLog
-from soak.receiver_behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of, patient_behavior_of
+from soak.receivers.behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of, patient_behavior_of
+from soak.receivers.event_log import ARRIVALS, EventLog
 
 #: A loopback address that the service accepts and that workers are not allowed.
 SHUT_ADDRESS: Final = "127.9.9.9"

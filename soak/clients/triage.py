@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from soak.api_connection import PATIENCE_S
-from soak.clients import CREATED, EXPORTS, Shared, SoakClient
+from soak.clients.api_connection import PATIENCE_S
+from soak.clients.submitters import CREATED, EXPORTS, Shared, SoakClient
 
 _DONE: Final = frozenset({200})
 #: 422: the target is paused at this moment, or its last validation failed.

@@ -1,4 +1,4 @@
-"""A Gitea as a separate process: `python -m soak.trackers FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
+"""A Gitea as a separate process: `python -m soak.receivers.tracker FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
 
 Records each create in FOLDER before it decides about it, each issue, comment and state as it comes into being, and each
 lookup; a killed tracker has them again when it restarts. After a line on standard input it always accepts; it exits at the
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from soak.event_log import ISSUES, EventLog, read
-from soak.receiver_behaviors import BAD_REQUESTS, BAD_TIMES, BEHAVIOR_S
+from soak.receivers.behaviors import BAD_REQUESTS, BAD_TIMES, BEHAVIOR_S
+from soak.receivers.event_log import ISSUES, EventLog, read
 from tests.support.fakes import Peer, ReceivedRequest
 from tests.support.trackers.servers import FakeGitea, Refusal
 

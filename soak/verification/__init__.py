@@ -1,0 +1,1 @@
+"""Compares what was acknowledged with what arrived and what is stored, and reports it."""
