@@ -40,15 +40,15 @@ _TEXT_INDEX: Final = Table("export_words")
 
 
 @dataclass(frozen=True, slots=True)
-class _Each:
+class _PartValue:
     """Stands for a value of each part in the query that all parts have."""
 
     position: int
 
 
 #: Without a converter: these are no values of a column.
-_FIRST: Final = Value(_Each(0), converter=False)
-_SECOND: Final = Value(_Each(1), converter=False)
+_FIRST: Final = Value(_PartValue(0), converter=False)
+_SECOND: Final = Value(_PartValue(1), converter=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,9 @@ def first_rows(parts: IndexParts, select: Any, limit: int | None, order: str | N
     part = select.order_by() if is_merged else Select([select.limit(limit).alias("part")], [SQL("*")])
     text, parameters = part.bind(database).sql()
     union = (" UNION " if parts.overlaps else " UNION ALL ").join(text for _ in parts.values)
-    filled = [values[each.position] if isinstance(each, _Each) else each for values in parts.values for each in parameters]
+    filled = [
+        values[each.position] if isinstance(each, _PartValue) else each for values in parts.values for each in parameters
+    ]
     ordered = union if order is None else f"{union} ORDER BY {order}"
     limited = ordered if limit is None else f"{ordered} LIMIT {limit}"
     return SQL(f"({limited}) AS found", filled)
@@ -185,13 +187,13 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
     if query.account_id is not None and (query.statuses or query.severities):
         yield ExportSet(_by_status(query), by_severity=_by_status(query) if _is_narrow(query) else _by_severity(query))
     if query.project_ids:
-        yield ExportSet(_parts((ExportRow.project == _FIRST,), "project_ids", values=_each(query.project_ids)))
+        yield ExportSet(_parts((ExportRow.project == _FIRST,), "project_ids", values=_one_each(query.project_ids)))
     if query.visible_projects is not None:
-        visible = _each(query.visible_projects or _NO_PROJECT)
+        visible = _one_each(query.visible_projects or _NO_PROJECT)
         yield ExportSet(_parts((ExportRow.project == _FIRST,), "visible_projects", values=visible))
     if query.account_id is not None and query.sources:
         of_source = _of(query, ExportRow.source_type, _FIRST)
-        yield ExportSet(_parts(of_source, "account_id", "sources", values=_each(query.sources)))
+        yield ExportSet(_parts(of_source, "account_id", "sources", values=_one_each(query.sources)))
 
 
 def _small_sets(query: ExportQuery) -> Iterator[ExportSet]:
@@ -203,7 +205,7 @@ def _small_sets(query: ExportQuery) -> Iterator[ExportSet]:
         yield ExportSet(_parts(snoozed, "account_id"))
 
 
-def _each(values: Sequence[Any]) -> tuple[tuple[Any], ...]:
+def _one_each(values: Sequence[Any]) -> tuple[tuple[Any], ...]:
     return tuple((value,) for value in values)
 
 
@@ -223,7 +225,7 @@ def _of_terms(query: ExportQuery, kind: str, member: str, values: Sequence[str])
     term = ExportTermRow
     where = (term.account_id == query.account_id, term.kind == kind, term.value == _FIRST)
     implied = frozenset({member, "account_id"})
-    return IndexParts(term, term.export, where, implied, _each(values), overlaps=kind == HOST)
+    return IndexParts(term, term.export, where, implied, _one_each(values), overlaps=kind == HOST)
 
 
 def _of_words(query: ExportQuery) -> IndexParts:
@@ -244,7 +246,7 @@ def _of_words(query: ExportQuery) -> IndexParts:
 def _of_targets(target_ids: Sequence[str]) -> IndexParts:
     # The index of an account's targets; a target belongs to one account.
     account = TargetRow.select(TargetRow.account).where(TargetRow.id == _FIRST)
-    return _parts((ExportRow.account == account, ExportRow.target == _FIRST), "target_ids", values=_each(target_ids))
+    return _parts((ExportRow.account == account, ExportRow.target == _FIRST), "target_ids", values=_one_each(target_ids))
 
 
 def _by_status(query: ExportQuery) -> IndexParts:
@@ -259,7 +261,7 @@ def _by_severity(query: ExportQuery) -> IndexParts:
     """Return a part for each status, which its index has in the order of severity."""
     # With a bound of the severity, SQLite reads this index, not that of the account.
     where = (*_of(query, ExportRow.status, _FIRST), ExportRow.severity_rank >= 0)
-    return _parts(where, "account_id", "statuses", values=_each(_statuses(query)))
+    return _parts(where, "account_id", "statuses", values=_one_each(_statuses(query)))
 
 
 def _statuses(query: ExportQuery) -> Sequence[str]:
