@@ -38,7 +38,7 @@ from bench.servers.durable_postgres import DurablePostgres
 from bench.servers.receiver_process import LOOPBACK, BenchReceiver, rate, receiver
 from bin.commands.installation.work import WORK_ALONE
 from storage.db.engine import execute, rows, transaction
-from tests.journeys.hosts_in_namespaces import HERE, SUBNET, Namespace, Network
+from tests.journeys.hosts.hosts_in_namespaces import HERE, SUBNET, Namespace, Network
 from tests.support.factories import make_customer, make_target
 from tests.support.servers.poolers import PgBouncer
 from tests.support.servers.redis_and_postgres import processes_in

@@ -23,7 +23,7 @@ from tests.docs.snippets import MarkdownPage, Snippet, Use, difference
 from tests.support.servers.redis_and_postgres import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CURL_STAND_IN: Final = ROOT / "tests" / "journeys" / "curl_stand_in.py"
+CURL_STAND_IN: Final = ROOT / "tests" / "journeys" / "setup" / "curl_stand_in.py"
 
 #: Files of the checkout that pages use.
 CHECKOUT: Final = ("Makefile", "bin", "deploy", "docs", "examples", ".venv")

@@ -6,7 +6,7 @@ Pages are parsed as Markdown. A comment above a block, invisible to readers, dec
 - `<!-- file: NAME -->`: a file that is written to NAME
 - `<!-- in another terminal -->`: sh that runs until the page ends
 - `<!-- not run: REASON -->`: only its names are checked
-- `<!-- story: PART -->`: sh of docs/first-ticket.md that `tests/journeys/test_readme.py` runs
+- `<!-- story: PART -->`: sh of docs/first-ticket.md that `tests/journeys/setup/test_readme.py` runs
 - `<!-- installation: NAME=value … -->`, anywhere on a page: settings of the installation that its blocks use
 
 Errors, reported by page and line: a block without a language, an unknown comment or language, a syntax error, and facts

@@ -1,7 +1,7 @@
 """Every documented route, command, setting, code, make target and file exists, and all existing ones are documented.
 
-`tests/tools/test_reference.py` covers docs/commands.md and docs/settings.md, `tests/journeys/test_metrics.py` the metrics,
-`tests/test_limits_docs.py` the limits.
+`tests/tools/test_reference.py` covers docs/commands.md and docs/settings.md,
+`tests/journeys/operating/test_metrics.py` the metrics, `tests/test_limits_docs.py` the limits.
 """
 
 import ast

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.names import errors_in_block
 from tests.docs.pasting import Installations, PageRunner
 from tests.docs.snippets import PAGES, Use, problem_with, read_page
-from tests.journeys.test_readme import story
+from tests.journeys.setup.test_readme import story
 
 READ: Final = {page.name: page for page in map(read_page, PAGES)}
 PASTED: Final = [name for name, page in READ.items() if page.is_pasted]

@@ -154,12 +154,12 @@ class WorkCommand(StartedWorker):
 
 
 class UnluckyWorker(WorkerProcess):
-    """A worker that begins at `go()` and meets with what `tests/journeys/crashing_worker.py` takes as options."""
+    """A worker that begins at `go()` and meets with what `tests/journeys/failures/crashing_worker.py` takes as options."""
 
     first_words = "waiting for its cue"
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, *options: str, **changes: str) -> None:
-        self.command = (*PYTHON, "tests.journeys.crashing_worker", *options)
+        self.command = (*PYTHON, "tests.journeys.failures.crashing_worker", *options)
         super().__init__(folder, database_url, redis_url, **changes)
 
     def go(self) -> None:

@@ -14,7 +14,7 @@ from tests.support.servers.redis_and_postgres import RedisServer
 
 #: The compiled part of PostgreSQL's driver, among the files that a process has mapped.
 DRIVER = "psycopg_binary"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def loads(pid: int, file: str) -> bool:

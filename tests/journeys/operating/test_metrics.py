@@ -30,7 +30,7 @@ from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import RISKRELAY, CountingReceiver, WorkCommand, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer, free_port
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 DASHBOARD: Final = json.loads((ROOT / "deploy/grafana/riskrelay.json").read_text())
 ALERTS: Final = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
 DOCUMENT: Final = (ROOT / "docs/monitoring.md").read_text()

@@ -21,7 +21,7 @@ from tests.support.processes.checkouts import copy_checkout
 from tests.support.servers.redis_and_postgres import free_port, processes_in
 from worker.http.signing import sign
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 FIRST_TICKET = (ROOT / "docs" / "first-ticket.md").read_text()
 RECEIVING = (ROOT / "docs" / "receiving.md").read_text()
 CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"

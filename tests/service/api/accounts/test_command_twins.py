@@ -22,7 +22,7 @@ from tests.support.factories import NOW, Customer, make_colleague, make_customer
 pytestmark = on_sqlite
 
 NOUNS: Final = ("account", "project", "user", "grant", "token", "scan-run")
-PAGE: Final = (Path(__file__).parents[3] / "docs" / "administration.md").read_text()
+PAGE: Final = (Path(__file__).parents[4] / "docs" / "administration.md").read_text()
 #: By what is done: route and command.
 TWINS: Final = re.findall(r"^\| [^|]+ \| `([A-Z]+) (/[^`]+)` \| `([^`]+)` \|$", PAGE, re.MULTILINE)
 #: Members of one list alone: who a user is, the name of a setting, and what each shows of usage and state.

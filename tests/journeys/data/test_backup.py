@@ -62,7 +62,7 @@ def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer
 
 def type_unluckily(operator: CommandRunner, point: str, *words: str | Path) -> CommandResult:
     """Run a command that is killed at a point."""
-    command = [sys.executable, "-P", "-m", "tests.journeys.crashing_command", point, *map(str, words)]
+    command = [sys.executable, "-P", "-m", "tests.journeys.data.crashing_command", point, *map(str, words)]
     env = {**operator.environment, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=operator.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
     return CommandResult(done.returncode, done.stdout, done.stderr)
@@ -81,7 +81,7 @@ def without_what_a_restore_changes(contents: Contents) -> Contents:
 @contextmanager
 def busy_writers(url: str, count: int) -> Iterator[None]:
     """Let processes write to a database meanwhile."""
-    command = [sys.executable, "-P", "-m", "tests.journeys.busy_writer", url]
+    command = [sys.executable, "-P", "-m", "tests.journeys.data.busy_writer", url]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE) for _ in range(count)]
     try:

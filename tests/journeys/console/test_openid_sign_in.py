@@ -21,7 +21,7 @@ from tests.support.servers.runtimes import missing, runtime
 # What is stored is tested on both databases elsewhere.
 pytestmark = on_sqlite
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 #: Where bin/runtimes installs the issuer.
 INSTALLED: Final = ROOT / "build" / "certified-issuer"
 PROGRAM: Final = Path(__file__).with_name("certified_issuer") / "issuer.mjs"

@@ -21,7 +21,7 @@ from tests.support.database.plausible_rows import content
 from tests.support.factories import ENCRYPTION_KEY, environment
 from tests.support.servers.redis_and_postgres import PostgresServer, free_port, processes_in
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
 WITHIN_S: Final = 60.0
