@@ -30,7 +30,7 @@ CLIENTS: Final = 4
 _EVERY_S: Final = 0.5
 #: More than two processes answer before a sender gives up.
 _MOST_WAITING: Final = 40
-_ASK_S: Final = {Extent.QUICK: 3.0, Extent.FULL: 6.0}
+_ASK_S: Final = 3.0
 #: Until hostile bodies wait.
 _SETTLE_S: Final = 1.0
 #: The most that a regular client may wait.
@@ -160,27 +160,27 @@ def sending(port: int, hostile: ExpensiveRequest) -> Iterator[Counter[int]]:
 @click.option("--only", default="", help="Names of bodies, with commas between them.")
 def bench(only: str) -> None:
     """Measure ordinary clients beside one that sends hostile bodies."""
-    figures = _measured(Extent.FULL, only.split(",") if only else ())
+    figures = _measured(only.split(",") if only else ())
     tell("hostile bodies", figures)
     write("hostile_bodies", {**machine(), **{figure.name: figure.median for figure in figures}})
 
 
 def measure(extent: Extent) -> list[Figure]:
     """Measure every body, or one of each kind."""
-    return _measured(extent, _QUICK if extent is Extent.QUICK else ())
+    return _measured(_QUICK if extent is Extent.QUICK else ())
 
 
-def _measured(extent: Extent, only: Sequence[str]) -> list[Figure]:
+def _measured(only: Sequence[str]) -> list[Figure]:
     with service(**_SECRETS) as (served, seeded):
         place, sent = ServiceAddress(served.port), read_of(seeded)
-        quiet = ask(place, sent, CLIENTS, _ASK_S[extent], PATIENCE_S, PAUSE_S)
+        quiet = ask(place, sent, CLIENTS, _ASK_S, PATIENCE_S, PAUSE_S)
         slowest_ms: dict[str, float] = {}
         for name, hostile in hostile_requests(seeded).items():
             if only and name not in only:
                 continue
             with sending(served.port, hostile) as answers:
                 time.sleep(_SETTLE_S)
-                met = ask(place, sent, CLIENTS, _ASK_S[extent], PATIENCE_S, PAUSE_S)
+                met = ask(place, sent, CLIENTS, _ASK_S, PATIENCE_S, PAUSE_S)
             assert not met.errors, f"{met.errors} requests beside {name} had no response."
             slowest_ms[name] = max(met.took_ms)
             click.echo(

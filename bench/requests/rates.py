@@ -16,7 +16,7 @@ returns answers a second, processor time of the serving processes, p50 and p99 o
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,14 +96,16 @@ class RequestPlan:
     """What is asked how often: rounds of each kind, how long a round is, what makes the load, and what the product logs."""
 
     rounds: Mapping[str, int]
-    databases: Sequence[str] = DATABASES
     seconds: int = 2
     tool: str = field(default_factory=tool_here)
     log_level: str = "info"
 
 
-#: Those with an aim get more repetitions, since a ratio of two noisy figures is noisier than both.
-_FULL: Final = {kind: 5 if kind in _AIMS else 3 for kind in KINDS}
+#: Those with an aim, which is SQLite's, get more repetitions, since a ratio of two noisy figures is noisier than both.
+_FULL: Final = {
+    "sqlite": {kind: 5 if kind in _AIMS else 3 for kind in KINDS},
+    "postgresql": dict.fromkeys(KINDS, 3),
+}
 _QUICK: Final = {kind: 3 for kind in _AIMS if kind != "postback_100"}
 
 Rounds = dict[str, list[Asked]]
@@ -121,7 +123,7 @@ Rounds = dict[str, list[Asked]]
 def bench(database: str, kinds: tuple[str, ...], rounds: int, seconds: int, tool: str, log: str) -> None:
     """Measure requests a second of the product beside bare Falcon and beside the same work by hand."""
     databases = DATABASES if database == "both" else (database,)
-    plan = RequestPlan(dict.fromkeys(kinds or KINDS, rounds), databases, seconds, tool, log)
+    plan = RequestPlan(dict.fromkeys(kinds or KINDS, rounds), seconds, tool, log)
     figures: dict[str, Any] = {**machine(), "processes": PROCESSES, "connections": CONNECTIONS, "tool": tool}
     for name in databases:
         measured = _measured(name, plan)
@@ -133,9 +135,11 @@ def bench(database: str, kinds: tuple[str, ...], rounds: int, seconds: int, tool
 
 def measure(extent: Extent) -> list[Figure]:
     """Measure every kind on both databases, or SQLite's headlines; under eight minutes, or one."""
-    plan = RequestPlan(_QUICK, ("sqlite",), seconds=1) if extent is Extent.QUICK else RequestPlan(_FULL)
+    plans = {"sqlite": RequestPlan(_QUICK, seconds=1)}
+    if extent is Extent.FULL:
+        plans = {database: RequestPlan(rounds) for database, rounds in _FULL.items()}
     figures: list[Figure] = []
-    for database in plan.databases:
+    for database, plan in plans.items():
         for kind, asked in _measured(database, plan).items():
             figures += _figures(database, kind, asked)
     return figures
