@@ -7,16 +7,17 @@ not one of the project.
 from dataclasses import dataclass
 from datetime import datetime
 
-from peewee import ModelSelect, fn
+from peewee import ModelSelect
 
 from schemas.base.errors import Forbidden, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Role, TokenPrincipal
+from storage.accounts import grants_sql
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
-from storage.db.models import GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import newest_first, tuples, where_given
+from storage.db.models import GrantRow, UserRow
+from storage.db.queries import newest_first, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +49,15 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
     Raises Forbidden for a project in which the caller manages nothing; then ValidationFailed on `/report_id` for any report
     that is not one of the project; then Forbidden for a report, or a whole project, that the caller does not manage.
     """
-    # Compared as a list: `== None` would be true for every grant on a whole project.
-    report_ids = [] if report_id is None else [report_id]
-    may_submit = GrantRow.role.is_null() | (GrantRow.role != Role.VIEWER)
-    grants = GrantRow.select(GrantRow.id).where(GrantRow.user == principal.user_id, may_submit)
-    granted_reports = grants.join(ReportRow, on=ReportRow.id == GrantRow.report).where(ReportRow.project == ProjectRow.id)
-    named_report = ReportRow.select(ReportRow.id).where(ReportRow.id.in_(report_ids), ReportRow.project == ProjectRow.id)
-    found = tuples(
-        ProjectRow.select(
-            ProjectRow.shop_domain,
-            fn.EXISTS(grants.where(GrantRow.project == ProjectRow.id)),
-            fn.EXISTS(granted_reports),
-            fn.EXISTS(named_report),
-            fn.EXISTS(grants.where(GrantRow.report.in_(report_ids))),
-        ).where(ProjectRow.id == project_id, ProjectRow.account == principal.account_id)
-    )
-    [(shop_domain, has_project, has_reports, is_in_project, has_report)] = found or [(None, False, False, False, False)]
-    if not (has_project or has_reports):
+    found = grants_sql.find(principal, project_id, report_id)
+    if found is None or not (found.has_project or found.has_some_report):
         raise _forbidden()
     # Alike for a report of another project, of another account, and for none: the answer says nothing about it.
-    if report_id is not None and not is_in_project:
+    if report_id is not None and not found.is_report_in_project:
         raise ValidationFailed(problem("/report_id", "report_not_in_project"))
-    if not (has_project or has_report):
+    if not (found.has_project or found.has_report):
         raise _forbidden()
-    return ManagedProject(project_id, principal.account_id, shop_domain)
+    return ManagedProject(project_id, principal.account_id, found.shop_domain)
 
 
 def list_all(email: str | None = None) -> list[UserGrant]:

@@ -23,6 +23,7 @@ from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
+from storage.db.bulk_sql import insert_records
 from storage.db.columns import columns, read_first, values_of
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, ExportRow, HandoffRow
@@ -111,18 +112,20 @@ def _hand_off(
     draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
     [export_id] = prepare([draft], now, principal.key, limits, rules)
     handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
-    HandoffRow.insert(
-        id=handoff_id,
-        source_type=source.type,
-        source_id=source.id,
-        project=upload.project_id,
-        report=upload.report_id,
-        user=principal.user_id,
-        export=export_id,
-        status=RECEIVED,
-        created_at=now,
-    ).execute()
-    append_all([AuditEntry(to_ms(now), principal.key, "hand_off", handoff_id, None, RECEIVED)])
+    now_ms = to_ms(now)
+    record = {
+        "id": handoff_id,
+        "source_type": source.type,
+        "source_id": source.id,
+        "project_id": upload.project_id,
+        "report_id": upload.report_id,
+        "user_id": principal.user_id,
+        "export_id": export_id,
+        "status": RECEIVED,
+        "created_at": now_ms,
+    }
+    insert_records(HandoffRow, [record])
+    append_all([AuditEntry(now_ms, principal.key, "hand_off", handoff_id, None, RECEIVED)])
     return Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
 
 
