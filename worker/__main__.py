@@ -1,5 +1,6 @@
 """Runs one worker process, `python -m worker`; what starts it has checked settings and database."""
 
+import gc
 import sys
 import warnings
 
@@ -21,4 +22,6 @@ if __name__ == "__main__":
 
     from worker import daemon
 
+    # What is imported is never garbage; looking through it would take a fifth of a second when the process ends.
+    gc.freeze()
     raise SystemExit(daemon.run(settings))
