@@ -1,4 +1,4 @@
-"""What the demo shows the product, on loopback: a page with real issues for its scanner, and a small GitHub.
+"""The servers of the demo, on loopback: a page with issues for the scanner, and a minimal GitHub.
 
 The page has the issues of many small shops: no security headers, a script from another host over http, images without alt
 text, no language, no title. Its cookie tests that the scanner does not report cookies. The GitHub is one repository, which

@@ -22,7 +22,8 @@ _YIELD_S: Final = 0.000_001
 class Batches(Generic[Item, Result]):
     """Calls `together` with the items of one group that wait at the same moment, in the order of their arrival.
 
-    `together` returns one result per item; None makes the caller of that item run it alone. If it raises, every caller does.
+    `together` returns one result per item; for a None, the caller runs its item alone. If `together` raises,
+    each caller runs its own item alone.
     """
 
     def __init__(self, together: Callable[[Sequence[Item]], Sequence[Result | None]]) -> None:

@@ -51,7 +51,8 @@ def env_file(path: Path) -> CheckResult:
     """Check that only the owner can change and read the settings."""
     if not path.is_file():
         if os.environ.get(ENV_FILE_VARIABLE):
-            return warning("env file", f"{ENV_FILE_VARIABLE} names {path}, which does not exist.", "bin/riskrelay init")
+            fix = "restore it; only for a new installation: bin/riskrelay init"
+            return warning("env file", f"{ENV_FILE_VARIABLE} names {path}, which does not exist.", fix)
         return ok("env file", f"No {path}; all settings come from the environment.")
     if problem := trust_problem(path, trusted_users()):
         return failure("env file", problem.message, f"check its lines, then run: {problem.command}")
@@ -116,7 +117,7 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
         )
     why = health_problem(f"{url}/healthz", ours=installation_ids(settings.encryption_keys, settings.database_url))
     if why == ANOTHER_INSTALLATION:
-        fix = f"stop it, or give this one a free port: BIND={settings.bind} and PUBLIC_BASE_URL"
+        fix = "stop it, or set BIND and PUBLIC_BASE_URL of this one to a free port"
         yield failure("base URL", f"Another installation of RiskRelay responds at {url}.", fix)
     elif why is None:
         yield ok("base URL", f"The service responds at {url}")

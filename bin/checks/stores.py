@@ -231,7 +231,8 @@ def keys(settings: Settings) -> CheckResult:
     if not count:
         if problem := empty_variable("ENCRYPTION_KEYS"):
             return failure("keys", *problem.split("; "))
-        return failure("keys", "ENCRYPTION_KEYS is not set.", "bin/riskrelay init, or restore the key of this database")
+        fix = "bin/riskrelay init" if key_check.canary() is None else "restore the .env or the keys of this database"
+        return failure("keys", "ENCRYPTION_KEYS is not set.", fix)
     canary = key_check.canary()
     if canary is not None and not key_check.opens(canary, vault):
         message = "ENCRYPTION_KEYS cannot decrypt the secrets of this installation."

@@ -208,8 +208,8 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
     """Allow a user to manage a project, or one report of it."""
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
+    require_one("Use either --project or --report.", project_id, report_id)
     with opened():
-        require_one("Use either --project or --report.", project_id, report_id)
         row = operations.add_grant(email, project_id, report_id, None if role is None else Role(role), OPERATOR)
         record = {"id": row.id, "user": email, "project_id": project_id, "report_id": report_id, "role": row.role}
         print_record(record, as_json)

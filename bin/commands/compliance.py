@@ -49,7 +49,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
         task = ComplianceTask(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
         if not dry_run:
             with alone(Lock.COMPLIANCE):
-                _carry_out(task, min(limit, ledger.count_waiting(utc_now())))
+                _process(task, min(limit, ledger.count_waiting(utc_now())))
         print_record({"done": task.done, "waiting": ledger.count_unfinished()}, as_json)
     if task.failed:
         raise SystemExit(1)
@@ -127,7 +127,7 @@ def export(file: Path | None) -> None:
             raise Refused(f"{file} cannot be written: {failed.strerror}.") from None
 
 
-def _carry_out(task: ComplianceTask, limit: int) -> None:
+def _process(task: ComplianceTask, limit: int) -> None:
     """Process up to `limit` requests; a terminal shows a progress bar."""
     with progress_bar(limit, "Requests") as bar:
         for _ in range(limit):

@@ -333,7 +333,7 @@ def changed_members(
         **webhook_members(signature, body_format, events),
     }
     if not (members or has_settings):
-        raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format or --max-per-minute.")
+        raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format, --event or --max-per-minute.")
     return members
 
 
@@ -349,7 +349,7 @@ def _account(account_id: int | None) -> int:
 
 
 def _report_no_worker() -> None:
-    echo("riskrelay: no worker answered; this command uses its own settings and stores nothing.", err=True)
+    echo("riskrelay: no worker responded; this command uses its own settings and stores nothing.", err=True)
 
 
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:

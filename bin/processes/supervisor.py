@@ -48,13 +48,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Supervisor:
     """Starts children, waits, and stops them in reverse order; children with the same command are stopped together.
 
-    A child that does not exit within `stop_within_s` is killed.
+    A child that does not exit within `stop_within_s` is killed. A second signal is passed on at once: a worker then exits
+    without waiting for its requests.
     """
 
     def __init__(self, stop_within_s: float) -> None:
         self._stop_within_s = stop_within_s
         self._children: dict[str, SupervisedChild] = {}
         self._stopping = False
+        self._signals = 0
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -96,10 +98,10 @@ class Supervisor:
         return 0 if exited is None else 1
 
     def run_alone(self, level: str, form: str, remove: Iterable[Path]) -> int:
-        """Do as `run` does in a new program that replaces this one, with this process's id and children; do not return.
+        """Replace this program with one that does as `run` does, with this process's id and children.
 
         It logs as `level` and `form` say, and removes the files and folders `remove` afterwards. Returns only if a stop has
-        begun.
+        already begun.
         """
         # A signal that arrives meanwhile waits for the new program's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -126,7 +128,12 @@ class Supervisor:
         for child in children:
             child.terminate()
         deadline = time.monotonic() + self._stop_within_s
+        is_passed_on = False
         while any(child.poll() is None for child in children):
+            if self._signals > 1 and not is_passed_on:
+                is_passed_on = True
+                for child in children:
+                    child.terminate()
             if time.monotonic() >= deadline:
                 for child in children:
                     child.kill()
@@ -134,6 +141,7 @@ class Supervisor:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        self._signals += 1
 
 
 class _Adopted:

@@ -5,6 +5,7 @@ The issuer is named by the operator, so its address is not checked; clients have
 
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -12,6 +13,7 @@ from threading import Event, Timer
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from runtime.dns_resolver import DnsError, DnsResolver
 from runtime.openid.errors import IssuerUnavailable
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.version import USER_AGENT
@@ -22,6 +24,7 @@ DEADLINE_S: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
 
 _OK: Final = 200
+_RESOLVER: Final = DnsResolver()
 
 
 def fetch_json(
@@ -35,20 +38,29 @@ def fetch_json(
     if form is not None:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
     path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    connection = _connection(parts.scheme, parts.hostname or "", parts.port, tls)
+    until = time.monotonic() + DEADLINE_S
+    is_https, host = parts.scheme == "https", parts.hostname or ""
+    connection = HTTPSConnection(host, parts.port, context=tls) if is_https else HTTPConnection(host, parts.port)
     is_late = Event()
     try:
-        connection.connect()
-        timer = Timer(DEADLINE_S, _cut, (connection.sock, is_late))
+        connected = _connected(connection.host, connection.port, until)
+        # The handshake follows below, where the deadline ends it too.
+        secured = tls.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False) if is_https else connected
+        connection.sock = secured
+        timer = Timer(max(0.0, until - time.monotonic()), _cut, (secured, is_late))
         timer.daemon = True
         timer.start()
         try:
+            if isinstance(secured, ssl.SSLSocket):
+                secured.do_handshake()
             connection.request("GET" if form is None else "POST", path, urlencode(form) if form else None, headers)
             # A response without a length holds the socket; closing the connection alone would leave it open.
             with connection.getresponse() as response:
                 body = response.read(MAX_BODY_BYTES + 1)
         finally:
             timer.cancel()
+    except DnsError as failed:
+        raise IssuerUnavailable(failed.reason) from None
     except (OSError, HTTPException, ValueError) as failed:
         raise IssuerUnavailable("late" if is_late.is_set() else type(failed).__name__) from None
     finally:
@@ -65,10 +77,22 @@ def fetch_json(
     return _object(body)
 
 
-def _connection(scheme: str, host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnection:
-    if scheme == "https":
-        return HTTPSConnection(host, port, timeout=DEADLINE_S, context=tls)
-    return HTTPConnection(host, port, timeout=DEADLINE_S)
+def _connected(host: str, port: int, until: float) -> socket.socket:
+    """Return a socket to the first address that accepts; each gets its share of the time left. Raises DnsError, OSError."""
+    addresses = _RESOLVER.resolve(host, port, until - time.monotonic())
+    failure: OSError = TimeoutError()
+    for number, address in enumerate(addresses):
+        share_s = (until - time.monotonic()) / (len(addresses) - number)
+        if share_s <= 0:
+            break
+        try:
+            connected = socket.create_connection((str(address), port), share_s)
+        except OSError as failed:
+            failure = failed
+        else:
+            connected.settimeout(DEADLINE_S)
+            return connected
+    raise failure
 
 
 def _cut(connected: socket.socket, is_late: Event) -> None:

@@ -60,16 +60,17 @@ class Address(fields.String):
         return None if value.startswith("removed:") else value
 
 
-def _address(description: str) -> Address:
+def address(description: str, attribute: str | None = None) -> Address:
+    """Return the field of a user's email, which `attribute` holds."""
     metadata = {"description": f"{description}; null once removed.", EXAMPLE: "ada@shop.example"}
-    return Address(required=True, allow_none=True, metadata=metadata)
+    return Address(required=True, allow_none=True, attribute=attribute, metadata=metadata)
 
 
 class UserResponse(ResponseSchema):
     """A user of an account."""
 
     id = number("The user.", minimum=1, example=7)
-    email = _address("The address")
+    email = address("The address")
     account_id = number("The account.", minimum=1, example=2)
     role = one_of(
         Role,
@@ -86,7 +87,7 @@ class GrantResponse(ResponseSchema):
 
     id = number("The grant.", minimum=1, example=12)
     user_id = number("The user.", minimum=1, example=7)
-    user = _address("The user's address")
+    user = address("The user's address")
     project_id = number("The project; null for a report.", nullable=True, minimum=1, example=1)
     report_id = number("The report; null for a project.", nullable=True, minimum=1)
     role = one_of(PROJECT_ROLES, "What a user without a role in the account may do in the project.", nullable=True)
@@ -100,7 +101,7 @@ class TokenResponse(ResponseSchema):
     kind = one_of(TokenKind, "`api` or `platform`.", example=TokenKind.API)
     name = text("Its purpose.", example="nightly export")
     user_id = number("The user that it acts for.", minimum=1, example=7)
-    user = _address("The user's address")
+    user = address("The user's address")
     abilities = several(one_of(Ability, "An ability."), "What it may do, as far as the user's role allows it.")
     created_at = moment("When it was created.")
     expires_at = moment("When it expires; null: never.", nullable=True)

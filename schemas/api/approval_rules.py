@@ -4,6 +4,7 @@ from typing import Any
 
 from marshmallow import fields
 
+from schemas.api.administration import address
 from schemas.api.response_fields import (
     ResponseSchema,
     dump,
@@ -43,7 +44,7 @@ class RuleAuthorResponse(ResponseSchema):
     """The user whom a rule acts for."""
 
     id = number("The user.", attribute="author_id", minimum=1, example=7)
-    email = text("The user's address.", attribute="author", example="ada@shop.example")
+    email = address("The user's address", attribute="author")
 
 
 class ApprovalRuleResponse(ResponseSchema):

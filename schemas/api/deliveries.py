@@ -110,7 +110,8 @@ class TicketEventResponse(ResponseSchema):
     id = identifier("evt", "The event; the receiver gets it as `Idempotency-Key`.")
     type = one_of(TicketEventType, "What happened to the ticket.")
     status = one_of(
-        TicketEventStatus, "`pending` until it is delivered, failed, or cancelled because the ticket was redacted."
+        TicketEventStatus,
+        "`pending` until it is delivered, failed, or cancelled because the ticket was redacted or retried at another target.",
     )
     attempts = number("The number of attempts that have begun.")
     deliveries = several(fields.Nested(EventAttemptResponse), "The attempts that have ended, oldest first.")

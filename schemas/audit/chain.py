@@ -74,7 +74,7 @@ def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:
 def line_problem(line: Any) -> str | None:
     """Return what is wrong with a line by itself, None if its hash covers all of it; a missing actor was left out."""
     if not isinstance(line, dict) or line.keys() != MEMBERS:
-        return "it is no line of the audit log"
+        return "it is not a line of the audit log"
     if line["actor"] is not None and _sha256(line["actor"]) != line["actor_sha256"]:
         return "the actor was changed"
     if hashlib.sha256(canonical({name: line[name] for name in HASHED})).hexdigest() != line["hash"]:

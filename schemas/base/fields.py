@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
 from heapq import nsmallest
+from ipaddress import IPv4Address
 from typing import Any, ClassVar, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -31,6 +32,8 @@ MAX_ID: Final = 2**63 - 1
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 _MAX_NAMED: Final = 5
 
+#: What tools write in place of a password, besides stars.
+_MASKED: Final = frozenset({"redacted", "masked", "hidden", "removed"})
 #: The scheme and authority of a URL.
 _AUTHORITY: Final = re.compile(r"\A[^:/]*+://[^/?#]*+")
 
@@ -43,6 +46,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "null": "This field cannot be null.",
     "invalid_type": "This value has the wrong JSON type.",
     "invalid_url": "Not a valid URL.",
+    "url_credentials": "Contains a URL with a password; remove it from the URL.",
     "invalid_timestamp": "Not an RFC 3339 timestamp with a time zone.",
     "invalid_shop_domain": "Not a valid shop domain.",
     "other_shop": "This project belongs to another shop.",
@@ -210,11 +214,15 @@ class WebUrl(fields.Url):
 
 
 class PageUrl(WebUrl):
-    """The URL of a page. Its host may have underscores, as RFC 3986 allows and browsers open."""
+    """The URL of a page. Its host may have underscores, as RFC 3986 allows and browsers open; a password must be masked."""
 
     def _validate(self, value: str) -> None:
         # marshmallow's expression has no underscores in hosts.
         super()._validate(_AUTHORITY.sub(lambda host: host[0].replace("_", "x"), value, count=1) if "_" in value else value)
+        # The content policy excuses words such as `admin`, which are passwords here.
+        password = urlsplit(value).password or ""
+        if any(map(str.isalnum, password)) and password.lower() not in _MASKED:
+            raise ValidationError("url_credentials")
 
 
 class Moment(fields.Field[datetime]):
@@ -351,11 +359,17 @@ def _fits_an_index(url: str) -> None:
 
 
 def _splits(url: str) -> None:
-    """Refuse what the regular expression accepts: malformed IPv6, hosts that NFKC splits, ports out of range."""
+    """Refuse what the regular expression accepts: malformed addresses, hosts that NFKC splits, ports out of range."""
     try:
-        _ = urlsplit(url).port
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if host.rpartition(".")[2].isdecimal():
+            IPv4Address(host)
+        is_valid = parts.port != 0 and host.isprintable()
     except ValueError:
-        raise ValidationError("invalid_url") from None
+        is_valid = False
+    if not is_valid:
+        raise ValidationError("invalid_url")
 
 
 def problem(path: str, code: str, limit: str = "") -> FieldProblem:

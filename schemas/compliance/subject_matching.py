@@ -4,21 +4,25 @@ An email address matches in any case and only as a whole: neither `bigjohn@…` 
 matches by its digits in any grouping, with or without a country code. Ids and domains match as whole words: 191167 is not in
 1911670. A text is searched as it is and with percent-encoding and HTML entities decoded; JSON by its names and values.
 
-`patterns` are for LIKE on lower-case text: they match every mention, and few other texts.
+`patterns` are for LIKE on lower-case text: they match every mention whose letters and digits are not encoded, and few other
+texts.
 """
 
-import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from schemas.compliance.requests import Subject
+from schemas.intake.html_text import unescaped
 
 #: A statement with more patterns than this costs more than reading the texts.
 MAX_PATTERNS: Final = 100
 #: Shorter numbers are extensions and years; they match as whole words only.
 MIN_PHONE_DIGITS: Final = 7
+
+#: Shorter ids are found in composed names as whole words only.
+MIN_LOOSE: Final = 6
 
 #: A word: letters and digits. An underscore joins words in programs, not in prose.
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -49,7 +53,8 @@ class Mentions:
         if phone:
             patterns.append(phone.expression())
         self._expression = re.compile("|".join(patterns)) if patterns else None
-        self._loose = {word.casefold() for word in (*ids, *filter(None, (subject.email,)))}
+        whole = (*folded, *filter(None, (subject.email and subject.email.casefold(),)))
+        self._loose = {word for word in whole if len(word) >= MIN_LOOSE}
         self._loose_lengths = sorted({len(word) for word in self._loose})
         self._digits = phone.rest if phone else None
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
@@ -59,10 +64,13 @@ class Mentions:
         return any(self._is_mentioned(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
-        """Return whether a composed name, such as `order-191167x`, may contain one of the subject's."""
+        """Return whether a composed name, such as `order-191167x`, may contain one of the subject's.
+
+        Those of fewer than MIN_LOOSE characters must be whole words: any random key contains a 7.
+        """
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits
-        return is_phone or any(self._has_loose(each) for each in _readings(name))
+        return is_phone or any(self._has_loose(each) or self._is_mentioned(each) for each in _readings(name))
 
     def in_value(self, name: str, value: Any) -> dict[str, str]:
         """Return the texts of a JSON value that mention the subject, by their paths below `name`."""
@@ -156,7 +164,7 @@ def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | N
 def _readings(text: str) -> Iterator[str]:
     """Yield the text as it is, and decoded once where that makes a difference."""
     yield text.casefold()
-    decoded = html.unescape(unquote(text)) if "%" in text or "&" in text else text
+    decoded = unescaped(unquote(text))
     if decoded != text:
         yield decoded.casefold()
 

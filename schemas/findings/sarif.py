@@ -17,7 +17,7 @@ LEVELS: Final[Mapping[str, str]] = {
     "low": "note",
     "info": "note",
 }
-#: Scores by which consumers tell critical from high, within the ranges that they share.
+#: Scores by which consumers distinguish critical from high, within the ranges that they share.
 _SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
 
 #: What a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.

@@ -51,7 +51,7 @@ def text_of(html: str, checkpoint: Checkpoint = no_checkpoint) -> str:
         tags += 1
         if tags % _TAGS == 0:
             checkpoint()
-        page.say(_characters(html[at : found.start()]))
+        page.say(unescaped(html[at : found.start()]))
         at = found.end()
         name = (found["name"] or "").lower()
         if found["end"]:
@@ -61,9 +61,14 @@ def text_of(html: str, checkpoint: Checkpoint = no_checkpoint) -> str:
             at = end.start() if end else len(html)
         elif name:
             page.open(name, found["attributes"])
-    page.say(_characters(html[at:]))
+    page.say(unescaped(html[at:]))
     page.end_link()
     return page.text
+
+
+def unescaped(text: str) -> str:
+    """Return `text` with its character references decoded; one with too many digits becomes U+FFFD."""
+    return unescape(_NO_CHARACTER.sub("\ufffd", text)) if "&" in text else text
 
 
 class _Page:
@@ -152,15 +157,11 @@ class _Page:
         self._breaks = min(self._breaks + 1, _MAX_BREAKS)
 
 
-def _characters(text: str) -> str:
-    return unescape(_NO_CHARACTER.sub("\ufffd", text)) if "&" in text else text
-
-
 def _address(attributes: str) -> str:
     """Return the first `href` if it is an http or https URL."""
     for name, *values in _ATTRIBUTE.findall(attributes):
         if name.lower() == "href":
-            address = "".join(_characters("".join(values)).split())
+            address = "".join(unescaped("".join(values)).split())
             return address if _WEB.fullmatch(address) else ""
     return ""
 

@@ -8,6 +8,7 @@ neither a selector nor a path is compared as it is, and so is a location of more
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -300,7 +301,8 @@ def _character(found: re.Match[str]) -> str:
     if found[1] is None:
         return found[2]
     code = int(found[1], 16)
-    return chr(code) if code <= 0x10FFFF else "\ufffd"
+    # As browsers read it: zero, surrogates, and what is beyond Unicode.
+    return "\ufffd" if code == 0 or 0xD800 <= code <= 0xDFFF or code > sys.maxunicode else chr(code)
 
 
 def _escaped(name: str) -> str:

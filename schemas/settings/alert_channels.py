@@ -63,7 +63,7 @@ class SmtpServer:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody can listen on the way."""
+        """Whether the server is on this machine."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -543,9 +543,11 @@ class _Environment(Env):
     def _read_file(self, path: Path) -> None:
         """Add the values of a `.env` that the environment does not set."""
         try:
-            if not path.is_file():
+            if not path.exists():
                 return
-            if problem := trust_problem(path, trusted_users()):
+            if not path.is_file():
+                self._errors[str(path)].append("Is not a file.")
+            elif problem := trust_problem(path, trusted_users()):
                 # Its lines decide where secrets are sent.
                 self._errors[str(path)].append(f"{problem.message} Check its lines, then run: {problem.command}")
             else:
@@ -604,7 +606,7 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
     return Settings(
         data_dir=data_dir,
-        redis_url=redis_url or f"unix://{quote(str(embedded_redis_socket(data_dir)))}",
+        redis_url=redis_url or f"unix://{quote(os.fsencode(embedded_redis_socket(data_dir)))}",
         redis_embedded=not redis_url,
         **read,
     )

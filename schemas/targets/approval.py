@@ -59,7 +59,8 @@ class TargetUrlRefused(ValidationFailed):
 
 def not_active(status: str, reason: str | None) -> FieldProblem:
     """Return the problem of a target that is not active: its status, the cause and the fix."""
-    next_step = _UNSIGNED if status == TargetStatus.INACTIVE else _RESUME
+    # The reason of an inactive target names the same step.
+    next_step = _RESUME if status != TargetStatus.INACTIVE else "" if reason else _UNSIGNED
     return _problem(_NOT_ACTIVE, f"This target is {status}", reason, next_step)
 
 
@@ -81,4 +82,4 @@ def _problem(code: str, sentence: str, reason: str | None, next_step: str) -> Fi
     if reason is None:
         return FieldProblem(_PATH, code, f"{sentence}. {next_step}")
     cause, fix = help_for(reason)
-    return FieldProblem(_PATH, code, f"{sentence} ({reason}). {cause} {fix} {next_step}")
+    return FieldProblem(_PATH, code, f"{sentence} ({reason}). {cause} {fix} {next_step}".rstrip())

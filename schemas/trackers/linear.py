@@ -337,7 +337,10 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     known = next((_CODES[each] for each in types if each in _CODES), None)
     if known is not None and response.status < 500:
         return TrackerFailure(*known)
-    return failure_of(response) or (unreadable() if types else None)
+    failed = failure_of(response)
+    if failed is None:
+        return unreadable() if types else None
+    return unreadable() if any(types) and failed.kind is FailureKind.PAYLOAD else failed
 
 
 def _lowered(error: Any, name: str) -> str:

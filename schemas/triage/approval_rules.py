@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError, fields, post_load
+from marshmallow import ValidationError, fields, post_load, validates_schema
 
 from schemas.base.fields import Form, RecordForm, Several, Text, Truth, WholeNumber, optional, required
 from schemas.exports.decisions import DismissalReason
@@ -257,6 +257,11 @@ class RuleChangeForm(RecordForm):
     )
     match = fields.Nested(_MatchForm, metadata=dict(_MATCH))
     action = fields.Nested(_ActionForm, metadata=dict(_ACTION))
+
+    @validates_schema(skip_on_field_errors=True)
+    def _has_members(self, changed: dict[str, Any], **_: Any) -> None:
+        if not changed:
+            raise ValidationError("no_members")
 
 
 def match_from(record: Mapping[str, Any]) -> RuleMatch:

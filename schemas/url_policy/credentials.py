@@ -22,13 +22,15 @@ _LAST_WORDS: Final = frozenset({"auth", "oauth", "bearer", "hmac", "jwt", "pass"
 #: A name that is a credential's only alone: `sort_key` names a column.
 _ALONE: Final = "key"
 
+#: URLs inside the values of URLs are searched to this depth; a parameter that is deeper counts as a credential.
+_MAX_DEPTH: Final = 8
 _PARAMETER: Final = re.compile(r"([?&;])([^=&;?]*)(?:=([^&;]*))?")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def has_credential(url: str) -> bool:
     """Return whether a parameter of `url` is named like a credential, at any place in its path or query."""
-    return any(_is_credential(found) for found in _PARAMETER.finditer(url))
+    return any(map(_is_credential, _PARAMETER.finditer(url)))
 
 
 def masked(url: str) -> str:
@@ -36,9 +38,11 @@ def masked(url: str) -> str:
     return _PARAMETER.sub(lambda found: f"{found[1]}{found[2]}={MASK}" if _is_credential(found) else found[0], url)
 
 
-def _is_credential(parameter: re.Match[str]) -> bool:
+def _is_credential(parameter: re.Match[str], depth: int = 0) -> bool:
+    if depth > _MAX_DEPTH or _names_credential(parameter[2]):
+        return True
     # The value may be an encoded URL with parameters of its own.
-    return _names_credential(parameter[2]) or has_credential(unquote_plus(parameter[3] or ""))
+    return any(_is_credential(inner, depth + 1) for inner in _PARAMETER.finditer(unquote_plus(parameter[3] or "")))
 
 
 def _names_credential(name: str) -> bool:

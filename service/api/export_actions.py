@@ -1,4 +1,4 @@
-"""`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore or snooze an export."""
+"""`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore, split or snooze an export."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -57,7 +57,7 @@ class MetricsResource:
         yield gauge("disk_full", "Whether a disk has no room to store anything.", state_of(free) is DiskState.FULL)
         figures = self._snapshots.figures(now)
         if figures is not None:
-            yield gauge("database_up", "Whether the database answers and is fit for use.", figures.is_up)
+            yield gauge("database_up", "Whether the database responds and can be used.", figures.is_up)
             if figures.is_up:
                 yield from _found(figures, now)
         # Last, so that a response that had to wait includes what was counted meanwhile.

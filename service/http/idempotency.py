@@ -52,7 +52,7 @@ class ApiResponse:
 
 
 class IdempotentExecutor:
-    """Runs the work of POST requests, once per key, and sends the response."""
+    """Runs the work of POST and PATCH requests, once per key, and sends the response."""
 
     def __init__(self, ttl: timedelta) -> None:
         #: How long a key holds.

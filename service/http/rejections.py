@@ -84,7 +84,7 @@ class RejectionRecorder:
             try:
                 self.write()
             except Exception as failed:  # noqa: BLE001 - refusals are noted again after any slip, and nobody else would tell of it
-                _log.error("refusals are not written", exc_info=failed)
+                _log.error("rejections are not written", exc_info=failed)
             time.sleep(self._pause_s)
 
 

@@ -1,12 +1,12 @@
 """Security headers of every response, including those sent before the application is reached.
 
-Imports nothing: gunicorn's parent process loads this module before gevent patches the standard library.
+Imports nothing that gevent patches: gunicorn's parent process loads this module before gevent patches the standard library.
 """
 
 from typing import Final
 
-#: The API serves data, which browsers must not sniff, store, frame or leak as a referrer. `service.openapi.docs_page` has
-#: the policy of the one HTML page.
+#: The API serves data, which browsers must not sniff, store, frame or leak as a referrer. `service.openapi.docs_page`
+#: and `service.console.layout` have the policies of HTML pages.
 SAFE_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),

@@ -42,7 +42,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class DocsPageMissing(NotFound):
-    """Swagger UI's files are not installed here; bin/setup installs them, and /openapi.json says the same."""
+    """Swagger UI's files are not installed here; bin/setup installs them, and /openapi.json has the same content."""
 
 
 class DocsPageResource:

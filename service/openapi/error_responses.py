@@ -26,7 +26,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "UNSUPPORTED_MEDIA_TYPE": "The body is not `application/json`, or compressed.",
     "VALIDATION_FAILED": "`details.fields` names every invalid field and the reason. Nothing was stored.",
     "RATE_LIMITED": "Too many requests, or too many failed authentications from this address; retry after `Retry-After`.",
-    "INTERNAL_ERROR": "Internal error; report the request id to the operator.",
+    "INTERNAL_ERROR": "Internal error; repeat a few times with the same key, then report the request id to the operator.",
     "SERVICE_UNAVAILABLE": "The database is unavailable, locked or full, a secret is not configured, or too many large "
     "bodies are being processed; retry with the same key, after `Retry-After` if present.",
 }

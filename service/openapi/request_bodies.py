@@ -14,7 +14,7 @@ from schemas.intake.email_forms import MAX_RECIPIENTS
 from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
 from schemas.triage.export_filter import OneOrMore, ProjectIdValues
 
-#: Something that is no white space, to which some control characters belong here, unlike in JavaScript's patterns.
+#: A character that is not white space; unlike in JavaScript's patterns, some control characters count as white space.
 _SAYS_SOMETHING: Final = r"[^\s\u001c-\u001f\u0085]"
 _LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
 _ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{_SAYS_SOMETHING}[^{_LINE_ENDS}]*$"
@@ -31,6 +31,12 @@ _SYMPTOMS: Final = {
         {"type": "array", "maxItems": MAX_SYMPTOMS, "items": {"type": "string", "maxLength": MAX_SYMPTOM}},
         {"type": "string", "maxLength": MAX_TEXT},
     ]
+}
+#: The form keeps it among the evidence, with every other unknown member.
+_HELP_URL: Final = {
+    "type": ["string", "null"],
+    "description": "The scanner's page about the rule, http or https; `help_url` in the ticket's evidence. Also accepted as "
+    "`helpUri`, `helpLink`, `docsUrl` or `documentationUrl`.",
 }
 
 
@@ -99,13 +105,14 @@ _KINDS: Final[Mapping[type[fields.Field[Any]], Mapping[str, Any]]] = {
 
 
 def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an issue with the other names of its members, one of which has to name it."""
+    """Return the schema of an issue with the other names of its members, one of which has to name it, and its help page."""
     members = dict(issue["properties"])
     for name, aliases in ISSUE_ALIASES.items():
         # A number is taken as its digits.
         members[name] = {**members[name], "type": ["string", "integer", "null"]}
         for alias in aliases:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
+    members["helpUrl"] = dict(_HELP_URL)
     naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
     said = {"type": ["string", "integer"], "pattern": _SAYS_SOMETHING}
     return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, said))}

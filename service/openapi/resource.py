@@ -16,7 +16,7 @@ from service.http.conditional_requests import TaggedBody, tagged
 
 
 class OpenApiResource:
-    """Answers with the description of `resources` and of itself."""
+    """Responds with the description of `resources` and of itself."""
 
     path = "/openapi.json"
     family = RouteFamily.HEALTH

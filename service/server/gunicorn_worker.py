@@ -136,8 +136,6 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
 
 def _name_two_keys(req: Any) -> None:
     """Make two Idempotency-Key headers a malformed one: WSGI would join them with a comma, which a key may contain."""
-    if req.method != "POST":
-        return
     keys = [value for name, value in req.headers if name == _KEY]
     if len(keys) > 1:
         req.headers = [header for header in req.headers if header[0] != _KEY] + [(_KEY, "\n".join(keys))]

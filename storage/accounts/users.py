@@ -5,6 +5,7 @@ The user's approval rules stop, and stay so if the user is enabled again.
 
 import json
 from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from schemas.base.console_session import Ended
 from schemas.base.errors import Conflict
@@ -27,6 +28,20 @@ from storage.db.models import (
     UserRow,
 )
 from storage.db.queries import for_update, tuples
+
+#: Stored responses of one statement: a few milliseconds on either database.
+_SLICE: Final = 1000
+
+
+class NamingResponses(NamedTuple):
+    """The ids of stored responses with a user's address; those from `unsearched` on may have got it since."""
+
+    ids: list[int]
+    unsearched: int
+
+
+#: Before any search.
+NONE_SEARCHED: Final = NamingResponses([], 0)
 
 
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
@@ -70,10 +85,25 @@ def enable(email: str, now: datetime, actor: str) -> User:
         return get_user(user.id)
 
 
-def remove(email: str, now: datetime, actor: str) -> User:
+def responses_that_name(email: str) -> NamingResponses:
+    """Search the stored responses and their keys for a user's address, a slice at a time; the caller holds no transaction.
+
+    They are of many kinds: an export names who approved it, an approval rule who wrote it.
+    """
+    row, ids, last, unanswered = IdempotencyKeyRow, list[int](), 0, None
+    query = row.select(row.id, _names(email), row.response_status.is_null())
+    while slice_ := tuples(query.where(row.id > last).order_by(row.id).limit(_SLICE)):
+        ids += [row_id for row_id, is_named, _ in slice_ if is_named]
+        unanswered = unanswered or next((row_id for row_id, _, is_open in slice_ if is_open), None)
+        last = slice_[-1][0]
+    return NamingResponses(ids, unanswered or last + 1)
+
+
+def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE_SEARCHED) -> User:
     """Disable a user for good and erase the address; tokens are revoked, grants and stored responses are deleted.
 
-    The row stays for what the user submitted and for the audit log, which name the user by id. Raises NotFound.
+    `naming` is what `responses_that_name` found before, which need not be searched again. The row stays for what the user
+    submitted and for the audit log, which name the user by id. Raises NotFound.
     """
     with transaction():
         user = user_by_email(email)
@@ -86,19 +116,24 @@ def remove(email: str, now: datetime, actor: str) -> User:
         GrantRow.delete().where(GrantRow.user == user.id).execute()
         SignInLinkRow.delete().where(SignInLinkRow.user == user.id).execute()
         UserIdentityRow.delete().where(UserIdentityRow.user == user.id).execute()
-        _delete_responses(user)
+        _delete_responses(user, naming)
         append(now, actor, "remove_user", f"user:{user.id}")
         return get_user(user.id)
 
 
-def _delete_responses(user: User) -> None:
-    """Delete the stored responses to the user's requests, and those to the requests of others that have the address.
-
-    Those are of many kinds: an export names who approved it, an approval rule who wrote it. Keys may have it, too.
-    """
-    row, address = IdempotencyKeyRow, json.dumps(user.email, ensure_ascii=False)
+def _delete_responses(user: User, naming: NamingResponses) -> None:
+    """Delete the stored responses to the user's requests, and those to the requests of others that have the address."""
+    row = IdempotencyKeyRow
     row.delete().where(row.principal == f"user:{user.id}").execute()
-    row.delete().where(row.response_body.contains(address) | row.key.contains(user.email)).execute()
+    row.delete().where(row.id >= naming.unsearched, _names(user.email)).execute()
+    for first in range(0, len(naming.ids), _SLICE):
+        row.delete().where(row.id.in_(naming.ids[first : first + _SLICE])).execute()
+
+
+def _names(email: str) -> Any:
+    """Return the condition that a stored response, or its key, has an address."""
+    row, address = IdempotencyKeyRow, json.dumps(email, ensure_ascii=False)
+    return row.response_body.contains(address) | row.key.contains(email)
 
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:

@@ -77,7 +77,7 @@ _PROJECTS: Final = "/api/projects"
 #: The option of a bulk job that people write freely.
 _NOTE: Final = "note"
 
-#: Of these exports somebody has seen the ticket.
+#: Statuses in which a person or a receiver has seen the ticket.
 _FINAL: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 
 #: As a JSON column stores it.
@@ -477,9 +477,9 @@ def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, n
     """
     if not responses:
         return Counter()
-    telling = [response.id for response in responses if mentions is None or mentions.in_name(response.key)]
-    if telling:
-        _erase_keys(telling, now, actor)
+    with_subject = [response.id for response in responses if mentions is None or mentions.in_name(response.key)]
+    if with_subject:
+        _erase_keys(with_subject, now, actor)
     return _empty_responses([response.id for response in responses], now, actor)
 
 
@@ -580,7 +580,9 @@ def _rows_with_text(table: ErasableTable, shop_domain: str, after: Any) -> Any:
 def _may_mention(said: Any, mentions: Mentions) -> Any:
     if mentions.patterns is None:
         return SQL("1 = 1")
-    return reduce(or_, [said.ilike(pattern) for pattern in mentions.patterns], SQL("1 = 0"))
+    # Encoded letters match no pattern of an address.
+    is_encoded = said.contains("&#") | said.contains("%")
+    return reduce(or_, [said.ilike(pattern) for pattern in mentions.patterns], is_encoded)
 
 
 def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> list[SubjectMatch]:

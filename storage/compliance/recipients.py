@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from peewee import JOIN, SQL, fn
+from peewee import JOIN, SQL, Select, fn
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.recipients import Recipient
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.registry import GENERIC_WEBHOOK
-from storage.db.columns import columns, read
+from storage.db.columns import columns, field_names, read
 from storage.db.models import AuditEntryRow, ExportRow, RedactionRow, TargetRow, TicketEventRow
 
 #: What an attempt shows of the request and the response that accepted it.
@@ -39,6 +39,28 @@ class _Found(NamedTuple):
     finished_at: datetime | None
 
 
+#: What is read of each recipient.
+_SHOWN: Final = dict(
+    zip(
+        field_names(_Found),
+        columns(
+            _Found,
+            TicketEventRow,
+            request_id=RedactionRow.request_id,
+            export_id=ExportRow.id,
+            export_status=ExportRow.status,
+            export_target_id=ExportRow.target,
+            target_id=TargetRow.id,
+            target_name=TargetRow.name,
+            provider_key=TargetRow.provider_key,
+            event_id=TicketEventRow.id,
+            event_status=TicketEventRow.status,
+        ),
+        strict=True,
+    )
+)
+
+
 def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipient]]:
     """Return up to `limit` recipients of each of some requests; an export that was only tried counts as received.
 
@@ -46,26 +68,19 @@ def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipi
     """
     recipients: dict[str, list[Recipient]] = defaultdict(list)
     if request_ids:
-        for each in read(_Found, _query(request_ids).limit(limit * len(request_ids))):
+        found = _query(request_ids).alias("found")
+        place = fn.ROW_NUMBER().over(partition_by=[found.c.request_id], order_by=[found.c.export_id, found.c.target_id])
+        numbered = Select([found], [found.__star__, place.alias("place")]).alias("numbered")
+        read_value = [getattr(numbered.c, name).converter(field.python_value) for name, field in _SHOWN.items()]
+        first = RedactionRow.select(*read_value).from_(numbered).where(numbered.c.place <= limit)
+        for each in read(_Found, first.order_by(numbered.c.request_id.desc(), numbered.c.place)):
             recipients[each.request_id].append(_recipient(each))
-    return {request_id: found[:limit] for request_id, found in recipients.items()}
+    return dict(recipients)
 
 
 def _query(request_ids: Sequence[str]) -> Any:
     """Return the recipients of each export, the present target and those that it left, in one query."""
-    shown = columns(
-        _Found,
-        TicketEventRow,
-        request_id=RedactionRow.request_id,
-        export_id=ExportRow.id.alias("export_id"),
-        export_status=ExportRow.status,
-        export_target_id=ExportRow.target.alias("export_target_id"),
-        target_id=TargetRow.id.alias("target_id"),
-        target_name=TargetRow.name,
-        provider_key=TargetRow.provider_key,
-        event_id=TicketEventRow.id,
-        event_status=TicketEventRow.status,
-    )
+    shown = [field.alias(name) for name, field in _SHOWN.items()]
     exports = RedactionRow.select(*shown).join(ExportRow, on=ExportRow.id == RedactionRow.row_id)
     is_named = RedactionRow.request_id.in_(request_ids) & (RedactionRow.table_name == ExportRow._meta.table_name)
     present = exports.join(TargetRow, on=TargetRow.id == ExportRow.target).where(is_named, ExportRow.attempts > 0)
@@ -78,7 +93,7 @@ def _query(request_ids: Sequence[str]) -> Any:
     is_event &= TicketEventRow.type == TicketEventType.REDACT.value
     # Without duplicates: an export may have left the same target twice.
     present, left = (each.join(TicketEventRow, JOIN.LEFT_OUTER, on=is_event) for each in (present, left))
-    return (present | left).order_by(SQL("request_id DESC, export_id, target_id"))
+    return present | left
 
 
 def _was_tried_before(move: Any) -> Any:

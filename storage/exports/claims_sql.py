@@ -5,6 +5,7 @@ the same transaction. Exports are locked in the order of their ids, so that a re
 deadlock.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -28,8 +29,8 @@ from storage.targets.delivery_options import OPTION_COLUMNS, options_from
 # Whether an attempt may start for a target `t` at a moment.
 _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
 # The oldest due exports of each chosen target. PostgreSQL: row locks that two claimers do not wait for. SQLite: one writer
-# and no locks; its LIMIT takes no column, so it reads as many of each target as the largest quota, and CROSS JOIN keeps it
-# to the order of the tables here, whatever ANALYZE has found.
+# and no locks; its LIMIT takes no column, so there is a statement for the targets of each quota, and CROSS JOIN keeps it to
+# the order of the tables here, whatever ANALYZE has found.
 _DUE_POSTGRESQL: Final = f"""
 WITH q (target_id, quota) AS ({{rows}})
 SELECT {DUE_COLUMNS}
@@ -163,14 +164,14 @@ def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:
     if not is_sqlite():
         found = rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
         return [DueExport._make(row) for row in found]
-    left = dict(quotas)
-    sql = _DUE_SQLITE.format(targets=values_list(1, len(quotas)))
-    chosen = []
-    for due in map(DueExport._make, rows(sql, [*quotas, now_ms, now_ms, max(quotas.values())])):
-        left[due.target_id] -= 1
-        if left[due.target_id] >= 0:
-            chosen.append(due)
-    return chosen
+    by_quota: dict[int, list[str]] = defaultdict(list)
+    for target_id, quota in quotas.items():
+        by_quota[quota].append(target_id)
+    return [
+        DueExport._make(row)
+        for quota, target_ids in by_quota.items()
+        for row in rows(_DUE_SQLITE.format(targets=values_list(1, len(target_ids))), [*target_ids, now_ms, now_ms, quota])
+    ]
 
 
 @cache

@@ -118,7 +118,10 @@ def extend(extensions: Sequence[tuple[Any, ...]]) -> None:
 
 
 def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
-    """Count findings of groups whose tickets stay as they are: the id, how many more, and the rule of what is no copy."""
+    """Count findings of groups whose tickets stay as they are.
+
+    Rows are the export's id, the number of new findings, and their rule's code; None for a copy.
+    """
     execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
 
 

@@ -24,7 +24,7 @@ from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
 # Word by word the condition of the index exports_recoverable: as parameters, both databases would not read that index.
 _IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS NULL")
-#: Some of them have no error: they are being sent for the first time.
+#: Waiting exports that are searched for an error; those on their first attempt have none.
 _LATEST: Final = 32
 
 

@@ -66,7 +66,7 @@ EXPORT_COLUMNS: Final = select_list(
     finding_id="f.id",
     target_status="t.status",
     held_until=_HELD_UNTIL,
-    approved_by_name="COALESCE(ar.name, au.email)",
+    approved_by_name="COALESCE(ar.name, CASE WHEN au.removed_at IS NULL THEN au.email END)",
 )
 #: What EXPORT_COLUMNS need besides the export `e`.
 EXPORT_JOINS: Final = """

@@ -178,10 +178,10 @@ def approve_many(
             return target_error or unsafe
 
         def is_approved(export: LockedExport) -> bool:
-            # Who approves many must learn that one of them needs a retry.
+            # In a bulk approval, an export that failed at this target is an error: it needs a retry.
             return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
-        results, held = judged(wanted, account_id, Transition.APPROVE, is_approved, refusal)
+        results, held = check_transition(wanted, account_id, Transition.APPROVE, is_approved, refusal)
         approve_locked([(each, target_id) for each in held], now, actor, covers_events=covers_events)
         append_transitions(held, Transition.APPROVE, now, actor, reason)
         return results
@@ -207,7 +207,7 @@ def retry(
     wanted = [ExportReference(export_id)]
     with transaction():
         if validation is not None:
-            results, held = judged(wanted, account_id, Transition.RETRY, refusal=redaction_error)
+            results, held = check_transition(wanted, account_id, Transition.RETRY, refusal=redaction_error)
             require_changed(results, Transition.RETRY)
             # Before the target's lock, in the order of a withdrawal.
             require_webhooks(held[0].account_id)
@@ -235,7 +235,7 @@ def retry_many(
             inactive = None if target.status == TargetStatus.ACTIVE else not_active(target.status, target.status_reason)
             return redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 
-        results, held = judged(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
+        results, held = check_transition(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
         transition_many(held, Transition.RETRY, now, actor, reason, **_restart(now))
         return results
 
@@ -259,7 +259,7 @@ def dismiss_many(
     if why not in STAYS_OPEN:
         changes["open_group"] = None
     with transaction():
-        results, held = judged(wanted, account_id, Transition.DISMISS)
+        results, held = check_transition(wanted, account_id, Transition.DISMISS)
         transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
         return results
 
@@ -421,7 +421,7 @@ def change(
     append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
 
 
-def judged(
+def check_transition(
     wanted: Sequence[ExportReference],
     account_id: int | None,
     transition: Transition,

@@ -20,7 +20,7 @@ ALIVE_FOR: Final = timedelta(seconds=6)
 #: The other workers delete the rows of workers that were killed.
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 
-#: More than anybody runs; a list of them stays a page.
+#: Above any real number of workers; the list stays on one page.
 MAX_LISTED: Final = 200
 
 
@@ -77,13 +77,14 @@ def last_seen() -> datetime | None:
 
 def list_recent(now: datetime) -> list[WorkerHeartbeat]:
     """Return up to MAX_LISTED workers with a heartbeat younger than FORGOTTEN_AFTER, the latest heartbeat first."""
-    found = WorkerRow.select().order_by(WorkerRow.seen_at.desc(), WorkerRow.name).limit(MAX_LISTED)
+    recent = WorkerRow.select().where(WorkerRow.seen_at > now - FORGOTTEN_AFTER)
+    found = recent.order_by(WorkerRow.seen_at.desc(), WorkerRow.name).limit(MAX_LISTED)
     return [WorkerHeartbeat(row.name, row.started_at, row.seen_at, abs(now - row.seen_at) < ALIVE_FOR) for row in found]
 
 
 def on_this_host_since_before(moment: datetime, now: datetime) -> list[str]:
     """Return the names of the living workers of this host that started before `moment`."""
-    living = WorkerRow.select(WorkerRow.name).where(WorkerRow.seen_at > now - ALIVE_FOR, WorkerRow.started_at < moment)
+    living = WorkerRow.select(WorkerRow.name).where(_is_alive(now), WorkerRow.started_at < moment)
     here = f"worker:{socket.gethostname()}:"
     return sorted(name for (name,) in tuples(living) if name.startswith(here))
 

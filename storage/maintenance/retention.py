@@ -74,7 +74,7 @@ _SUMMARIES_KEPT_FOR: Final = timedelta(days=8)
 ALL: Final = 2**63 - 1
 
 #: An erasure locks the same rows in another order. PostgreSQL ends one of two transactions that wait for each other after a
-#: second; a batch waits so much shorter that it is always the one to give way.
+#: second; this shorter timeout makes the batch fail first.
 _LOCK_WAIT: Final = "SET LOCAL lock_timeout = '100ms'"
 #: PostgreSQL's SQLSTATEs for a lock that did not come in time, and for two that waited for each other.
 _BUSY: Final = frozenset({"55P03", "40P01"})
@@ -263,7 +263,7 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(AlertRow, _is_old_alert(until), AlertRow.last_at),
         # Those of channels that are no longer configured; others are dropped after a day.
         _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.answered), AlertMessageRow.id),
-        # Those that no worker looked at; others are deleted when they are used or too old.
+        # Requests that no worker claimed; others are deleted when they are used or too old.
         _rule(SignInLinkRow, _is_before(SignInLinkRow, identifiers.SIGN_IN_LINK, until.answered), SignInLinkRow.id),
         PurgeRule(
             reports,

@@ -156,7 +156,7 @@ def _open() -> Any:
 
 
 def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
-    """Return the open alerts of the kinds that are looked for, by their causes; nobody knows whether others are over."""
+    """Return the open alerts of the kinds that are looked for, by their causes; the state of other kinds is unknown."""
     shown = _open().select(AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details)
     return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
 

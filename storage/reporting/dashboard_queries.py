@@ -51,7 +51,8 @@ class AccountCounts:
 class UnavailableTarget:
     """A target that nothing is sent to for now, or that fails; `held_reason` and `held_until` if that ends by itself.
 
-    `last_error` is the error code of its newest export that failed or was blocked.
+    `last_error` is the error code of an export that waits for its next attempt, otherwise of the newest one that failed
+    or was blocked.
     """
 
     id: str

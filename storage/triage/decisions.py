@@ -29,9 +29,9 @@ from storage.exports.queries import get
 from storage.exports.transitions import (
     NOT_SNOOZED,
     change,
+    check_transition,
     digest_error,
     dismiss_many,
-    judged,
     lock,
     open_groups,
     redaction_error,
@@ -122,7 +122,9 @@ def restore_many(
     with transaction():
         # Before the exports, in the order of a postback.
         groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
-        results, held = judged(wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed)
+        results, held = check_transition(
+            wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed
+        )
         dismissed = [each for each in held if not _is_snoozed(each)]
         # No rule decides again what a person brought back.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")

@@ -25,10 +25,10 @@ from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.transitions import (
     append_transitions,
     approval_errors,
+    check_transition,
     digest_error,
     due_again,
     insert,
-    judged,
     lock,
     redaction_error,
     require_changed,
@@ -69,7 +69,8 @@ def approve_for_all(
             unsafe = ValidationFailed(problem("", "preview_not_safe")) if each.preview_problems else None
             return next((_at(errors[id_], index) for index, id_ in enumerate(approval.target_ids) if id_ in errors), unsafe)
 
-        results, held = judged([ExportReference(export_id)], account_id, Transition.APPROVE, lambda _: False, refusal)
+        wanted = [ExportReference(export_id)]
+        results, held = check_transition(wanted, account_id, Transition.APPROVE, lambda _: False, refusal)
         require_changed(results, Transition.APPROVE)
         ids = [export_id, *insert([_copy(export)] * (len(approval.target_ids) - 1), now, actor)]
         limits.require_room(account_id, Limited.WAITING_EXPORTS, len(ids) - 1, now)
@@ -100,7 +101,7 @@ def retry_elsewhere(
         def refusal(each: LockedExport) -> RiskRelayError | None:
             return redaction_error(each) or errors.get(target_id)
 
-        results, held = judged([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
+        results, held = check_transition([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
         require_changed(results, Transition.RETRY)
         was_there = _was_at(export, target_id)
         approved_at = export.approved_at or now

@@ -842,9 +842,38 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
 def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
     shell.environment["ENCRYPTION_KEYS"] = ""
     for verb in ("serve", "work", "run"):
-        assert "ENCRYPTION_KEYS is set but empty in the environment" in shell.refused(verb)
+        refused = shell.type(verb)
+        assert refused.exit_code == 2
+        assert "ENCRYPTION_KEYS: set but empty in the environment" in refused.stderr
     shell.environment["ENCRYPTION_KEYS"] = None
-    assert "ENCRYPTION_KEYS is set neither in the environment nor in" in shell.refused("serve")
+    refused = shell.type("serve")
+    assert refused.exit_code == 2
+    assert "ENCRYPTION_KEYS: set neither in the environment nor in" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("target", "delete", "x"), "Did you mean remove?"),
+        (("token", "delete", "3"), "Did you mean revoke?"),
+        (("targets", "list"), "Did you mean target?"),
+    ],
+)
+def test_an_unknown_command_names_those_that_are_alike(shell: Shell, words: tuple[str, ...], hint: str) -> None:
+    refused = shell.type(*words)
+    assert refused.exit_code == 2
+    assert hint in refused.stderr
+
+
+def test_only_a_file_is_read_as_settings(shell: Shell, tmp_path: Path) -> None:
+    shell.environment["RISKRELAY_ENV_FILE"] = str(tmp_path)
+    refused = shell.type("account", "list")
+    assert refused.exit_code == 2
+    assert "Is not a file." in refused.stderr
+
+
+def test_a_new_key_is_added_without_a_limit(shell: Shell) -> None:
+    assert shell.type("rotate-keys", "--generate", "--limit", "4").exit_code == 2
 
 
 def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:

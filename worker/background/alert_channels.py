@@ -24,6 +24,8 @@ from schemas.version import USER_AGENT
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, new_nonce, signed_headers
 
+#: How long a sender holds a message: longer than the slowest mail, a dozen SMTP steps that each take their whole timeout.
+SEND_LEASE_S: Final = 300.0
 #: Characters of a response that `alert test` shows: a chat names its error in a few words.
 _MAX_ANSWER: Final = 120
 #: How we introduce ourselves, as smtplib does for hosts without a full name; looking that up could take longer than sending.
@@ -71,7 +73,7 @@ class AlertSender:
         else:
             content = _json(_FORMS[channel](body))
             headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
-        return _judged(self._client.post(url, headers, content), url)
+        return _channel_response(self._client.post(url, headers, content), url)
 
     def _email(self, body: dict[str, Any], now: datetime) -> ChannelResponse:
         message = messages.email(body, self._settings.alert_email_from, self._settings.alert_email_to, now)
@@ -121,7 +123,7 @@ def _smtp_failure(failed: Exception) -> str:
     return type(failed).__name__
 
 
-def _judged(outcome: Outcome, url: str) -> ChannelResponse:
+def _channel_response(outcome: Outcome, url: str) -> ChannelResponse:
     if outcome.status is None:
         return ChannelResponse(is_sent=False, text=outcome.error or "no_answer")
     said = one_line(without_secret(outcome.body, url).decode("utf-8", "replace"))

@@ -19,14 +19,12 @@ from storage.db.engine import connection
 from storage.db.locks import Lock
 from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
-from worker.background.alert_channels import ChannelResponse
+from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A new cause is noticed within this many seconds.
 POLL_S: Final = 30.0
 #: Wake-ups, which come with every approval, begin no comparison sooner.
 _COMPARE_EVERY: Final = timedelta(seconds=POLL_S - 1)
-#: Longer than the slowest mail: a dozen SMTP steps, each of which takes its whole timeout.
-LEASE_S: Final = 300.0
 
 _log: Final = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class AlertTask:
 
     def _send_next(self) -> bool:
         with connection():
-            held = alerts.claim_message(self.now(), LEASE_S)
+            held = alerts.claim_message(self.now(), SEND_LEASE_S)
         if held is None:
             return False
         if held.channel in self.channels:

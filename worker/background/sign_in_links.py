@@ -14,12 +14,10 @@ from storage.accounts import sign_in_links
 from storage.db.engine import connection
 from storage.secrets.encrypted_columns import LINK_MAIL
 from storage.secrets.vault import Vault
-from worker.background.alert_channels import ChannelResponse
+from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A person waits for the mail; the service wakes the workers as well.
 POLL_S: Final = 5.0
-#: Longer than a mail server takes; a mail that was not sent is due again then.
-LEASE_S: Final = 120.0
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ class SignInLinkTask:
     def run_once(self) -> bool:
         """Send the next mail; return whether there may be more."""
         with connection():
-            due = sign_in_links.claim(self.now(), LEASE_S)
+            due = sign_in_links.claim(self.now(), SEND_LEASE_S)
         if due is None:
             return False
         try:

@@ -48,12 +48,12 @@ class HttpClient(GuardedAdapter):
         exchange = self.begin(account_id, certificate)
         try:
             with closing(self.connect(exchange, url)) as connection:
-                return _judge_certificate(connection.socket)
+                return _check_expiry(connection.socket)
         except TransportError as failed:
             return Validation(_reason(failed), isinstance(failed, TargetRefused))
 
 
-def _judge_certificate(connected: Any) -> Validation:
+def _check_expiry(connected: Any) -> Validation:
     """Return whether the certificate, which has been verified, expires soon; plain http has none."""
     if not isinstance(connected, ssl.SSLSocket):
         return Validation()

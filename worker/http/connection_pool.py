@@ -164,7 +164,7 @@ class Origin:
             try:
                 connection = self._kept.pop()
             except IndexError:
-                break  # another thread was faster
+                break  # another thread took the last one
             try:
                 is_good = not connection.is_dropped() and self._is_confirmed(connection, exchange)
             except TransportError:

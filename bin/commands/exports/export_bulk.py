@@ -175,11 +175,11 @@ def require_few(count: int | None) -> int:
 def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: Mapping[str, int]) -> None:
     """Print what would be decided, and ask. Raises Refused without a yes."""
     severities = ", ".join(f"{number:,} {severity}" for severity, number in by_severity.items())
-    whither = f" for target {target_id}" if action is BulkAction.APPROVE else ""
+    for_target = f" for target {target_id}" if action is BulkAction.APPROVE else ""
     matches = "1 export matches" if count == 1 else f"{count:,} exports match"
     echo(f"{matches}: {severities}.", err=True)
     try:
-        click.confirm(f"{action.value.capitalize()} them{whither}?", abort=True, err=True)
+        click.confirm(f"{action.value.capitalize()} them{for_target}?", abort=True, err=True)
     except click.Abort:
         raise Refused("Nothing was changed; answer y, or use --yes.") from None
 

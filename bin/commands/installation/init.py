@@ -44,7 +44,7 @@ SECRET_BYTES = 32
 #: Creating the first records takes milliseconds.
 _OTHER_INIT_WITHIN_S = 10.0
 
-_WRITE_FIX = "free space, or become the owner of its folder"
+_WRITE_FIX = "create its folder, free space, or become the owner of the folder"
 _HEADER = """\
 # Settings of this installation; docs/settings.md lists all settings. The environment takes precedence over this file.
 # Keep a copy of ENCRYPTION_KEYS in a safe place: without it, stored secrets cannot be decrypted.

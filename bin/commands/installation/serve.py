@@ -9,11 +9,19 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, alone, daemon_settings, empty_variable, require_migrated, warn_of_unknown_names
+from bin.cli.installation import (
+    Refused,
+    WrongSettings,
+    alone,
+    daemon_settings,
+    empty_variable,
+    require_migrated,
+    warn_of_unknown_names,
+)
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.principal import OPERATOR
-from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings, find_env_file
+from schemas.settings.definitions import ENV_FILE_VARIABLE, InvalidSettings, Settings, find_env_file
 from storage.accounts import accounts
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
@@ -59,11 +67,12 @@ def require_free(bind: str) -> None:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raise Refused without encryption keys."""
+    """Raise WrongSettings without encryption keys."""
     if not settings.encryption_keys:
-        where = f"in the environment nor in {find_env_file()}"
-        missing = f"ENCRYPTION_KEYS is set neither {where}; run: bin/riskrelay init, or set {ENV_FILE_VARIABLE}"
-        raise Refused(empty_variable("ENCRYPTION_KEYS") or missing)
+        where = f"set neither in the environment nor in {find_env_file()}"
+        how = f"restore the .env of this database, run bin/riskrelay init for a new one, or set {ENV_FILE_VARIABLE}"
+        missing = (empty_variable("ENCRYPTION_KEYS") or "").removeprefix("ENCRYPTION_KEYS is ") or f"{where}; {how}."
+        raise WrongSettings(InvalidSettings({"ENCRYPTION_KEYS": [missing]}).report())
 
 
 def warn_of_redis_away(settings: Settings) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import Refused, alone, checked_settings, empty_variable, opened
@@ -47,8 +48,8 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
     if (problem := empty_variable(_SETTING)) and not checked_settings().encryption_keys:
         raise Refused(problem)
     if generate:
-        if dry_run:
-            raise click.UsageError("--generate has no --dry-run: it changes one line of .env and nothing else.")
+        if dry_run or _is_given("limit"):
+            raise click.UsageError("--generate has neither --dry-run nor --limit: it changes one line of .env.")
         _generate(as_json)
         return
     is_from_file = not _is_set()
@@ -63,6 +64,10 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
         _print(reencrypted, found, settings, vault, as_json)
     if found.unreadable:
         raise SystemExit(1)
+
+
+def _is_given(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _is_set() -> bool:

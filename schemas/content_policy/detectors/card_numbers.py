@@ -108,10 +108,10 @@ def found_in(text: str) -> bool:
 
 
 def as_text(number: float) -> tuple[str, ...]:
-    """Return a JSON number as the digits that could be a card's; none where it cannot be one."""
-    if not _MIN_NUMBER <= number < _MAX_NUMBER or number != int(number):
+    """Return a JSON number, without its sign, as the digits that could be a card's; none where it cannot be one."""
+    if not _MIN_NUMBER <= abs(number) < _MAX_NUMBER or number != int(number):
         return ()
-    return (str(int(number)),)
+    return (str(abs(int(number))),)
 
 
 def _is_card(text: str, candidate: re.Match[str]) -> bool:

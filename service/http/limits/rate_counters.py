@@ -22,7 +22,7 @@ from runtime import redis_client
 
 #: A Redis on the same machine answers in a fifth of a millisecond; a request waits no longer than this for one that hangs.
 _REDIS_TIMEOUT_S: Final = 0.25
-#: How long a failed Redis is not asked again: a hanging Redis delays one request in this time by its timeout.
+#: Seconds without requests to Redis after a failure: a hanging Redis delays one request in this time by its timeout.
 _REDIS_RETRY_S: Final = 5.0
 #: The most principals and addresses in memory, some hundred bytes each; forgotten ones are still counted in Redis.
 MAX_CACHED_KEYS: Final = 10_000
@@ -75,52 +75,52 @@ class RateLimitCounters:
         self._memory: MemoryStorage | None = None
         self._clock = clock
         self._lock = Lock()
-        self._away_until: float | None = None
+        self._down_until: float | None = None
 
     def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         """Count up to `share` requests and return how many, with the window before; 0 and the window if it is full."""
-        return self._asked(lambda storage: _take(storage, item, (kind, key), share))
+        return self._counted(lambda storage: _take(storage, item, (kind, key), share))
 
     def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
         """Return the window without counting."""
-        return self._asked(lambda storage: _window(storage, item, (kind, key)))
+        return self._counted(lambda storage: _window(storage, item, (kind, key)))
 
-    def _asked(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
-        if self._may_ask_redis():
+    def _counted(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
+        if self._may_use_redis():
             try:
                 result = ask(self._redis)
-            except StorageError as away:
-                self._note_away(away)
+            except StorageError as error:
+                self._note_down(error)
             else:
                 self._note_back()
                 return result
         return ask(self._in_memory())
 
-    def _may_ask_redis(self) -> bool:
+    def _may_use_redis(self) -> bool:
         with self._lock:
-            if self._away_until is None:
+            if self._down_until is None:
                 return True
             now = self._clock()
-            if now < self._away_until:
+            if now < self._down_until:
                 return False
             # This request finds out whether Redis is back; the others do not wait.
-            self._away_until = now + _REDIS_RETRY_S
+            self._down_until = now + _REDIS_RETRY_S
             return True
 
-    def _note_away(self, error: StorageError) -> None:
+    def _note_down(self, error: StorageError) -> None:
         with self._lock:
-            is_news = self._away_until is None
-            self._away_until = self._clock() + _REDIS_RETRY_S
+            is_news = self._down_until is None
+            self._down_until = self._clock() + _REDIS_RETRY_S
         if is_news:
             kind = type(error.__cause__ or error).__name__
             _log.warning("Redis is down, each process counts rate limits for itself", extra={"error": kind})
 
     def _note_back(self) -> None:
-        if self._away_until is None:
+        if self._down_until is None:
             return
         with self._lock:
-            is_news = self._away_until is not None
-            self._away_until = None
+            is_news = self._down_until is not None
+            self._down_until = None
         if is_news:
             _log.info("Redis is back, rate limits hold over all processes again")
 

@@ -86,9 +86,10 @@ def remove_user(email: str, actor: Manager) -> User:
 
     Raises NotFound, Forbidden, and Conflict for the last active owner.
     """
+    naming = users.responses_that_name(email)
     with transaction():
         _require_may_withdraw(email, actor)
-        return users.remove(email, utc_now(), actor.key)
+        return users.remove(email, utc_now(), actor.key, naming)
 
 
 def add_grant(email: str, project_id: int | None, report_id: int | None, role: Role | None, actor: Manager) -> Grant:

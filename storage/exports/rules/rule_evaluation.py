@@ -104,7 +104,7 @@ class ApprovalRules:
         waiting = [each.id for each in exports if each.own.approved_by_rule_id is not None]
         set_waiting(waiting, None)
         for decision in decisions:
-            self._carry_out(decision, standing.targets, now)
+            self._apply_decision(decision, standing.targets, now)
 
     def resume(self, now: datetime) -> bool:
         """Decide a batch of exports that waited for the target of a rule; return whether there may be more.
@@ -132,10 +132,10 @@ class ApprovalRules:
             found = [each for each in waiting if not each.is_snoozed(now)] if is_usable else []
             set_waiting([each.id for each in waiting], None)
             for decision in _decisions([rule] if is_usable else [], found):
-                self._carry_out(decision, standing.targets, now)
+                self._apply_decision(decision, standing.targets, now)
         return True
 
-    def _carry_out(self, decision: _Decision, known: Mapping[str, RuleTarget], now: datetime) -> None:
+    def _apply_decision(self, decision: _Decision, known: Mapping[str, RuleTarget], now: datetime) -> None:
         rule, exports = decision.rule, decision.exports
         if rule.action.type is RuleActionType.LABEL:
             _label(rule, exports, now)

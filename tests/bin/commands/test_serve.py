@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bin.cli.installation import Refused, database_at
+from bin.cli.installation import WrongSettings, database_at
 from bin.commands.installation.serve import require_startable
 from storage.db.engine import connection
 from storage.secrets.default_secret import DefaultSecret
@@ -39,7 +39,7 @@ def test_a_start_without_keys_changes_nothing_and_names_the_fix(database_url: st
     with database_at(database_url), connection():
         target = make_target(make_customer())
     settings = make_settings(tmp_path, {"DATABASE_URL": database_url, "DEPLOYMENT_MODE": "cloud"}, encryption_keys=())
-    with pytest.raises(Refused, match="ENCRYPTION_KEYS is set neither"):
+    with pytest.raises(WrongSettings, match="ENCRYPTION_KEYS: set neither"):
         require_startable(settings)
     with database_at(database_url), connection():
         assert targets.get(target.id, DefaultSecret()).status == "active"

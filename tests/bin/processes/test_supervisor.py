@@ -43,6 +43,19 @@ while not signaled:
 time.sleep(0.3)
 raise SystemExit(4 if list(folder.glob("signaled-*")) else 0)
 """
+#: Signals its parent at the first SIGTERM, and exits with 5 at the second.
+IMPATIENT: Final = """
+import os, pathlib, signal, time
+signaled = []
+signal.signal(signal.SIGTERM, lambda *_: signaled.append(1))
+(pathlib.Path(os.environ["FOLDER"]) / ("ready-" + os.environ["NAME"])).touch()
+while not signaled:
+    time.sleep(0.01)
+os.kill(os.getppid(), signal.SIGTERM)
+while len(signaled) < 2:
+    time.sleep(0.01)
+raise SystemExit(5)
+"""
 IGNORES_SIGTERM: Final = """
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -83,6 +96,13 @@ def test_workers_are_stopped_together_after_the_service(tmp_path: Path) -> None:
     supervisor, children = started(tmp_path, 30, *workers, ("service", FIRST, ""))
     supervisor.stop()
     assert exit_codes(children) == {"one": 0, "two": 0, "service": 0}
+
+
+def test_a_second_signal_is_passed_on_to_children_that_are_still_stopping(tmp_path: Path) -> None:
+    supervisor, children = started(tmp_path, 30, ("one", IMPATIENT, ""))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert supervisor.run() == 0
+    assert exit_codes(children) == {"one": 5}
 
 
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

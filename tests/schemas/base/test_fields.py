@@ -117,3 +117,23 @@ def test_other_parts_of_any_url_may_have_underscores(url: str) -> None:
 )
 def test_a_page_with_an_underscore_is_refused_for_everything_else(url: str) -> None:
     assert is_refused(PageUrl(), url)
+
+
+@pytest.mark.parametrize("host", ["256.256.256.256", "a.example:0", "a\u200b.example", "a.example:65536"])
+def test_a_host_that_no_browser_opens_is_no_url(host: str) -> None:
+    assert read(WebUrl(), f"https://{host}/") == ["invalid_url"]
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "[2001:db8::1]", "1.example", "shop.example:8443", "münchen.example"])
+def test_a_host_that_browsers_open_is_one(host: str) -> None:
+    assert read(WebUrl(), f"https://{host}/") == f"https://{host}/"
+
+
+@pytest.mark.parametrize("password", ["admin", "test", "p", "1111", "secret"])
+def test_the_url_of_a_page_has_no_password(password: str) -> None:
+    assert read(PageUrl(), f"https://admin:{password}@staging.shop.example/") == ["url_credentials"]
+
+
+@pytest.mark.parametrize("user", ["", "ada@", "ada:@", "ada:***@", "ada:REDACTED@", "ada:masked@"])
+def test_a_masked_password_is_none(user: str) -> None:
+    assert read(PageUrl(), url := f"https://{user}staging.shop.example/") == url

@@ -160,6 +160,12 @@ def test_a_name_that_somebody_put_together_is_looked_at_more_closely() -> None:
     assert not mentions.in_name("order191168x")
 
 
+def test_a_short_id_is_found_in_a_composed_name_as_a_whole_word_only() -> None:
+    mentions = Mentions(Subject(customer_id="52"))
+    assert mentions.in_name("order-52")
+    assert not mentions.in_name("3f1c7a52-aaaa-4bbb-8ccc-520000000000")
+
+
 def test_what_like_cannot_narrow_is_read_whole() -> None:
     assert Mentions(Subject(email="用户@例子.广告")).patterns is None
     assert Mentions(Subject(order_ids=tuple(map(str, range(MAX_PATTERNS + 1))))).patterns is None
@@ -183,6 +189,15 @@ def test_a_subject_is_found_as_it_was_written_and_no_text_breaks_the_search(subj
     mentions.in_name(text)
     for shown in filter(None, (subject.customer_id, subject.email)):
         assert mentions.in_text(f'"{shown}"'), shown
+
+
+@pytest.mark.parametrize("written", ["&#", "%26%23", "&#x", "&#0"])
+def test_a_reference_of_thousands_of_digits_hides_nobody(written: str) -> None:
+    text = f"{written}{'9' * 5000}; john.doe@example.com and john.roe&#64;example.com"
+    mentions = Mentions(Subject(email="john.roe@example.com"))
+    assert mentions.in_text(text)
+    assert mentions.in_value("content", {"note": text})
+    assert not Mentions(Subject(email="jane@example.com")).in_name(text)
 
 
 @pytest.mark.parametrize("part", ["5", "john.doe@", "a.", "%", "5-", "&#", "+1 ", "0 ", "1000001"])

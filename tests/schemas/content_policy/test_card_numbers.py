@@ -138,6 +138,7 @@ def test_the_text_around_a_number_decides_where_its_length_does_not(text: str, i
         (10**16, ()),
         (4111111111111111.0, ("4111111111111111",)),
         (411111111111111.5, ()),
+        (-4111111111111111, ("4111111111111111",)),
     ],
 )
 def test_a_json_number_of_fifteen_or_sixteen_digits_may_be_a_card(number: float, digits: tuple[str, ...]) -> None:

@@ -166,6 +166,13 @@ def test_a_state_anywhere_changes_nothing(selector: str, state: str) -> None:
     assert stable_selector(touched) == selector
 
 
+@pytest.mark.parametrize("code", ["0", "d800", "dfff", "110000", "ffffff"])
+def test_an_escape_that_is_no_character_is_read_as_browsers_read_it(code: str) -> None:
+    for place_of in (exact_selector, stable_selector):
+        assert place_of(rf"#a\{code} b") == place_of("#a\ufffdb")
+        place_of(rf".x [title='\{code}']").encode()
+
+
 @given(st.text(max_size=80) | st.text("ab.#[]()>+~,:*='\"\\ /@1_-:r", max_size=60))
 def test_any_text_is_a_place(text: str) -> None:
     for place_of in (exact_selector, stable_selector):

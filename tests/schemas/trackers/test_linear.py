@@ -232,6 +232,7 @@ REFUSALS: list[tuple[TrackerResponse, TrackerFailure]] = [
     (error("internal error"), UNAVAILABLE),
     (error("lock timeout"), UNAVAILABLE),
     (error("something new"), UNAVAILABLE),
+    (error("internal error", 400), UNAVAILABLE),
     (error(None), UNAVAILABLE),
     (error(["forbidden"]), UNAVAILABLE),
     (answer(200, {"errors": ["No."]}), UNAVAILABLE),

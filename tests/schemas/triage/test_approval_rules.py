@@ -146,7 +146,7 @@ def test_an_invalid_rule_names_the_field(changes: dict[str, Any], path: str, cod
 
 
 def test_a_change_has_any_of_the_members() -> None:
-    assert RuleChangeForm().read({}) == RuleChangeForm().read({})
     assert RuleChangeForm().read({"enabled": False}).enabled is False
-    with pytest.raises(ValidationFailed):
-        RuleChangeForm().read({"match": None})
+    for refused in ({}, {"match": None}):
+        with pytest.raises(ValidationFailed):
+            RuleChangeForm().read(refused)

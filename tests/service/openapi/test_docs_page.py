@@ -296,6 +296,6 @@ def test_a_page_without_its_description_says_so(browser: Browser, service: Servi
     page.set_default_timeout(PATIENCE_MS)
     page.route("**/openapi.json", lambda route: route.fulfill(status=503, body="{}"))
     page.goto(f"{url_of(service)}/docs")
-    record = "The API's description cannot be shown: openapi.json was answered with 503. Load the page again."
+    record = "The API's description cannot be shown: the request for openapi.json returned 503. Load the page again."
     expect(page.locator("#page")).to_have_text(record)
     page.close()

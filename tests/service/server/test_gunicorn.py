@@ -55,15 +55,26 @@ def settings(folder: Path, database_url: str, customer: Customer, **changes: str
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
-    """One service on SQLite for the tests that leave it running."""
+def service_folder(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Path:
+    """The folder of that service, with its database."""
     folder = tmp_path_factory.mktemp("service")
-    url = f"sqlite:///{folder / 'riskrelay.db'}"
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
-    customer = customer_in(url)
-    (folder / "home").mkdir()
-    secret = {"SCANNER_SHARED_SECRET": "grün-€-secret", "HOME": str(folder / "home")}
-    with Service({**settings(folder, url, customer), **secret}) as running:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def customer(service_folder: Path) -> Customer:
+    """A customer of that service."""
+    return customer_in(f"sqlite:///{service_folder / 'riskrelay.db'}")
+
+
+@pytest.fixture(scope="module")
+def service(service_folder: Path, customer: Customer) -> Iterator[Service]:
+    """One service on SQLite for the tests that leave it running."""
+    (service_folder / "home").mkdir()
+    secret = {"SCANNER_SHARED_SECRET": "grün-€-secret", "HOME": str(service_folder / "home")}
+    url = f"sqlite:///{service_folder / 'riskrelay.db'}"
+    with Service({**settings(service_folder, url, customer), **secret}) as running:
         yield running
 
 
@@ -377,6 +388,21 @@ def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url
         assert service.exit_code() == 0
         # gunicorn's own worker would wait for the whole graceful timeout of 15 s.
         assert time.monotonic() - asked_at < 10
+
+
+def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service: Service, customer: Customer) -> None:
+    target = {"provider_key": "generic_webhook", "base_url": "https://8.8.8.8/", "name": "Tracker"}
+    created = service.request("POST", TARGETS, customer.bearer, target)
+    assert created.status == 201, created.json
+    path = f"{TARGETS}/{created.json['id']}".encode()
+    bearer = *(f"{name}: {value}".encode() for name, value in customer.bearer.items()), b"Content-Type: application/json"
+    keys, body = (b"Idempotency-Key: one", b"Idempotency-Key: two"), b'{"name": "Renamed"}'
+    with service.connect() as connection_:
+        for given, answer in ((keys, (422, "Tracker")), (keys[:1], (200, "Renamed"))):
+            connection_.sendall(raw(b"PATCH", path, *bearer, *given, b"Content-Length: %d" % len(body), body=body))
+            status = read_answer(connection_).status
+            kept = service.request("GET", path.decode(), headers=customer.bearer)
+            assert (status, kept.json["name"]) == answer
 
 
 def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later(postgres_url: str, tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_a_target_that_an_export_left_is_left_to_the_operator(customer: Customer
     }
 
 
+def test_a_request_with_many_recipients_leaves_the_others_theirs(customer: Customer) -> None:
+    newer = REQUEST.replace("M8N0", "M8N1")
+    for request_id, count in ((newer, 4), (REQUEST, 1)):
+        made = sorted(delivered(customer) for _ in range(count))
+        with transaction():
+            EXPORTS.erase(made, NOW + timedelta(hours=1), request_id)
+    found = recipients.of_requests([newer, REQUEST], 2)
+    assert {request_id: len(each) for request_id, each in found.items()} == {newer: 2, REQUEST: 1}
+
+
 def test_a_target_that_an_export_left_twice_is_named_once(customer: Customer) -> None:
     export_id = delivered(customer)
     [[first]] = rows("SELECT target_id FROM exports")

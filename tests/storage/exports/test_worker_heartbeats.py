@@ -1,5 +1,6 @@
 """A worker with a recent heartbeat has a place among the others; one without has none."""
 
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,19 @@ def test_rows_of_the_dead_are_swept_away_by_the_living(database: str) -> None:
     assert rows("SELECT name FROM workers ORDER BY name") == [("b",), ("dead",)]
     worker_heartbeats.beat("b", NOW + in_s(601))
     assert rows("SELECT name FROM workers") == [("b",)]
+
+
+def test_a_worker_that_was_killed_long_ago_is_neither_recent_nor_living(database: str) -> None:
+    worker_heartbeats.beat("dead", NOW)
+    assert [each.name for each in worker_heartbeats.list_recent(NOW + in_s(599))] == ["dead"]
+    assert worker_heartbeats.list_recent(NOW + in_s(86_400)) == []
+
+
+def test_after_the_clock_was_set_back_a_later_heartbeat_is_no_living_worker(database: str) -> None:
+    here = f"worker:{socket.gethostname()}:1"
+    worker_heartbeats.beat(here, NOW)
+    assert worker_heartbeats.on_this_host_since_before(NOW + in_s(1), NOW) == [here]
+    assert worker_heartbeats.on_this_host_since_before(NOW + in_s(1), NOW - in_s(3600)) == []
 
 
 def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:

@@ -25,8 +25,8 @@ from storage.exports import worker_heartbeats
 from storage.reporting import alert_causes, alerts
 from storage.reporting.alert_causes import DUE_WITHIN, AlertSources
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_failed, make_rule, make_target
-from worker.background.alert_channels import ChannelResponse
-from worker.background.alerts import LEASE_S, AlertTask
+from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
+from worker.background.alerts import AlertTask
 
 #: All but the weekly summary, which is tested alone, and what depends on this machine.
 KINDS: Final = frozenset(AlertKind) - {AlertKind.WEEKLY, AlertKind.DISK, AlertKind.BACKUP, AlertKind.WORKER}
@@ -249,11 +249,11 @@ def test_a_message_that_nobody_takes_is_dropped_after_a_day(site: Site, target: 
 def test_a_killed_sender_s_message_is_sent_by_another(site: Site, target: Target) -> None:
     set_target(target, connected="failing")
     assert site.worker().run_once()
-    killed = alerts.claim_message(site.now, LEASE_S)
+    killed = alerts.claim_message(site.now, SEND_LEASE_S)
     assert killed is not None
     other = site.worker()
     assert site.run(other) == []
-    assert site.run(other, timedelta(seconds=LEASE_S)) == ["Target fails"]
+    assert site.run(other, timedelta(seconds=SEND_LEASE_S)) == ["Target fails"]
     alerts.finish_message(killed, is_sent=False, now=site.now)
     assert rows("SELECT 1 FROM alert_messages") == []
 
@@ -363,7 +363,7 @@ def test_a_clock_that_was_ahead_delays_no_message(site: Site, target: Target, is
     set_target(target, connected="failing")
     assert worker.run_once()
     site.now += DAY / 2
-    held = alerts.claim_message(site.now, LEASE_S)
+    held = alerts.claim_message(site.now, SEND_LEASE_S)
     assert held is not None
     if not is_killed:
         alerts.finish_message(held, is_sent=False, now=site.now)

@@ -15,7 +15,7 @@ from storage.exports import claims_sql
 from storage.targets import throttle_state_sql
 from tests.support.database.many_rows import many_targets, many_waiting
 from tests.support.database.query_plans import statements
-from tests.support.factories import NOW, Customer, limit_target, make_approved, make_customer
+from tests.support.factories import NOW, Customer, limit_target, make_approved, make_customer, make_target
 from worker.delivery import throttle
 from worker.delivery.claim_planner import (
     MAX_BATCH,
@@ -353,6 +353,18 @@ def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_
     if not is_sqlite():
         # Who empties the tables for the next test would look for the attempts of every single one.
         execute("TRUNCATE exports CASCADE")
+
+
+def test_each_target_gets_its_quota_of_the_oldest_and_no_body_of_another_is_read(customer: Customer) -> None:
+    few, many = (make_target(customer).id for _ in range(2))
+    for target_id in (few, many):
+        for second in range(5):
+            make_approved(customer, target_id, NOW + timedelta(seconds=second))
+    with statements() as run:
+        claims = claims_sql.claim_due({few: 1, many: 4}, NOW + timedelta(minutes=1), 6, "worker")
+    assert Counter(claim.target_id for claim in claims) == {few: 1, many: 4}
+    reading = [each for each in run if "rowid IN" in each.sql]
+    assert [each.parameters[-1] for each in reading] == ([1, 4] if is_sqlite() else [])
 
 
 def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(customer: Customer) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
-from storage.db.engine import connection
+from storage.db.engine import OUTAGES, connection
 from storage.db.leases import BatchProgress, JobBatch, JobLease
 from storage.exports import recoveries
 from storage.triage import bulk_jobs
@@ -52,7 +52,14 @@ class BatchTask:
                 return False
             self._is_redis_up = True
             _log.info("%s %s claimed", self.noun, self._lease.id)
-        step = self.process_batch(self._lease)
+        try:
+            step = self.process_batch(self._lease)
+        except OUTAGES:
+            raise
+        except Exception:
+            # Until its lease lapses, the other jobs come first.
+            self._lease = None
+            raise
         if step.progress is not BatchProgress.MOVED:
             _log.info("%s %s: %s", self.noun, self._lease.id, step.progress.name.lower())
             self._lease = None

@@ -19,7 +19,7 @@ from schemas.report_files.document import UnreadableReport
 from schemas.report_files.formats import read_report
 from schemas.report_files.pages import PagePostback, PreparedImport, prepare
 from storage.accounts.account_limits import AccountLimits
-from storage.db.engine import connection
+from storage.db.engine import OUTAGES, connection
 from storage.db.leases import JobLease
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings, report_uploads
@@ -30,6 +30,7 @@ from storage.secrets.vault import Vault
 #: How long a user waits at most for the first postback, and the report of a killed worker after its lease has expired.
 POLL_S: Final = 2.0
 
+_READER_CHANGED: Final = "The report was begun by another version of RiskRelay, which read it differently; upload it again."
 _READER_FAILED: Final = "The report cannot be read: its values have an unexpected form."
 
 _log: Final = logging.getLogger(__name__)
@@ -61,7 +62,14 @@ class ReportUploadTask:
     def run_once(self) -> bool:
         """Import the next postback, or claim a report and read it; return whether there was work."""
         if self._current is not None:
-            self._advance(self._current)
+            try:
+                self._advance(self._current)
+            except OUTAGES:
+                raise
+            except Exception:
+                # Until its lease lapses, the other reports come first.
+                self._current = None
+                raise
             return True
         with connection():
             lease = report_uploads.claim_next(self.now())
@@ -83,6 +91,9 @@ class ReportUploadTask:
                 return
         # Without a connection: it takes seconds.
         prepared = _prepared(content, upload)
+        if not isinstance(prepared, str) and upload.done and upload.done >= len(prepared.postbacks):
+            # Another version of the reader has begun it, and made more postbacks.
+            prepared = _READER_CHANGED
         with connection():
             if isinstance(prepared, str):
                 report_uploads.fail(lease, UploadError.UNREADABLE, prepared, self.now())

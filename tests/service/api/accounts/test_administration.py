@@ -126,6 +126,21 @@ def test_the_address_of_a_removed_approver_is_in_no_response_to_others(client: T
     assert retried.json["approved_by"]["name"] == customer.email
     users.remove(customer.email, NOW, "operator")
     assert rows("SELECT key FROM idempotency_keys WHERE response_body LIKE ?", (f"%{customer.email}%",)) == []
+    [read] = [each for each in colleague("GET", "/api/ticket-exports").json["items"] if each["id"] == export_id]
+    assert read["approved_by"] == {"kind": "user", "id": customer.user_id, "name": None}
+
+
+def test_what_was_found_before_a_removal_is_deleted_with_what_came_since(customer: Customer) -> None:
+    columns = "principal, method, route, key, payload_sha256, response_body, response_status, created_at"
+    stored = f"INSERT INTO idempotency_keys ({columns}) VALUES ('user:99', 'POST', '/x', ?, '', ?, ?, 0)"  # noqa: S608 - names of our own
+    named = f'{{"email":"{customer.email}"}}'
+    for key, body, status in (("before", named, 200), ("other", "{}", 200), ("open", None, None)):
+        execute(stored, (key, body, status))
+    naming = users.responses_that_name(customer.email)
+    execute("UPDATE idempotency_keys SET response_body = ?, response_status = 200 WHERE key = 'open'", (named,))
+    execute(stored, ("since", named, 200))
+    users.remove(customer.email, NOW, "operator", naming)
+    assert rows("SELECT key FROM idempotency_keys") == [("other",)]
 
 
 def test_an_administrator_lists_every_account_or_one(admin: Send, customer: Customer, other: Customer) -> None:

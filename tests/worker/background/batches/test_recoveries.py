@@ -1,10 +1,13 @@
 """A worker carries on what a command began, a batch at a time, and notifies for each."""
 
+from contextlib import suppress
+from datetime import datetime
+
 from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
-from storage.db.leases import BatchProgress, JobLease
+from storage.db.leases import BatchProgress, JobBatch, JobLease
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from tests.support.factories import NOW, Customer, make_failed, make_target
@@ -63,6 +66,26 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
     while task.run_once():
         pass
     assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
+
+
+def test_a_recovery_that_meets_a_bug_holds_up_no_other(customer: Customer) -> None:
+    broken, sound = (make_target(customer) for _ in range(2))
+    for each in (broken, sound):
+        make_failed(customer, each.id)
+    first, second = abandoned(broken), abandoned(sound)
+    task = recovery_task(FakeWakeUpQueue(), utc_now)
+    advance = task.advance
+
+    def with_bug(lease: JobLease, now: datetime) -> JobBatch:
+        if lease.id == first.id:
+            raise KeyError(lease.id)
+        return advance(lease, now)
+
+    task.advance = with_bug
+    for _ in range(5):
+        with suppress(KeyError):
+            task.run_once()
+    assert [recoveries.get(each.id).status for each in (first, second)] == ["running", "done"]
 
 
 def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:

@@ -13,7 +13,7 @@ from schemas.report_files.formats import recognize
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import RuleAction, RuleActionType
 from storage.accounts.account_limits import UNLIMITED
-from storage.db.engine import rows
+from storage.db.engine import execute, rows
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.intake import report_uploads
 from storage.intake.report_uploads import LEASE_S
@@ -88,6 +88,14 @@ def test_another_worker_continues_after_a_kill(customer: Customer) -> None:
     work(killed)
     assert result(upload, customer) == found
     assert rows("SELECT MAX(times_seen) FROM findings") == [(1,)]
+
+
+def test_a_report_that_another_version_read_differently_fails_and_holds_up_no_other(customer: Customer) -> None:
+    begun = make_report_upload(customer, FILES["nuclei"].read_bytes(), "nuclei")
+    execute("UPDATE report_uploads SET done = 500, total = 600 WHERE id = ?", (begun.id,))
+    other = make_report_upload(customer, FILES["zap"].read_bytes(), "zap")
+    work(task())
+    assert [result(each, customer).status for each in (begun, other)] == ["failed", "done"]
 
 
 def test_what_a_rule_approves_wakes_the_workers(customer: Customer, target: Target) -> None:
