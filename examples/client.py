@@ -14,6 +14,7 @@ Exit codes: 0 done, `poll` exported; 1 rejected or unreachable; 2 wrong usage; 3
 import argparse
 import hashlib
 import http.client
+import io
 import json
 import os
 import random
@@ -67,6 +68,25 @@ class ApiError(Exception):
 
 class Unreachable(Exception):
     """No complete response arrived within the retry time."""
+
+
+class _CompleteLines(io.BufferedReader):
+    """Reads the lines of a response; http.client would take the end of the connection for that of the headers."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line of the status, the headers or a chunk; raises IncompleteRead."""
+        line = super().readline(size)
+        if not line.endswith(b"\n"):
+            raise http.client.IncompleteRead(line)
+        return line
+
+
+class _Response(http.client.HTTPResponse):
+    """A response with a complete header block."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.fp = _CompleteLines(self.fp.detach())
 
 
 class Client:
@@ -124,7 +144,7 @@ class Client:
     ) -> dict[str, Any]:
         """Poll until the export's status is in FINISHED, for at most `within_s` seconds; return its last state.
 
-        Calls `on_change` with every new state. Returns early if the next attempt is due after `within_s`.
+        Calls `on_change` with every new state. Returns early if `next_attempt_at` is after `within_s`.
         """
         until, pause_s = time.monotonic() + within_s, 1.0
         tag: dict[str, bytes] = {}
@@ -135,10 +155,12 @@ class Client:
                 record, pause_s = response.body, 1.0
                 tag = {"If-None-Match": response.headers["ETag"].encode()} if "ETag" in response.headers else {}
                 on_change(record)
-            pause_s = max(pause_s, response.retry_after_s)
-            if record["status"] in FINISHED or time.monotonic() + pause_s > until:
+            left_s = until - time.monotonic()
+            # Without `next_attempt_at`, Retry-After is a guess: a person may resume the target at any time.
+            is_due_later = response.retry_after_s > left_s and record.get("next_attempt_at") is not None
+            if record["status"] in FINISHED or left_s <= 0 or is_due_later:
                 return record
-            time.sleep(pause_s)
+            time.sleep(min(max(pause_s, response.retry_after_s), left_s))
             pause_s = min(pause_s * 1.5, MAX_PAUSE_S)
 
     def _request(
@@ -177,6 +199,7 @@ class Client:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         else:
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._tls)
+        connection.response_class = _Response
         connection.connect()
         # The socket timeout limits each read; this timer limits the whole request against slow responses.
         timer = threading.Timer(self._timeout_s, _close, [connection.sock])
@@ -190,9 +213,12 @@ class Client:
         finally:
             timer.cancel()
             connection.close()
-        if response.length:
+        body = _json(text)
+        # A body that ends with the connection has no length: only its content shows whether it is complete.
+        ends_with_connection = response.length is None and not response.chunked
+        if response.length or (ends_with_connection and response.status // 100 == 2 and not isinstance(body, dict)):
             raise http.client.IncompleteRead(text, response.length)
-        return RelayResponse(response.status, response.headers, _json(text))
+        return RelayResponse(response.status, response.headers, body)
 
 
 def _pause_s(attempt: int) -> float:
@@ -265,7 +291,8 @@ def _run(client: Client, arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     match arguments.verb:
         case "submit":
-            print("\n".join(client.submit(_read(arguments.file), arguments.key)))
+            ids = client.submit(_read(arguments.file), arguments.key)
+            print("\n".join(ids) or "no new ticket", file=sys.stdout if ids else sys.stderr)
         case "show":
             print(json.dumps(client.show(arguments.export), indent=2))
         case "approve":

@@ -79,7 +79,7 @@ def find_issues(url: str, headers: Any, html: str) -> list[dict[str, str]]:
 
 
 def scan(url: str, scan_run: int) -> dict[str, Any]:
-    """Fetch a page, with limits, and return a postback without cookies and date, so that repeats are identical."""
+    """Fetch a page, with limits; return a postback about RULES only, without cookies and date, so that repeats are equal."""
     body, deadline = b"", time.monotonic() + TIMEOUT_S
     with requests.get(url, stream=True, timeout=TIMEOUT_S) as response:
         for chunk in response.iter_content(65536):
@@ -90,7 +90,7 @@ def scan(url: str, scan_run: int) -> dict[str, Any]:
     issues = find_issues(page_url, response.headers, html if "html" in response.headers.get("Content-Type", "") else "")
     kept = {name: value for name, value in response.headers.items() if not re.search("(?i)cookie|^date$", name)}
     page = {"url": page_url, "normalizedUrl": page_url, "statusCode": response.status_code, "responseHeaders": kept}
-    page["pageType"] = "home" if urlsplit(page_url).path == "/" else "page"
+    page |= {"rules": list(RULES), "pageType": "home" if urlsplit(page_url).path == "/" else "page"}
     return {"scanRunId": scan_run, "status": "completed", "page": page, "artifacts": {}, "issues": issues}
 
 

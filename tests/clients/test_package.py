@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from schemas.version import VERSION
 from tests.support.factories import SCANNER_SECRET, WEBHOOK_SECRET, Customer
+from worker.http.signing import sign
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = ROOT / "clients" / "python"
@@ -137,6 +139,22 @@ def test_the_package_contains_its_types_and_license(built: Path) -> None:
     with tarfile.open(source) as archive:
         members = {name.partition("/")[2] for name in archive.getnames()}
     assert modules | {"LICENSE", "README.md", "pyproject.toml"} <= members
+
+
+@pytest.mark.parametrize(("kind", "status"), [("target.ping", 200), ("ticket.redact", 422), ("ticket.updated", 422)])
+def test_the_receiver_of_the_readme_confirms_no_event_that_it_does_not_handle(kind: str, status: int) -> None:
+    program: dict[str, Any] = {}
+    exec(BLOCKS["Webhooks"], program)  # noqa: S102 - our own README
+    body = json.dumps({"id": "evt_1", "type": kind, "export": {"id": "exp_1"}, "change": {}}).encode()
+    at, nonce = int(time.time()), "0" * 32
+    signature = sign(WEBHOOK_SECRET.encode(), at, nonce, body)
+    headers = {"X-Service-Timestamp": str(at), "X-Service-Nonce": nonce, "X-Service-Signature": signature}
+    assert program["receive"](headers, body, WEBHOOK_SECRET)[0] == status
+
+
+def test_the_readme_exports_what_its_programs_read() -> None:
+    exported = set(re.findall(r"^export (\w+)=", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {name for code in BLOCKS.values() for name in re.findall(r'environ\["(\w+)"\]', code)} == exported
 
 
 def test_a_ticket_is_submitted_approved_and_delivered_by_the_installed_package(

@@ -347,7 +347,8 @@ def test_a_wait_for_an_unreachable_service_ends_in_time(ask: Ask) -> None:
 
 
 def test_a_wait_ends_at_once_if_the_retry_is_due_later(ask: Ask) -> None:
-    script = Script([ok({"id": "exp_1", "status": "retry_scheduled"}, Retry_After="60")])
+    scheduled = {"id": "exp_1", "status": "retry_scheduled", "next_attempt_at": "2030-01-01T00:00:00.000Z"}
+    script = Script([ok(scheduled, Retry_After="60")])
     with pytest.raises(WaitTimeout):
         ask(script, lambda client: client.exports.wait("exp_1", 20))
     assert script.pauses == []

@@ -114,6 +114,7 @@ def test_the_issues_of_the_demo_page_are_found_and_posted(relay: RecordingServer
     assert (posted["scanRunId"], posted["status"]) == (7, "completed")
     assert (posted["page"]["url"], posted["page"]["statusCode"]) == (site.url, 200)
     assert posted["page"]["pageType"] == "home"
+    assert posted["page"]["rules"] == [*RULES]
     assert {issue["code"] for issue in posted["issues"]} == ISSUES
     assert len(posted["issues"]) == ISSUE_COUNT
 

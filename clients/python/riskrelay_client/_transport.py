@@ -21,7 +21,9 @@ import httpx
 from riskrelay_client._version import VERSION
 from riskrelay_client.errors import ApiError, RiskRelayError, Unreachable, error_class
 
-TIMEOUT_S = 15.0  # of one request; RiskRelay responds in milliseconds, to a ping in seconds
+TIMEOUT_S = 15.0  # of one request; RiskRelay responds in milliseconds
+PING_TIMEOUT_S = 30.0  # of a ping or a validation: RiskRelay waits up to 15 seconds for the receiver
+LAST_READ_S = 1.0  # for the last request of a wait, which begins when its time ends
 RETRY_FOR_S = 60.0  # for one request with all its repeats
 MAX_PAUSE_S = 30.0  # between two repeats or polls, unless Retry-After is longer
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # more than a page of 200 exports of maximum size
@@ -101,10 +103,22 @@ class Call:
     headers: Mapping[str, str]
     params: Mapping[str, str]
     content: bytes | None = None
+    least_timeout_s: float = 0.0
 
 
-def call(method: str, path: str, credential: Credential | None, body: Any, key: str | None, query: Query | None) -> Call:
-    """Describe a request; one that changes something gets an idempotency key, a new one unless `key` is given."""
+def call(
+    method: str,
+    path: str,
+    credential: Credential | None,
+    body: Any,
+    key: str | None,
+    query: Query | None,
+    least_timeout_s: float = 0.0,
+) -> Call:
+    """Describe a request; one that changes something gets an idempotency key, a new one unless `key` is given.
+
+    It may take `least_timeout_s` seconds, more if the client's timeout is longer.
+    """
     if credential is None:
         raise ValueError(f"{method} {path} needs a token or secret that this client was not given.")
     headers = {"Accept": "application/json", "User-Agent": f"riskrelay-client/{VERSION}"}
@@ -114,7 +128,7 @@ def call(method: str, path: str, credential: Credential | None, body: Any, key: 
         headers |= {"Content-Type": "application/json", "Idempotency-Key": key or str(uuid4())}
         if not _KEY.fullmatch(headers["Idempotency-Key"]):
             raise ValueError("An idempotency key has 1 to 255 printable ASCII characters.")
-    return Call(method, path, credential, headers, joined(query or {}), content)
+    return Call(method, path, credential, headers, joined(query or {}), content, least_timeout_s)
 
 
 def path(template: str, *ids: str | int) -> str:

@@ -87,6 +87,9 @@ class IssueInput(TypedDict):
     """The same as `title`."""
     selector: NotRequired[str | int | None]
     """The same as `location`."""
+    helpUrl: NotRequired[str | None]
+    """The scanner's page about the rule, http or https; `help_url` in the ticket's evidence. Also accepted as `helpUri`,
+    `helpLink`, `docsUrl` or `documentationUrl`."""
 
 
 class PostbackInput(TypedDict):
@@ -665,7 +668,7 @@ class TicketEvent(TypedDict):
     type: Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]
     """What happened to the ticket."""
     status: Literal["pending", "delivered", "failed", "cancelled"]
-    """`pending` until it is delivered, failed, or cancelled because the ticket was redacted."""
+    """`pending` until it is delivered, failed, or cancelled because the ticket was redacted or retried at another target."""
     attempts: int
     """The number of attempts that have begun."""
     deliveries: list[EventAttempt]
@@ -1329,8 +1332,8 @@ class RuleAction(TypedDict):
 class RuleAuthor(TypedDict):
     id: int
     """The user."""
-    email: str
-    """The user's address."""
+    email: str | None
+    """The user's address; null once removed."""
 
 
 class ApprovalRule(TypedDict):

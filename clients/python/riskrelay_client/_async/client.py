@@ -14,8 +14,9 @@ class AsyncRiskRelay:
     """A client of the RiskRelay at `url`: https, or http on this machine; `allow_http` also allows it elsewhere.
 
     `token` is an API or a platform token, `scanner_secret` the shared secret of the scanner. A request takes up to `timeout`
-    seconds; it is repeated for up to `retry_for` seconds, with the same idempotency key, while that is safe. `transport`
-    replaces httpx's, for example for a proxy or a client certificate.
+    seconds, a ping or a validation of a target up to 30 if that is more; it is repeated for up to `retry_for` seconds, with
+    the same idempotency key, while that is safe. `transport` replaces httpx's, for example for a proxy or a client
+    certificate.
 
     Use it as a context manager, or call `close`. Methods raise the errors of `riskrelay_client.errors`.
     """

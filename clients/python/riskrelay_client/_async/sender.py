@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import httpx
 
 from riskrelay_client import _transport
-from riskrelay_client._transport import MAX_PAUSE_S, Call, Query, Reply, Settings
+from riskrelay_client._deadline import AsyncDeadline
+from riskrelay_client._transport import LAST_READ_S, MAX_PAUSE_S, Call, Query, Reply, Settings
 from riskrelay_client.errors import RiskRelayError, WaitTimeout
 
 T = TypeVar("T")
@@ -36,9 +37,11 @@ class AsyncSender:
         data: T = reply.data
         return data
 
-    async def post(self, model: type[T], path: str, body: object = None, key: str | None = None) -> T:
-        """Create or change something, once for each key."""
-        reply = await self.send(_transport.call("POST", path, self.settings.token, body, key, None))
+    async def post(
+        self, model: type[T], path: str, body: object = None, key: str | None = None, least_timeout_s: float = 0.0
+    ) -> T:
+        """Create or change something, once for each key; a request may take `least_timeout_s` seconds or more."""
+        reply = await self.send(_transport.call("POST", path, self.settings.token, body, key, None, least_timeout_s))
         data: T = reply.data
         return data
 
@@ -54,14 +57,17 @@ class AsyncSender:
 
     async def pages(self, model: type[T], path: str, query: Query) -> AsyncIterator[T]:
         """Yield every record of a list, page by page."""
+        # Every page has the same parameters: a filter that is an iterator can be read only once.
+        first = call = _transport.call("GET", path, self.settings.token, None, None, query)
         cursor: str | None = None
         while True:
-            page = await self.get(dict[str, Any], path, {**query, "cursor": cursor})
-            records, cursor = _transport.page_of(page, cursor)
+            reply = await self.send(call)
+            records, cursor = _transport.page_of(reply.data, cursor)
             for record in records:
                 yield record
             if cursor is None:
                 return
+            call = replace(first, params={**first.params, "cursor": cursor})
 
     async def wait(
         self,
@@ -74,7 +80,8 @@ class AsyncSender:
         """Read a record until its status is in `finished`, at most `timeout` seconds.
 
         An unchanged record is not sent again. The pause is a second, grows up to 30, and is never shorter than Retry-After.
-        Raises WaitTimeout; at once, if Retry-After ends later. Raises the error of a request that no time is left to repeat.
+        The last request begins when the time ends, and takes up to a second. Raises WaitTimeout; at once, if the next
+        attempt is due later. Raises the error of a request that no time is left to repeat.
         """
         call = _transport.call("GET", path, self.settings.token, None, None, None)
         until, pause = self._clock() + timeout, 1.0
@@ -91,7 +98,9 @@ class AsyncSender:
                 found: T = record
                 return found
             left = until - self._clock()
-            if left <= 0 or reply.retry_after > left:
+            # Without `next_attempt_at`, Retry-After is a guess: a person may resume the target at any time.
+            is_due_later = reply.retry_after > left and record.get("next_attempt_at") is not None
+            if left <= 0 or is_due_later:
                 raise WaitTimeout(record)
             await self._sleep(min(max(pause, reply.retry_after), left))
             pause = min(pause * 1.5, MAX_PAUSE_S)
@@ -99,47 +108,56 @@ class AsyncSender:
     async def send(self, call: Call, until: float | None = None) -> Reply:
         """Send a request, and repeat it while that is safe and can succeed, at most until a time of the clock.
 
-        Raises ApiError for the last error response, Unreachable if there was none.
+        That time also limits each request. Raises ApiError for the last error response, Unreachable if there was none.
         """
         limit, attempt = self._clock() + self.settings.retry_for, 0
-        until = limit if until is None else min(until, limit)
+        limit = limit if until is None else min(until, limit)
         while True:
-            outcome = await self._attempt(call, is_repeat=attempt > 0)
+            outcome = await self._attempt(call, self._timeout_s(call, until), is_repeat=attempt > 0)
             if isinstance(outcome, Reply):
                 return outcome
             pause = _transport.pause_s(outcome, attempt)
-            if pause is None or self._clock() + pause > until:
+            if pause is None or self._clock() + pause > limit:
                 raise outcome
             await self._sleep(pause)
             attempt += 1
 
-    async def _attempt(self, call: Call, is_repeat: bool) -> Reply | RiskRelayError:
+    def _timeout_s(self, call: Call, until: float | None) -> float:
+        timeout_s = max(self.settings.timeout, call.least_timeout_s)
+        return timeout_s if until is None else min(timeout_s, max(until - self._clock(), LAST_READ_S))
+
+    async def _attempt(self, call: Call, timeout_s: float, is_repeat: bool) -> Reply | RiskRelayError:
         """Return the response or the error: one that is raised here would keep the request with its headers."""
         try:
-            reply = await self._send_once(call)
+            reply = await self._send_once(call, timeout_s)
         except httpx.HTTPError as error:
             return _transport.unreachable(error, self.http.base_url.host)
         if is_repeat and call.method == "DELETE" and reply.status == 404:
             return Reply(204, reply.headers)  # the response to an earlier attempt was lost
         return _transport.problem(call, reply) or reply
 
-    async def _send_once(self, call: Call) -> Reply:
+    async def _send_once(self, call: Call, timeout_s: float) -> Reply:
         """Send one request; redirects are returned and never followed.
 
-        httpx limits each read; this limits the time and the size of the whole response.
+        httpx limits each read; this limits the time of the whole request, and the size of the response.
         """
-        until, content = self._clock() + self.settings.timeout, bytearray()
-        async with self.http.stream(
-            call.method,
-            call.path,
-            headers=dict(call.headers),
-            params=dict(call.params),
-            content=call.content,
-            auth=call.credential,
-        ) as response:
+        until, content = self._clock() + timeout_s, bytearray()
+        async with (
+            AsyncDeadline(timeout_s) as deadline,
+            self.http.stream(
+                call.method,
+                call.path,
+                headers=dict(call.headers),
+                params=dict(call.params),
+                content=call.content,
+                auth=call.credential,
+                timeout=timeout_s,
+                extensions=deadline.extensions,
+            ) as response,
+        ):
             async for piece in response.aiter_bytes():
                 content += piece
-                if self._clock() > until:
+                if self._clock() > until:  # the deadline may not apply to a `transport` of the caller
                     raise httpx.ReadTimeout("The response took too long.")
                 if len(content) > _transport.MAX_RESPONSE_BYTES:
                     raise httpx.DecodingError("The response is too long.")

@@ -9,7 +9,7 @@ from typing import Final, Literal, Unpack
 
 from riskrelay_client import models
 from riskrelay_client._sync.sender import Resource
-from riskrelay_client._transport import path, timestamp
+from riskrelay_client._transport import PING_TIMEOUT_S, path, timestamp
 
 _TARGETS: Final = "/api/ticket-export-targets"
 _TARGET: Final = "/api/ticket-export-targets/{}"
@@ -50,11 +50,13 @@ class Targets(Resource):
 
     def validate(self, target_id: str, *, idempotency_key: str | None = None) -> models.Target:
         """Check the URL, at a tracker also the token; see `last_validation`."""
-        return self._action(target_id, "validate", idempotency_key)
+        address = path(f"{_TARGET}/validate", target_id)
+        return self._sender.post(models.Target, address, None, idempotency_key, PING_TIMEOUT_S)
 
     def ping(self, target_id: str, *, idempotency_key: str | None = None) -> models.PingOutcome:
         """Deliver a signed test event."""
-        return self._sender.post(models.PingOutcome, path(f"{_TARGET}/ping", target_id), None, idempotency_key)
+        address = path(f"{_TARGET}/ping", target_id)
+        return self._sender.post(models.PingOutcome, address, None, idempotency_key, PING_TIMEOUT_S)
 
     def pause(self, target_id: str, *, idempotency_key: str | None = None) -> models.Target:
         """Hold deliveries until `resume`."""
@@ -93,7 +95,11 @@ class Recoveries(Resource):
         return self._sender.post(models.Recovery, path(f"{_RECOVERY}/cancel", recovery_id), None, idempotency_key)
 
     def wait(self, recovery_id: str, timeout: float) -> models.Recovery:
-        """Wait until a recovery is done or cancelled, at most `timeout` seconds; raises WaitTimeout."""
+        """Wait until a recovery is done or cancelled, at most `timeout` seconds.
+
+        Raises WaitTimeout. Raises Unreachable if RiskRelay cannot be reached for `retry_for` seconds, or until `timeout`
+        ends.
+        """
         return self._sender.wait(
             models.Recovery, path(_RECOVERY, recovery_id), timeout, frozenset({"done", "cancelled"})
         )

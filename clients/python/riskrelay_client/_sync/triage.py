@@ -163,7 +163,8 @@ class Exports(Resource):
     ) -> models.Export:
         """Wait until an export is exported, failed, blocked or dismissed, at most `timeout` seconds.
 
-        `on_change` gets each new version. Raises WaitTimeout, also when the next attempt is due later than that.
+        `on_change` gets each new version. Raises WaitTimeout, also when the next attempt is due later than that. Raises
+        Unreachable if RiskRelay cannot be reached for `retry_for` seconds, or until `timeout` ends.
         """
         return self._sender.wait(models.Export, path(_EXPORT, export_id), timeout, _FINISHED_EXPORTS, on_change)
 
@@ -184,7 +185,11 @@ class BulkJobs(Resource):
         return self._sender.post(models.BulkJob, path(f"{_BULK_JOB}/cancel", job_id), None, idempotency_key)
 
     def wait(self, job_id: str, timeout: float) -> models.BulkJob:
-        """Wait until a job is done or cancelled, at most `timeout` seconds; raises WaitTimeout."""
+        """Wait until a job is done or cancelled, at most `timeout` seconds.
+
+        Raises WaitTimeout. Raises Unreachable if RiskRelay cannot be reached for `retry_for` seconds, or until `timeout`
+        ends.
+        """
         return self._sender.wait(models.BulkJob, path(_BULK_JOB, job_id), timeout, _FINISHED_JOBS)
 
 
