@@ -23,17 +23,24 @@ from service.operations.wiring import build_operations
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 _BASE: Final = "{{base_url}}"
 _ABOUT: Final = """\
-Every operation of the API, generated from its OpenAPI description. First set the variables `token` and `platform_token` \
-(`bin/riskrelay token create`), the shared secrets, `project_id`, and `target_url`: the URL of a receiver that the target \
-policy allows.
+Every operation of the API, generated from its OpenAPI description. First set the variables `base_url`, `token` (created \
+with every `--ability` of kind `api`, for a user of the operator's account), `platform_token` (created with \
+`--kind platform`), the senders' secrets, `project_id`, and `target_url`: the URL of a receiver that the target policy \
+allows. Requests whose ability the token lacks respond with 403.
 
-A run from top to bottom creates and removes a target, creates another one, prepares an export and approves it for that \
-target; each request tests the status of the response. Scanner results, Email, Uploads and Compliance require a \
-`DEPLOYMENT_MODE` that enables them; \
-otherwise they return 404.
+A run from top to bottom adds records and changes no others: it renames the account to its present name, changes the \
+project that it created, and erases the data of the shop `shop_domain`, which only its own upload names. It prepares an \
+export and approves it for a target that it created, so `target_url` receives a ticket. These records remain: a target, a \
+project, an account, a scan run, tickets, findings, emails and uploads. Prefer a test installation. A user, a grant, a \
+token and an approval rule are removed again. Each request tests the status of the response. Scanner results, Email, \
+Uploads and Compliance require a `DEPLOYMENT_MODE` that enables them; otherwise they return 404.
 """
 
-#: The inputs of a run, and the ids that its responses set.
+#: A compliance webhook erases the data of its shop: no project has this one, and no example of the documentation.
+SHOP_DOMAIN: Final = "postman.shops.example"
+_EXAMPLE_SHOP: Final = "snow.shops.example"
+
+#: The inputs of a run, and what its responses set.
 _VARIABLES: Final[Mapping[str, str]] = {
     "base_url": "http://127.0.0.1:8000",
     "token": "",
@@ -42,6 +49,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "email_secret": "",
     "storefront_secret": "",
     "project_id": "1",
+    "shop_domain": SHOP_DOMAIN,
     "target_url": TARGET_URL,
     "target_id": "",
     "export_id": "",
@@ -50,6 +58,8 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "job_id": "",
     "rule_id": "",
     "handoff_id": "",
+    "new_project_id": "",
+    "account_name": "",
     "account_id": "",
     "user_id": "",
     "grant_id": "",
@@ -103,10 +113,10 @@ _STEPS: Final = (
     ("cancelBulkJob", "Empty body"),
     ("listFindings", ""),
     ("readFinding", ""),
+    ("createProject", "A website"),
     ("listProjects", ""),
     ("readProject", ""),
     ("changeProject", "One ticket for each finding"),
-    ("createProject", "A website"),
     ("readOwnAccount", ""),
     ("renameOwnAccount", "Rename"),
     ("createAccount", "Create"),
@@ -162,6 +172,7 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "beginTicketExportRecovery": {"recovery_id": "id"},
     "createApprovalRule": {"rule_id": "id"},
     "decideTicketExports": {"job_id": "id"},
+    "createProject": {"new_project_id": "id"},
     "createAccount": {"account_id": "id"},
     "createUser": {"user_id": "id"},
     "createGrant": {"grant_id": "id"},
@@ -170,6 +181,12 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     # Absent if the mode disables uploads.
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
+#: The variables that a response sets to a text of its own, as JSON.
+_SET_TEXTS: Final[Mapping[str, Mapping[str, str]]] = {"readOwnAccount": {"account_name": "name"}}
+#: Operations that change a project or add to it: they name the one that the run created.
+_OF_NEW_PROJECT: Final = frozenset({"readProject", "changeProject", "createGrant", "createScanRun"})
+#: Members of bodies that are sent as they are.
+_UNCHANGED: Final[Mapping[str, Mapping[str, str]]] = {"renameOwnAccount": {"name": "{{account_name}}"}}
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
 #: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202; the example's finding and
 #: compliance request are not there.
@@ -205,8 +222,11 @@ _VARIABLE_OF: Final[Mapping[Any, str]] = {
     COMPLIANCE_ID: "{{compliance_id}}",
     DIGEST: "{{ticket_digest}}",
     TARGET_URL: "{{target_url}}",
+    _EXAMPLE_SHOP: "{{shop_domain}}",
 }
 _NUMBERS: Final = ("project_id", "user_id")
+#: Variables whose value is JSON: they have no quotes around them.
+_JSON_VARIABLES: Final = (*_NUMBERS, "account_name")
 
 
 def document() -> str:
@@ -281,10 +301,11 @@ class _Operation:
     def _value(self, parameter: Mapping[str, Any]) -> str:
         # An example of a compliance webhook has the name of its topic.
         is_value = self._example in parameter["schema"].get("enum", ())
-        return self._example if is_value else str(parameter["example"])
+        example = str(parameter["example"])
+        return self._example if is_value else _VARIABLE_OF.get(example, example)
 
     def _url(self) -> dict[str, Any]:
-        path = self.path.replace("{", "{{").replace("}", "}}")
+        path = self._in_project(self.path.replace("{", "{{").replace("}", "}}"))
         query = [
             {"key": each["name"], "value": _first(each["schema"]), "description": each["description"], "disabled": True}
             for each in self._of("query")
@@ -306,18 +327,26 @@ class _Operation:
         if "requestBody" not in self.definition:
             return None
         example = self.definition["requestBody"]["content"]["application/json"]["examples"][self._example]["value"]
-        written = json.dumps(_with_variables(example), indent=2, ensure_ascii=False)
-        return re.sub(rf'"({{{{(?:{"|".join(_NUMBERS)})}}}})"', r"\1", written)
+        body = _with_variables(example) | _UNCHANGED.get(self.definition["operationId"], {})
+        written = json.dumps(body, indent=2, ensure_ascii=False)
+        return self._in_project(re.sub(rf'"({{{{(?:{"|".join(_JSON_VARIABLES)})}}}})"', r"\1", written))
+
+    def _in_project(self, text: str) -> str:
+        """Name the project that the run created where the operation changes it."""
+        is_new = self.definition["operationId"] in _OF_NEW_PROJECT
+        return text.replace("{{project_id}}", "{{new_project_id}}") if is_new else text
 
     def _events(self) -> Iterator[dict[str, Any]]:
         if {"storefrontSignature": []} in self.definition["security"]:
             yield _script("prerequest", *_SIGN)
         expected = f"pm.expect(pm.response.code).to.be.oneOf({list(self._expected())})"
         lines = [f'pm.test("The status is expected", () => {expected});']
-        variables = _SET_VARIABLES.get(self.definition["operationId"], {})
-        if variables:
+        operation_id = self.definition["operationId"]
+        values = {name: f'record.{member} || ""' for name, member in _SET_VARIABLES.get(operation_id, {}).items()}
+        texts = {name: f'JSON.stringify(record.{member} || "")' for name, member in _SET_TEXTS.get(operation_id, {}).items()}
+        if values or texts:
             lines.append("const record = pm.response.code < 300 ? pm.response.json() : {};")
-        lines += [f'pm.collectionVariables.set("{name}", record.{member} || "");' for name, member in variables.items()]
+        lines += [f'pm.collectionVariables.set("{name}", {value});' for name, value in (values | texts).items()]
         yield _script("test", *lines)
 
     def _expected(self) -> Iterator[int]:

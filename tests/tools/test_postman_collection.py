@@ -1,4 +1,4 @@
-"""The Postman collection has every operation and no secret, and runs from top to bottom.
+"""The Postman collection has every operation and no secret, runs from top to bottom, and changes only what it creates.
 
 `test_reference` checks that the file matches the code.
 """
@@ -16,8 +16,12 @@ from typing import Any, Final
 import pytest
 import requests
 
+from runtime.clock import utc_now
+from schemas.intake.grouping import TicketGrouping
+from storage.accounts import accounts, projects
 from tests.fuzz.described_api import DescribedApi
 from tests.support.database.databases import on_sqlite
+from tests.support.factories import make_project
 from tests.support.http.storefront import SECRET as STOREFRONT_SECRET
 from tools import postman_collection
 from tools.reference import COLLECTION
@@ -27,10 +31,12 @@ pytestmark = on_sqlite
 
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
-_SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.([\w?.]+) \|\| ""\);')
+_SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", (JSON\.stringify\()?record\.([\w?.]+) \|\| ""(?(2)\))\);')
+#: A name that a request has to escape.
+NAME_TO_ESCAPE: Final = 'Ada "the shop" \\ Söhne'
 #: Variables that a run sets.
 _SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id", "handoff_id"} | {
-    *("account_id", "user_id", "grant_id", "token_id", "scan_run_id")
+    *("account_id", "user_id", "grant_id", "token_id", "scan_run_id", "new_project_id", "account_name")
 }
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
@@ -69,12 +75,12 @@ class Runner:
             asked["method"], url, data=body, headers=headers | self.credential(asked["auth"]), timeout=60
         )
         self.statuses[item["name"]] = answer.status_code
-        for name, member in _SET.findall(script(item, "test")):
+        for name, as_json, member in _SET.findall(script(item, "test")):
             # A script sets an empty value if the response has none.
             value = answer.json() if answer.status_code < 300 else {}
             for step in member.split("?."):
                 value = value.get(step) or {}
-            self.values[name] = str(value or "")
+            self.values[name] = json.dumps(value or "") if as_json else str(value or "")
         return answer
 
     def filled(self, text: str) -> str:
@@ -108,7 +114,7 @@ def test_every_operation_is_in_it() -> None:
         if operation["operationId"] not in LEFT_OUT
     }
     asked = {
-        (item["request"]["method"], item["request"]["url"]["raw"].removeprefix("{{base_url}}"))
+        (item["request"]["method"], item["request"]["url"]["raw"].removeprefix("{{base_url}}").replace("{{new_", "{{"))
         for item in items(the_collection())
     }
     assert asked == operations
@@ -145,6 +151,11 @@ def test_every_post_with_an_idempotency_key_has_a_new_one() -> None:
 
 def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, {})
+    customer = api.customer
+    accounts.rename(customer.account_id, NAME_TO_ESCAPE, utc_now(), "test")
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+    shop_id = make_project(customer, "snow.shops.example")
+    present = accounts.get_account(customer.account_id), *map(projects.get_project, (customer.project_id, shop_id))
     with api.served() as url:
         secrets = {name: next(iter(held.values())) for name, held in api.credentials.items()}
         collection = the_collection()
@@ -157,7 +168,7 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
                 "scanner_secret": secrets["scannerSecret"],
                 "email_secret": secrets["emailSecret"],
                 "storefront_secret": STOREFRONT_SECRET,
-                "project_id": str(api.customer.project_id),
+                "project_id": str(customer.project_id),
             },
         )
         for item in items(collection):
@@ -175,3 +186,8 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
         "Read a compliance request",
     ]
     assert [name for name in _SET_BY_RUN if not runner.values[name]] == []
+    # It changes only what it creates.
+    assert present == (
+        accounts.get_account(customer.account_id),
+        *map(projects.get_project, (customer.project_id, shop_id)),
+    )
