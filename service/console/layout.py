@@ -6,6 +6,7 @@ come from third parties.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -146,6 +147,7 @@ class PageLayout:
             "status": resp.status_code,
             "back": _parent(req, resp),
             "then": req.context.get("then", ""),
+            "typed": req.context.get("typed", {}),
             "request_id": req.context.request_id,
         }
         self.render(req, resp, "error.html", content, req.context.get("user"))
@@ -165,6 +167,8 @@ class ConsoleRoute:
 
     path: str
     family = RouteFamily.CONSOLE
+    #: The labels of the texts that the page of an error shows again, by the name of their field; never those of secrets.
+    text_fields: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, layout: PageLayout) -> None:
         self._layout = layout
@@ -177,10 +181,23 @@ class ConsoleRoute:
     ) -> tuple[ConsoleUser, Mapping[str, str]]:
         """Return the user who sent a form, and its fields, after every check."""
         gate = self._layout.gate
-        form = gate.read_form(req, gate.authenticate(req, resp))
+        try:
+            user = gate.authenticate(req, resp)
+        except SignInRequired:
+            # The session ended while somebody wrote.
+            with suppress(RiskRelayError):
+                req.context.typed = self.typed(gate.read_fields(req))
+            raise
+        form = gate.read_fields(req)
+        req.context.typed = self.typed(form)
+        gate.require_own_form(req, user, form)
         # If the form is refused, the page of the error leads back to the list, too.
         req.context.then = safe_next(form.get("then", ""))
         return self._permitted(req, ids), form
+
+    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts of a form by their labels, for the page of an error, which may be the only one to have them."""
+        return {label: form[name] for name, label in self.text_fields.items() if form.get(name, "").strip()}
 
     def _permitted(self, req: falcon.Request, ids: Mapping[str, str]) -> ConsoleUser:
         """Return the user who sent a form, as permitted now. Raises Forbidden, NotFound."""

@@ -93,7 +93,7 @@ class Console:
             Retry(layout),
             Dismiss(ExportPage, layout),
             Restore(layout),
-            SnoozeTicket(layout),
+            SnoozeTicket(ExportPage, layout),
             Split(layout),
             EditPage(layout),
             FindingsPage(layout),

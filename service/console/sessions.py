@@ -143,14 +143,25 @@ class SessionGate:
         Updates `req.context.user`, because permissions may change while the form is sent.
         Raises SignInRequired, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, RequestTimeout.
         """
+        fields = self.read_fields(req)
+        if user is not None:
+            self.require_own_form(req, user, fields)
+        return fields
+
+    def read_fields(self, req: falcon.Request) -> Mapping[str, str]:
+        """Return the fields of a form from a console page, of a browser that may have no session.
+
+        Raises Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, RequestTimeout.
+        """
         self._require_own_origin(req)
         # A slow client may take minutes to send a form; the few database connections must not wait for it.
         engine.release()
-        fields = _fields(req)
-        if user is not None:
-            self._require_still_signed_in(req, user)
-            self._require_own_form(req, user, fields.get(CSRF_FIELD, ""))
-        return fields
+        return _fields(req)
+
+    def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Mapping[str, str]) -> None:
+        """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token."""
+        self._require_still_signed_in(req, user)
+        self._require_own_csrf(req, user, fields.get(CSRF_FIELD, ""))
 
     def read_upload(
         self, req: falcon.Request, user: ConsoleUser, max_file_bytes: int, budget: ByteBudget
@@ -159,8 +170,7 @@ class SessionGate:
         self._require_own_origin(req)
         engine.release()
         form = read_multipart(req, max_file_bytes, budget)
-        self._require_still_signed_in(req, user)
-        self._require_own_form(req, user, form.fields.get(CSRF_FIELD, ""))
+        self.require_own_form(req, user, form.fields)
         return form
 
     def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
@@ -268,7 +278,7 @@ class SessionGate:
             raise SignInRequired(None)
         req.context.user = replace(user, session=session)
 
-    def _require_own_form(self, req: falcon.Request, user: ConsoleUser, csrf: str) -> None:
+    def _require_own_csrf(self, req: falcon.Request, user: ConsoleUser, csrf: str) -> None:
         if hmac.compare_digest(csrf.encode(), user.csrf.encode()):
             return
         account_id, dot, _ = csrf.partition(".")

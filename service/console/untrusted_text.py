@@ -11,6 +11,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 import idna
+from markupsafe import Markup
 
 from schemas.base.printable import escape
 
@@ -39,7 +40,9 @@ class SafeLink(NamedTuple):
 
 
 def visible(text: str) -> str:
-    """Return a text with code points such as `[U+202E]` in place of invisible characters."""
+    """Return a text with code points such as `[U+202E]` in place of invisible characters; markup is ours and stays."""
+    if isinstance(text, Markup):
+        return text
     return _INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 

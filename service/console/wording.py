@@ -100,6 +100,36 @@ TONES: Final[Mapping[str, str]] = {
     "recovered": "good",
 }
 
+#: Words for values of the API that say little to people; the others are shown as they are, with spaces.
+_WORDS: Final[Mapping[str, str]] = {
+    "exported": "delivered",
+    "retryable": "temporary failure",
+    "exhausted": "last attempt failed",
+}
+#: What happened to an export, by the action of its audit entry.
+_EVENTS: Final[Mapping[str, str]] = {
+    "prepare": "prepared",
+    "extend": "places added",
+    "join": "places joined",
+    "edit": "edited",
+    "split": "split",
+    "snooze": "snoozed",
+    "wait_for_target": "waits for its target",
+    "approve": "approved",
+    "approve_events": "events approved",
+    "dismiss": "dismissed",
+    "restore": "restored",
+    "claim": "attempt started",
+    "deliver": "delivered",
+    "reschedule": "retry scheduled",
+    "postpone": "postponed",
+    "fail": "failed",
+    "block": "blocked",
+    "withdraw": "withdrawn",
+    "retry": "queued for retry",
+    "redact": "redacted",
+}
+
 #: Units of relative times in seconds; the script has the same ones.
 _UNITS: Final = (("day", "days", 86_400), ("h", "h", 3_600), ("min", "min", 60))
 #: An underscore of a code; that of an id stands before 26 letters and digits.
@@ -141,7 +171,17 @@ def status(value: str | None) -> Markup:
     """Return a status as a colored word, or nothing for None."""
     if value is None:
         return Markup()
-    return Markup('<span class="status {}">{}</span>').format(TONES.get(value, "calm"), value.replace("_", " "))
+    return Markup('<span class="status {}">{}</span>').format(TONES.get(value, "calm"), word(value))
+
+
+def word(value: str) -> str:
+    """Return a value of the API in the words of the console."""
+    return _WORDS.get(value, value.replace("_", " "))
+
+
+def event(action: str) -> str:
+    """Return what happened to an export, such as `attempt started` for its audit entry `claim`."""
+    return _EVENTS.get(action, action.replace("_", " "))
 
 
 def count(number: int | None) -> str:
@@ -193,4 +233,6 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "visible": visible,
     "coded": coded,
     "spaced": spaced,
+    "word": word,
+    "event": event,
 }

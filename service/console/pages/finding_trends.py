@@ -13,8 +13,9 @@ from schemas.intake.scanner import SEVERITIES
 from service.console import charts
 from service.console.charts import SEVERITY_PARTS, SEVERITY_SERIES, Series, Stack
 from service.console.layout import CONSOLE, ConsolePage
-from service.console.pages.findings import MOST_PROJECTS, PROJECT_IDS
+from service.console.pages.findings import PROJECT_IDS
 from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_list import MOST_PROJECTS
 from service.http.paging import read_page
 from storage.db import identifiers
 from storage.intake import findings

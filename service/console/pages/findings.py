@@ -24,8 +24,10 @@ from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
+from service.api.findings import MOST_RUNS
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -38,14 +40,10 @@ from storage.intake import finding_history, finding_list, findings
 from storage.intake.finding_list import MOST_COUNTED, Finding
 from storage.intake.findings import ScannedProject
 
-#: Entries of the drop-down; the page of any other project is reachable by its number in the URL.
-MOST_PROJECTS: Final = 200
 #: Findings of a download that has all of them: a browser waits for it a few seconds.
 MOST_DOWNLOADED: Final = 25_000
 #: Bytes of a download beyond which it is written to a file.
 MOST_IN_MEMORY: Final = 1 << 20
-#: Scan runs of a finding's history.
-MOST_RUNS: Final = 200
 
 #: What tickets are, by the grouping of their project.
 GROUPINGS: Final[Mapping[str, str]] = {

@@ -71,7 +71,7 @@ class Attention(NamedTuple):
     to_do: str
     path: str = ""
     verb: str = "Open"
-    #: When it ends by itself.
+    #: When it ends by itself: the end of `why`.
     until: datetime | None = None
 
 
@@ -97,7 +97,8 @@ class OverviewPage(ConsolePage):
         """Return the health cards and, if the database is usable, the figures of the account."""
         found = self._layout.checks.found()
         cards = health_cards(found, is_operator=user.is_operator)
-        shown: dict[str, Any] = {"health": cards, "has_database": False}
+        may_add = user.principal.may_use_webhooks and user.may("/targets/add")
+        shown: dict[str, Any] = {"health": cards, "has_database": False, "may_add_target": may_add}
         # Wrong encryption keys do not affect the figures.
         if any(found[check] != OK for check in VITAL - {"keys", "disk"}):
             return shown
@@ -229,7 +230,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
     path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
     if target.status is TargetStatus.ACTIVE and target.held_until is not None:
         tone, to_do = ("warn", _WAIT) if target.held_reason in ASKED_FOR else ("bad", _ADVICE[BREAKER_OPEN])
-        why = f"{(target.held_reason or '').replace('_', ' ')} until"
+        why = f"{(target.held_reason or '').replace('_', ' ')}; next attempt"
         return Attention(target.name, host, "held", tone, why, to_do, path, until=target.held_until)
     if target.status is TargetStatus.ACTIVE:
         reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error

@@ -10,8 +10,8 @@ from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, Up
 from schemas.report_files.formats import FORMATS
 from schemas.triage.export_filter import PROJECT_ID
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
-from service.console.pages.findings import MOST_PROJECTS
 from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_list import MOST_PROJECTS
 from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
 from storage.accounts import projects
 from storage.intake import report_uploads

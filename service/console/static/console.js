@@ -326,7 +326,8 @@ document.addEventListener("click", (event) => {
 });
 
 addEventListener("popstate", () => {
-  if (here() === shown) return;
+  // A page without lists, such as the inbox, has a script of its own for the way back.
+  if (here() === shown || !document.querySelector(LISTS)) return;
   shown = here();
   showList(location.href, { isNew: false });
 });

@@ -8,10 +8,19 @@ const ticketOf = (page) => page.getElementById("ticket");
 
 // --- the open ticket
 
+const panes = document.querySelector(".panes");
 let openedAt = here();
 let openings = 0;
+/** How far the page was scrolled when a ticket took the place of its list. */
+let listTop;
 
-async function openTicket(href) {
+/** Whether an address names a ticket: without a name it means the list, which has its first ticket beside it. */
+const namesTicket = (href) => new URL(href, location).searchParams.has("export");
+const isShown = (element) => element.getClientRects().length > 0;
+const isListShown = () => isShown(panes.querySelector(".pane-list"));
+
+/** Opens a ticket beside the list or, on a phone, in its place. `isNew` adds it to the history; `byKeys` focuses its title. */
+async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   const opening = ++openings, began = performance.now();
   const old = ticketOf(document);
   old?.setAttribute("aria-busy", "true");
@@ -20,34 +29,38 @@ async function openTicket(href) {
   clearTimeout(late);
   // Another ticket was asked for meanwhile; answers may arrive in any order.
   if (opening !== openings) return;
-  if (old && isInUse(old, began)) {
-    old.removeAttribute("aria-busy");
-    old.querySelector(":scope > .loading")?.remove();
+  if (isNew && old && isInUse(old, began)) {
+    stopWaiting(old);
     announce("The ticket stays open, because you are using its form.");
     return;
   }
   const fresh = typeof page === "string" ? null : ticketOf(page);
   if (!fresh || !old) {
-    location.assign(href);
+    if (isNew) location.assign(href);
+    else location.reload();
     return;
   }
-  showInstead(old, fresh);
-  history.pushState(null, "", href);
+  const hadFocus = old.contains(document.activeElement), wasListShown = isListShown();
+  const isSame = old.dataset.here === fresh.dataset.here;
+  if (wasListShown) listTop = scrollY;
+  if (isNew) history.pushState(null, "", href);
   shown = openedAt = here();
-  document.querySelector(".panes").classList.add("opened");
-  for (const row of all("[data-tickets] .row")) {
-    const isOpen = page.querySelector(`.row[aria-current] [data-open="${row.querySelector("[data-open]").dataset.open}"]`);
-    row.toggleAttribute("aria-current", Boolean(isOpen));
-    if (!isOpen) continue;
-    row.setAttribute("aria-current", "true");
-    row.scrollIntoView({ block: "nearest" });
-  }
-  announce(fresh.querySelector("h2").textContent);
+  showInstead(old, fresh, isSame);
+  panes.classList.toggle("opened", namesTicket(href));
+  markRow(page);
+  // Back at the list, the user continues where they left it, wherever its first ticket is.
+  if (namesTicket(href)) currentRow()?.scrollIntoView({ block: "nearest" });
+  // On a phone the list has gone, with the focus and with what the page was scrolled to.
+  const isInstead = !isListShown() && (wasListShown || !isSame);
+  if (isInstead) fresh.scrollIntoView();
+  const title = fresh.querySelector("h2");
+  title.tabIndex = -1;
+  if (byKeys || isInstead || (hadFocus && !isSame)) title.focus({ preventScroll: true });
+  else announce(title.textContent);
 }
 
 /** Shows a ticket: another one keeps neither open folds nor the focus, which might be on a decision. */
-function showInstead(old, fresh) {
-  const isSame = old.dataset.here === fresh.dataset.here, hadFocus = old.contains(document.activeElement);
+function showInstead(old, fresh, isSame) {
   if (isSame) {
     replace(old, fresh);
   } else {
@@ -55,18 +68,42 @@ function showInstead(old, fresh) {
     enhance(fresh);
   }
   scheduleRefresh();
-  if (isSame || !hadFocus) return;
-  const title = fresh.querySelector("h2");
-  title.tabIndex = -1;
-  title.focus({ preventScroll: true });
+}
+
+function stopWaiting(ticket) {
+  ticket.removeAttribute("aria-busy");
+  ticket.querySelector(":scope > .loading")?.remove();
+}
+
+const currentRow = () => document.querySelector(".row[aria-current]");
+
+/** Marks the row of the ticket that a page shows. */
+function markRow(page) {
+  const open = page.querySelector(".row[aria-current] [data-open]")?.dataset.open;
+  for (const row of all("[data-tickets] .row")) {
+    if (row.querySelector("[data-open]").dataset.open === open) row.setAttribute("aria-current", "true");
+    else row.removeAttribute("aria-current");
+  }
+}
+
+/** Shows the list as the user left it, with the focus at the ticket they were at. */
+function showTickets() {
+  const row = currentRow(), focused = document.activeElement;
+  const isInstead = !isListShown();
+  panes.classList.remove("opened");
+  if (isInstead && listTop === undefined) row?.scrollIntoView({ block: "center" });
+  else if (isInstead) scrollTo(0, listTop);
+  if (isInstead || ticketOf(document)?.contains(focused)) row?.querySelector("a").focus({ preventScroll: true });
 }
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-open]");
+  const link = event.target.closest("a[data-open], .back a");
   const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
   if (link && isPlain) {
     event.preventDefault();
-    openTicket(link.href);
+    // Keys click without a pointer, and so without a count of clicks.
+    if (link.dataset.open) openTicket(link.href, { byKeys: event.detail === 0 });
+    else leaveTicket(link.href);
   }
   // One fold at a time; a click elsewhere closes it.
   for (const each of all(OPEN_FOLDS)) {
@@ -74,10 +111,40 @@ document.addEventListener("click", (event) => {
   }
 });
 
+/** Follows the link to all tickets, which a phone has above a ticket. */
+function leaveTicket(href) {
+  history.pushState(null, "", href);
+  returnTo();
+}
+
+/** Shows what the address names. */
+function returnTo() {
+  shown = openedAt = here();
+  if (namesTicket(location.href)) {
+    openTicket(location.href, { isNew: false });
+    return;
+  }
+  // A ticket that is still loading is no longer wanted.
+  openings++;
+  const ticket = ticketOf(document);
+  if (ticket) stopWaiting(ticket);
+  showTickets();
+  if (ticket && isShown(ticket)) openTicket(location.href, { isNew: false });
+}
+
 addEventListener("popstate", () => {
   // A link within the page, such as the skip link, leaves the ticket as it is.
-  if (here() !== openedAt) location.reload();
+  if (panes && here() !== openedAt) returnTo();
 });
+
+/** After a decision, the list continues at the next ticket; a row that is in view stays where it is. */
+function showCurrentRow() {
+  const row = panes && namesTicket(location.href) && currentRow();
+  if (!row || !isShown(row)) return;
+  const { top, bottom } = row.getBoundingClientRect(), list = row.closest(".pane-list").getBoundingClientRect();
+  if (top < list.top || bottom > Math.min(list.bottom, innerHeight)) row.scrollIntoView({ block: "center" });
+}
+showCurrentRow();
 
 // --- the selection
 
@@ -137,7 +204,9 @@ document.addEventListener("keydown", (event) => {
     opened.querySelector("summary").focus();
   }
   const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat;
-  if (!hasKeys || isTyped || help.open || event.target.closest(FIELDS) || !KEYS[event.key]) return;
+  // The list of shortcuts has the button that turns them on again.
+  const isOn = hasKeys || (help && event.key === "?");
+  if (!isOn || isTyped || help.open || event.target.closest(FIELDS) || !KEYS[event.key]) return;
   event.preventDefault();
   KEYS[event.key]();
 });

@@ -14,12 +14,18 @@ from schemas.targets.forms import TargetForm
 from schemas.targets.providers import provider, providers
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
-from schemas.url_policy.credentials import masked
 from service.console.layout import FormPage, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.targets.forms import checked_secret, limit_member, require_webhooks, text_members, tried
+from service.console.targets.forms import (
+    checked_secret,
+    limit_member,
+    require_webhooks,
+    text_members,
+    tried,
+    without_credential,
+)
 from service.console.targets.pages import TARGETS
-from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
+from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
 from storage.db import engine
 
 
@@ -28,11 +34,16 @@ class AddTargetPage(FormPage):
 
     path = f"{TARGETS}/add"
     template = "target_add.html"
+    text_fields = target_texts()
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the providers, or an empty form of one. Raises WebhooksForbidden."""
         require_webhooks(user)
         return _content(req.get_param("provider"), {}, ())
+
+    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts of the form by their labels, without a credential in the URL."""
+        return super().typed(without_credential(form))
 
     def refused(
         self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str
@@ -82,6 +93,6 @@ def _content(key: str | None, typed: Mapping[str, str], problems: Sequence[Field
         "tracker": None if found is None else TRACKERS.get(found.key),
         "inputs": inputs,
         "shown_paths": {"/name", "/base_url", "/max_per_minute", "/secret", *(each.path for each in inputs)},
-        "typed": {**typed, "secret": "", "base_url": masked(typed.get("base_url", ""))},
+        "typed": {**without_credential(typed), "secret": ""},
         "problems": {each.path: each for each in by_setting(problems)},
     }

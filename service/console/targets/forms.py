@@ -29,7 +29,7 @@ from schemas.url_policy.credentials import masked
 from service.console.layout import Action, PageAction, PageLayout, Redirect, sent_back
 from service.console.sessions import ConsoleUser
 from service.console.targets.pages import TARGET, TargetPage, shown_fields
-from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in
+from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
 from service.operations.wiring import Operations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
@@ -58,10 +58,12 @@ class StopTarget(Action):
         return _to_page(ids["target_id"], self._DONE[self._verb])
 
 
-class ResumeTarget(Action):
+class ResumeTarget(PageAction):
     """Resumes a target after its address passes the policy again."""
 
     path = f"{TARGET}/resume"
+    page = TargetPage
+    fields = ()
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Validate the address, resume the target, notify the workers.
@@ -101,10 +103,12 @@ class PingTarget(Action):
         return _to_page(ids["target_id"], "pinged" if found.delivered else "ping_failed")
 
 
-class SetTargetSecret(Action):
+class SetTargetSecret(PageAction):
     """Sets a target's own signing secret, or a tracker's token; no page or command shows it again."""
 
     path = f"{TARGET}/secret"
+    page = TargetPage
+    fields = ()
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden."""
@@ -122,6 +126,7 @@ class EditTarget(PageAction):
     path = f"{TARGET}/edit"
     page = TargetPage
     fields = ("name", "base_url", "max_per_minute")
+    text_fields = target_texts()
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
@@ -146,13 +151,16 @@ class EditTarget(PageAction):
             return _to_page(target.id, tried(self._operations, target.id, user))
         return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
 
+    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts of the form by their labels, without a credential in the URL."""
+        return super().typed(without_credential(form))
+
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
-        content = super().refused({**form, "base_url": masked(form.get("base_url", ""))}, by_setting(problems), **ids)
+        content = super().refused(without_credential(form), by_setting(problems), **ids)
         # Whose target it is has been checked by the page.
         inputs = setting_inputs(provider_of(targets.get(ids["target_id"], None)), form)
-        shown = {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
-        return {**content, "inputs": inputs, "shown_fields": shown}
+        return {**content, "inputs": inputs, "shown_fields": _shown(form)}
 
 
 class RemoveTarget(Action):
@@ -166,10 +174,12 @@ class RemoveTarget(Action):
         return Redirect("/targets", "target_removed")
 
 
-class SetWebhookOptions(Action):
+class SetWebhookOptions(PageAction):
     """Changes the signature, the events and the format of a webhook's deliveries."""
 
     path = f"{TARGET}/webhook"
+    page = TargetPage
+    fields = ("signature", "format", *(f"event_{each}" for each in ALL_EVENTS))
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
@@ -185,6 +195,10 @@ class SetWebhookOptions(Action):
             self._operations.targets.edit(target.id, read_checked(TargetEditForm(), changed), user.principal)
             self._operations.wake_workers()
         return _to_page(target.id, "target_edited")
+
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+        """Return the form as it was chosen, and what it showed at first."""
+        return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
 
 class WebhookSecretAction(Action):
@@ -227,10 +241,12 @@ class RemoveHeader(WebhookSecretAction):
         return _to_page(target_id, "header_removed")
 
 
-class SetStandardSecret(WebhookSecretAction):
+class SetStandardSecret(WebhookSecretAction, PageAction):
     """Sets the Standard Webhooks secret of a webhook; no page or command shows it again."""
 
     path = f"{TARGET}/standard-secret"
+    page = TargetPage
+    fields = ()
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
@@ -247,6 +263,11 @@ class SetStandardSecret(WebhookSecretAction):
 def _option_text(value: str | Sequence[str]) -> str:
     """Return an option of a webhook as its form says what it showed."""
     return value if isinstance(value, str) else " ".join(value)
+
+
+def _shown(form: Mapping[str, str]) -> dict[str, str]:
+    """Return what the fields of a form were when it was shown."""
+    return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 
 def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:
@@ -279,6 +300,11 @@ def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
     if not operations.targets.validate_by_worker(target_id, user.principal):
         return "token_untried"
     return _validated(operations.targets.get(target_id, user.principal), "token_works")
+
+
+def without_credential(form: Mapping[str, str]) -> dict[str, str]:
+    """Return a form with a mask in place of a credential in its URL."""
+    return {**form, "base_url": masked(form.get("base_url", ""))}
 
 
 def text_members(form: Mapping[str, str]) -> dict[str, str]:

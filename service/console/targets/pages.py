@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
+from schemas.base.errors import ValidationFailed
 from schemas.exports.recoveries import past_from
 from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
@@ -89,6 +90,7 @@ class TargetPage(ConsolePage):
             "link": safe_link(target.base_url) if target.is_tracker else None,
             "inputs": setting_inputs(found, typed_settings(target.provider_settings)),
             "shown_fields": shown_fields(target),
+            "shown_options": {"signature": target.signature, "format": target.format, "events": " ".join(target.events)},
             "settings": list(shown_settings(target.provider_settings)),
             "at": now,
             "chart": charts.hourly_chart(day),
@@ -96,7 +98,7 @@ class TargetPage(ConsolePage):
             "total": delivery_hours.total(day),
             "waiting": queries.count_waiting(target.id, MOST_COUNTED + 1),
             "most": MOST_COUNTED,
-            "windows": _windows(target.id, req.get_param("since"), now),
+            **_offered_windows(target.id, req.get_param("since"), now),
             "recoveries": recoveries.list_page(limit=_RECENT, target_id=target.id),
             "ping": pings.latest(target.id),
             "last_error": queries.last_error_of(target.id) if target.is_failing else None,
@@ -112,6 +114,15 @@ def shown_fields(target: Target) -> dict[str, str]:
     inputs = setting_inputs(provider_of(target), typed_settings(target.provider_settings))
     own = {"name": target.name, "base_url": target.shown_url, "max_per_minute": limit}
     return own | {each.name: each.value for each in inputs}
+
+
+def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict[str, Any]:
+    """Return the time windows of the recovery form, and the entered start time with its problem if it is none."""
+    try:
+        return {"windows": _windows(target_id, entered, now), "entered_since": "", "since_problems": {}}
+    except ValidationFailed as failed:
+        problems = {each.path: each for each in failed.problems}
+        return {"windows": _windows(target_id, None, now), "entered_since": entered, "since_problems": problems}
 
 
 def _windows(target_id: str, entered: str | None, now: datetime) -> list[RecoveryWindow]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import FieldProblem
-from schemas.targets.providers import Provider, setting_from
+from schemas.targets.providers import Provider, providers, setting_from
 from service.console.layout import entries_of, sent_back
 
 _PREFIX: Final = "setting."
@@ -43,6 +43,12 @@ def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[Setting
         for each in _inputs(name, setting, typed, is_required=name in schema.get("required", ()))
     ]
     return sorted(inputs, key=lambda each: not each.is_required)
+
+
+def target_texts() -> dict[str, str]:
+    """Return the labels of the texts that the forms of targets have, by the name of their field; none is a secret."""
+    settings = {each.name: each.label for provider in providers() for each in setting_inputs(provider, {})}
+    return {"name": "Name", "base_url": "URL", **settings, "max_per_minute": "Deliveries per minute"}
 
 
 def settings_in(provider: Provider, form: Mapping[str, str], stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from schemas.base.fields import MESSAGES, problem
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
+from schemas.exports.state_machine import Transition, allows
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
@@ -113,12 +114,12 @@ class _BulkForm(ConsoleRoute):
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
-    def project_ids(self, listed: TicketList, form: Mapping[str, str]) -> set[int | None]:
+    def project_ids(self, listed: TicketList, form: Mapping[str, str], user: ConsoleUser) -> set[int | None]:
         """Return the projects of the selected tickets, of which approvals remember the target; none for other decisions."""
         if _action(form) != "approve":
             return set()
         if form.get("all") != "yes":
-            return {each.project_id for each in _known(_picked(form), listed)}
+            return {each.project_id for each in _decidable("approve", _picked(form), listed, user)}
         counted = export_list.facets(listed.query, ["project_id"])["project_id"]
         return {*(listed.query.project_ids or map(int, counted))} or {None}
 
@@ -137,16 +138,17 @@ class _BulkForm(ConsoleRoute):
             by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
         else:
-            titles = _known(picked, listed)
-            number, by_severity = len(picked), Counter(each.severity for each in titles)
+            titles = _decidable(action, picked, listed, user)
+            number, by_severity = len(titles), Counter(each.severity for each in titles)
         offered = summaries.list_approvable(user.account_id, MOST_TARGETS) if action == "approve" else []
-        last = form.get("target_id") or last_target_id(req, self.project_ids(listed, form))
+        last = form.get("target_id") or last_target_id(req, self.project_ids(listed, form, user))
         return {
             "action": action,
             "is_all": is_all,
             "number": number,
             "number_text": count(number),
-            "picked": picked,
+            "picked": [each for each in picked if each.id in {known.id for known in titles}],
+            "gone": 0 if is_all else len(picked) - number,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
             "meaning": _MEANINGS[action],
@@ -173,6 +175,7 @@ class DecideSelection(_BulkForm, ConsolePage):
 
     verb = "decide"
     template = "bulk_results.html"
+    text_fields: ClassVar = {"note": "Note"}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the result that the address has; a reload shows it again and decides on nothing."""
@@ -189,7 +192,7 @@ class DecideSelection(_BulkForm, ConsolePage):
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
         """Decide, or show the summary again with the reasons."""
         # Afterwards the list no longer has the tickets.
-        project_ids = self.project_ids(self.listed(form, user), form)
+        project_ids = self.project_ids(self.listed(form, user), form, user)
         try:
             decision = self._decide(resp, user, form)
         except (ValidationFailed, CountDiffers) as failed:
@@ -314,7 +317,15 @@ def _picked(form: Mapping[str, str]) -> list[PickedTicket]:
     return [PickedTicket(name, value) for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)]
 
 
-def _known(picked: Sequence[PickedTicket], listed: TicketList) -> list[Export]:
-    """Return the picked tickets that are still on the page of the list; the others changed meanwhile."""
+def _decidable(action: str, picked: Sequence[PickedTicket], listed: TicketList, user: ConsoleUser) -> list[Export]:
+    """Return the picked tickets that the decision is still possible on, in the order of the list; the others changed."""
     ids = {each.id for each in picked}
-    return [each for each in page_of(listed) if each.id in ids]
+    shown = [each for each in page_of(listed) if each.id in ids]
+    # New tickets may have moved others to the next page.
+    moved = queries.list_named([*(ids - {each.id for each in shown})], user.account_id)
+    visible = listed.query.visible_projects
+    return [
+        each
+        for each in (*shown, *moved)
+        if allows(Transition(action), each.status) and (visible is None or each.project_id in visible)
+    ]

@@ -4,6 +4,7 @@ Each shows the page in its field `then` next, which is the next ticket of a list
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from typing import Any, ClassVar, Final
 
@@ -111,25 +112,30 @@ class Retry(ExportAction):
         return export
 
 
-class Dismiss(ExportAction, PageAction):
-    """Dismisses a prepared export with a reason and a note."""
-
-    path = f"{EXPORT}/dismiss"
-    done = "dismissed"
-    fields = ("reason", "note")
+class FormDecision(ExportAction, PageAction):
+    """A decision whose form has fields; if it is refused, the page of the export shows it again."""
 
     def __init__(self, page: type[ConsolePage], layout: PageLayout) -> None:
         super().__init__(layout)
         self.page = page
 
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+        """Return the form as it was typed; sent again, it leads to the next ticket of the list that it came from."""
+        return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
+
+
+class Dismiss(FormDecision):
+    """Dismisses a prepared export with a reason and a note."""
+
+    path = f"{EXPORT}/dismiss"
+    done = "dismissed"
+    fields = ("reason", "note")
+    text_fields: ClassVar = {"note": "Note"}
+
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Dismiss the export."""
         wanted = read_dismissal(form)
         return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
-
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed; sent again, it leads to the next ticket of the list that it came from."""
-        return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
 
 
 class Restore(ExportAction):
@@ -143,15 +149,21 @@ class Restore(ExportAction):
         return self._operations.exports.restore(export_id, user.principal)
 
 
-class SnoozeTicket(ExportAction):
+class SnoozeTicket(FormDecision):
     """Snoozes a prepared export for some days, until the end of a date, or until it is seen again."""
 
     path = f"{EXPORT}/snooze"
     done = "snoozed"
+    fields = ("days", "date")
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Snooze the export."""
         return self._operations.exports.snooze(export_id, user.principal, _until(form, utc_now()))
+
+    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+        """Return the form as it was typed, with the problem of a time at the field of its date."""
+        at_fields = [replace(each, path="/date") if each.path == "/until" else each for each in problems]
+        return super().refused(form, at_fields, **ids)
 
 
 class Split(ExportAction):
@@ -175,6 +187,7 @@ class EditPage(FormPage):
 
     path = f"{EXPORT}/edit"
     template = "edit.html"
+    text_fields: ClassVar = {"title": "Title", "description": "Description", "labels": "Labels, one a line"}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the ticket. Raises ExportNotFound, Conflict for one that is not prepared."""
@@ -232,7 +245,7 @@ def _until(form: Mapping[str, str], now: datetime) -> datetime | None:
         try:
             return datetime.combine(datetime.fromisoformat(form["date"]), time.max, UTC)
         except ValueError:
-            raise ValidationFailed(problem("/date", "invalid_type")) from None
+            raise ValidationFailed(FieldProblem("/date", "invalid_type", "Enter a date, such as 2026-03-01.")) from None
     days = form.get("days", "")
     if days not in SNOOZES:
         raise ValidationFailed(problem("/days", "not_allowed", ", ".join(filter(None, SNOOZES))))

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 import falcon
+from markupsafe import Markup
 
-from runtime.clock import utc_now
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.export_filter import ExportQuery, ExportSort
@@ -16,7 +16,8 @@ from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
 from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketListPage, TicketRow
-from service.console.wording import duration
+from service.console.untrusted_text import visible
+from service.console.wording import ago
 
 DELIVERIES: Final = "/deliveries"
 #: Attempts beside the list; the export's own page has all of them.
@@ -64,25 +65,19 @@ class DeliveriesPage(TicketListPage):
     def row(self, export: Export, address: ListAddress) -> TicketRow:
         """Return the row of an export: its target's answer and what happens next."""
         row = super().row(export, address)
-        return row._replace(line=delivery_line(export, utc_now()), status=export.status.value, at=_since(export))
+        return row._replace(line=delivery_line(export), status=export.status.value, at=_since(export))
 
 
-def delivery_line(export: Export, now: datetime) -> str:
+def delivery_line(export: Export) -> Markup:
     """Return what happened last to an export and what happens next."""
     last = export.last_attempt
     parts = [
-        (export.status_reason or "").replace("_", " "),
+        visible((export.status_reason or "").replace("_", " ")),
         f"HTTP {last.response_status}" if last and last.response_status else "",
         f"{export.attempts} attempt{'s' if export.attempts != 1 else ''}" if export.attempts else "",
-        _upcoming(export.due_at, now) if export.status is not ExportStatus.DELIVERING else "",
+        Markup("due ") + ago(export.due_at) if export.due_at and export.status is not ExportStatus.DELIVERING else "",
     ]
-    return " · ".join(filter(None, parts))
-
-
-def _upcoming(due_at: datetime | None, now: datetime) -> str:
-    if due_at is None:
-        return ""
-    return f"next in {duration(due_at - now)}" if due_at > now else "next now"
+    return Markup(" · ").join(filter(None, parts))
 
 
 def _since(export: Export) -> datetime | None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import falcon
 
@@ -102,6 +102,7 @@ class _RuleFormPage(FormPage):
     """The form of a rule."""
 
     template = "rule.html"
+    text_fields: ClassVar = {"name": "Name", "rule": "Rule code", "page_path": "Path of the page", "labels": "Labels"}
 
     def refused(
         self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str

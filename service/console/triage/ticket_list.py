@@ -33,7 +33,7 @@ from storage.targets import summaries
 PAGE_ROWS: Final = 50
 #: Rules of their menu; the search finds the others. Menus of what has a name, such as projects, have all of it.
 MOST_OPTIONS: Final = 20
-#: Projects that are named.
+#: Projects that are named, and entries of a drop-down of projects: any other is reachable by its number in the URL.
 MOST_PROJECTS: Final = 200
 
 #: The parameters of a list, in the order of its address.

@@ -422,7 +422,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
     (a_target_is_inactive_in_the_cloud, "targets", "warning", "1 inactive", "or set OPERATOR_ACCOUNT_ID"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
-    (no_key_is_set, "keys", "failure", "not set", "bin/riskrelay init"),
+    (no_key_is_set, "keys", "failure", "not set", "restore the .env"),
     (the_variable_of_keys_is_empty, "keys", "failure", "set but empty in the environment", "unset it"),
     (key_is_anothers, "keys", "failure", "cannot decrypt", "restore the key"),
     (older_key_is_needed, "keys", "warning", "still needed", "bin/riskrelay rotate-keys"),

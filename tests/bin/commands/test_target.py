@@ -86,7 +86,7 @@ def test_without_a_worker_a_validation_looks_reports_and_changes_nothing(shell: 
         wait_until(lambda: server.connections == 1)
         reported = shell.type("validate", unsafe)
     assert (reported.exit_code, "address_private" in reported.stdout) == (1, True)
-    assert "no worker answered" in reported.stderr
+    assert "no worker responded" in reported.stderr
     assert requests in ([], [None])
     assert shell.stored() == before
 

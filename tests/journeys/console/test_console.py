@@ -215,7 +215,7 @@ def goes_the_core_path(
     """Sign in, approve, see it delivered; see another one fail, retry it; pause, see one wait; resume."""
     operator.sign_in(token)
     first = operator.approve("The price is missing", "Tracker")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert receiver.of(first) == [SignatureVerdict.OK]
 
     receiver.status = 500
@@ -225,7 +225,7 @@ def goes_the_core_path(
     receiver.status = 202
     operator.press("Retry")
     operator.reads("Export queued for retry, with a new schedule of attempts.")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert len(receiver.of(second)) == 3
 
     # Approved before the pause, and not sent yet.
@@ -242,14 +242,14 @@ def goes_the_core_path(
     expect(operator.page.locator("[data-unavailable] li", has_text="Tracker")).to_contain_text("is paused")
     # What was approved later, for another target, is there already; this one waits.
     operator.approve("The picture has no text", "Witness")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert receiver.of(third) == []
     operator.find("approved", "The form has no name")
     operator.open(f"/targets/{target_id}")
     operator.press("Resume")
     operator.reads("Target resumed.")
     operator.open(f"/exports/{third}")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert receiver.of(third) == [SignatureVerdict.OK]
 
 
@@ -266,7 +266,7 @@ def changes_the_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id
     assert NEW_SECRET not in operator.page.content()
     receiver.secret = NEW_SECRET
     export_id = operator.approve("The link leads nowhere", "Tracker")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert receiver.of(export_id) == [SignatureVerdict.OK]
 
 
@@ -282,7 +282,7 @@ def recovers_a_window(
     operator.waits_until("done")
     for export_id in lost:
         operator.open(f"/exports/{export_id}")
-        operator.waits_until("exported")
+        operator.waits_until("delivered")
         assert receiver.of(export_id) == [SignatureVerdict.OK] * 2
 
 
@@ -297,7 +297,7 @@ def cancels_a_recovery(
     expect(operator.status).to_have_text("cancelled")
     worker.signal(signal.SIGCONT)
     operator.approve("The page is slow", "Tracker")
-    operator.waits_until("exported")
+    operator.waits_until("delivered")
     assert [len(receiver.of(export_id)) for export_id in lost] == [1]
 
 

@@ -1,8 +1,14 @@
 """A person who is signed in at the console of the customer's account, which is the first one and the operator's."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from falcon.testing import TestClient
 
+from runtime.clock import utc_now
+from schemas.exports.record import PreparationForm
+from storage.exports import transitions
 from tests.support.factories import Customer
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
@@ -12,4 +18,15 @@ def person(client: TestClient, customer: Customer) -> ConsoleBrowser:
     """The customer's user, signed in."""
     made = ConsoleBrowser(client)
     assert made.sign_in(make_console_token(customer)).status_code == 303
+    return made
+
+
+@pytest.fixture
+def prepare(customer: Customer) -> Callable[..., str]:
+    """Stores a prepared export of the customer with a ticket that somebody wrote; returns its id."""
+
+    def made(title: str = "The total is wrong", /, of: Customer = customer, **ticket: Any) -> str:
+        preparation = PreparationForm().read({"ticket": {"title": title, **ticket}})
+        return transitions.prepare_by_hand(preparation, of.account_id, utc_now(), "user:1").id
+
     return made

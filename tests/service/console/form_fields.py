@@ -52,3 +52,8 @@ def shown_fields(page: Result, action: str) -> dict[str, str]:
     form = _FieldReader(f"/console{action}")
     form.feed(page.text)
     return {name: value for name, value in form.fields.items() if name != "csrf"}
+
+
+def in_words(path: str) -> str:
+    """Return a field as the page of an error names it, by its path or its name."""
+    return path.strip("/").replace("_", " ").capitalize()

@@ -576,7 +576,7 @@ class MadeUp:
 
 
 def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at("/exports")) as seen:
+    with visit(at_furnished, furnished.at("/audit")) as seen:
         made = seen.page.locator("time").last
         shown = made.get_attribute("title")
         assert shown is not None

@@ -27,6 +27,7 @@ from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, receipts, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
+from tests.service.console.form_fields import in_words
 from tests.support.database.databases import on_sqlite
 from tests.support.database.many_rows import many_targets
 from tests.support.factories import (
@@ -200,7 +201,7 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
     ]:
         page = person.get("/exports", query)
         assert page.status_code == 422, query
-        assert f"<code>{named}</code>" in page.text, query
+        assert f">{in_words(named)}: " in page.text, query
         assert "CANARY" not in page.text, query
 
 
@@ -329,7 +330,12 @@ def test_the_timeline_is_newest_first(person: ConsoleBrowser, customer: Customer
     page = person.get(f"/exports/{tried(customer)}")
     timeline = main_of(page).partition('aria-label="Timeline"')[2]
     steps = re.findall(r"<li><p><b>(.*?)</b>.*?</p>\n<p class=\"aside\"><bdi>(.*?)</bdi>", timeline)
-    assert steps == [("reschedule", WORKER), ("claim", WORKER), ("approve", "user:test"), ("prepare", "user:test")]
+    assert steps == [
+        ("Retry scheduled", WORKER),
+        ("Attempt started", WORKER),
+        ("Approved", "user:test"),
+        ("Prepared", "user:test"),
+    ]
 
 
 def test_the_timeline_shows_ids_as_they_are(person: ConsoleBrowser, customer: Customer) -> None:
@@ -349,7 +355,7 @@ def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, 
     person.post(f"/exports/{export_id}/approve", target_id=target.id, ticket_digest=hidden(page, "ticket_digest"))
     page = person.get(f"/exports/{export_id}")
     timeline = main_of(page).partition('aria-label="Timeline"')[2]
-    assert re.search(rf"<b>approve</b>.*?</p>\n<p class=\"aside\"><bdi>{re.escape(customer.email)}</bdi>", timeline)
+    assert re.search(rf"<b>Approved</b>.*?</p>\n<p class=\"aside\"><bdi>{re.escape(customer.email)}</bdi>", timeline)
 
 
 @on_sqlite
@@ -363,8 +369,8 @@ def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Cu
         audit_log.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
     page = person.get(f"/exports/{export_id}")
     assert f"the newest {MOST_ENTRIES} entries" in page.text
-    assert f"look {MOST_ENTRIES}<" in page.text
-    assert ">prepare<" not in page.text
+    assert f"Look {MOST_ENTRIES}<" in page.text
+    assert ">Prepared<" not in page.text
 
 
 def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
@@ -385,7 +391,7 @@ def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser,
     older = person.get(f"/exports/{export_id}", unescape(query))
     assert re.findall(r"<b>No\. (\d)</b>", older.text) == ["1"]
     refused = person.get(f"/exports/{prepared(customer)}", unescape(query))
-    assert (refused.status_code, "/cursor" in refused.text) == (422, True)
+    assert (refused.status_code, "Cursor: " in refused.text) == (422, True)
 
 
 Phase = AttemptPhase
@@ -512,7 +518,7 @@ def test_a_target_that_failed_its_validation_is_named_with_the_reason(person: Co
     # The page is older than the failure.
     seen = {"target_id": target.id, "ticket_digest": queries.get(export_id).ticket_digest}
     refused = person.post(f"/exports/{export_id}/approve", **seen)
-    assert (refused.status_code, "target_unavailable" in refused.text) == (422, True)
+    assert (refused.status_code, "Target id: " in refused.text) == (422, True)
     assert queries.get(export_id).status is ExportStatus.PREPARED
 
 
@@ -585,12 +591,12 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
     ("changes", "status", "expected"),
     [
         ({"ticket_digest": "sha256:" + "0" * 64}, 409, "is not the one with this digest"),
-        ({"ticket_digest": ""}, 422, "<code>/ticket_digest</code>"),
-        ({"ticket_digest": "x" * 5000}, 422, "<code>/ticket_digest</code>"),
-        ({"target_id": ""}, 422, "<code>/target_id</code>"),
-        ({"target_id": "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"}, 422, "<code>/target_id</code>"),
-        ({"target_id": "<script>"}, 422, "<code>/target_id</code>"),
-        ({"target_id": "\u202e"}, 422, "<code>/target_id</code>"),
+        ({"ticket_digest": ""}, 422, "Ticket digest: "),
+        ({"ticket_digest": "x" * 5000}, 422, "Ticket digest: "),
+        ({"target_id": ""}, 422, "Target id: "),
+        ({"target_id": "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"}, 422, "Target id: "),
+        ({"target_id": "<script>"}, 422, "Target id: "),
+        ({"target_id": "\u202e"}, 422, "Target id: "),
     ],
 )
 def test_an_approval_of_something_else_is_refused(
@@ -720,7 +726,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
     assert "http 503" in page.text
     for private in ("192.0.2.1", "host-of-ours", "No such project."):
         assert private not in page.text
-    assert re.search(r"<b>claim</b>.*?</p>\n<p class=\"aside\"><bdi>worker</bdi>", page.text)
+    assert re.search(r"<b>Attempt started</b>.*?</p>\n<p class=\"aside\"><bdi>worker</bdi>", page.text)
 
 
 @on_sqlite
@@ -924,3 +930,33 @@ def test_a_delivered_export_offers_its_receipt(person: ConsoleBrowser, customer:
     theirs = deliver(make_customer())
     audit_chain.extend_to_end()
     assert person.get(f"/exports/{theirs}/receipt").status_code == 404
+
+
+@on_sqlite
+def test_the_list_has_severities_as_marks_relative_times_and_words_for_people(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    execute("UPDATE exports SET status = 'exported', finished_at = 1, due_at = NULL")
+    page = main_of(person.get("/exports"))
+    severity = queries.get(export_id).severity
+    assert f'<span class="sev {severity}">' in page
+    assert '<time class="ago"' in page.partition("<tbody>")[2]
+    assert ('<span class="status good">delivered</span>' in page, ">exported<" in page) == (True, False)
+    assert '<option value="exported">delivered</option>' in page
+
+
+@on_sqlite
+def test_attempts_and_the_timeline_have_words_for_people(person: ConsoleBrowser, customer: Customer) -> None:
+    page = main_of(person.get(f"/exports/{tried(customer)}"))
+    attempts, _, timeline = page.partition('aria-label="Timeline"')
+    assert (">temporary failure</span>" in attempts, "retryable" in attempts) == (True, False)
+    assert re.search(r'<li><p><b>Attempt started</b>.*<time class="ago" [^>]+>[^<]+</time></span></p>', timeline)
+    assert re.search(r'<span class="end"><time class="ago"', attempts.partition('id="attempts"')[2])
+
+
+@on_sqlite
+def test_an_empty_list_offers_the_import_of_a_report(person: ConsoleBrowser) -> None:
+    for path in ("/exports", "/findings"):
+        empty = person.get(path).text.partition('data-state="unused"')[2].partition("</div>")[0]
+        assert '<a class="button primary" href="/console/report-uploads' in empty, path

@@ -116,3 +116,8 @@ def test_other_days_and_projects_of_others_are_refused(person: ConsoleBrowser, s
     assert person.get("/findings/trends", "project_id=x").status_code == 422
     assert person.get("/findings/trends", f"project_id={make_customer().project_id}").status_code == 404
     assert to_ms(TODAY) % 86_400_000 == 0
+
+
+@on_sqlite
+def test_without_a_fix_there_is_no_time_to_fix(person: ConsoleBrowser) -> None:
+    assert "median time to fix" not in person.get("/findings/trends").text

@@ -12,9 +12,11 @@ from schemas.base.principal import Ability
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
+from service.console.triage.ticket_list import MOST_PROJECTS
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows
+from tests.service.console.form_fields import in_words
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
@@ -179,7 +181,7 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
         ("cursor=MTpleHBfMDFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE", "/cursor"),  # an export's
     ]:
         page = person.get("/findings", query)
-        assert (page.status_code, f"<code>{named}</code>" in page.text, "CANARY" in page.text) == (422, True, False), query
+        assert (page.status_code, f">{in_words(named)}: " in page.text, "CANARY" in page.text) == (422, True, False), query
 
 
 def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer: Customer) -> None:
@@ -194,7 +196,7 @@ def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer:
 
 def test_a_project_that_is_not_offered_is_reached_by_its_number(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(customer.project_id, 1, issue(title="Of the oldest"))
-    for _ in range(findings_page.MOST_PROJECTS):
+    for _ in range(MOST_PROJECTS):
         make_project(customer, is_granted=False)
     assert f'<option value="{customer.project_id}"' not in person.get("/findings").text
     page = person.get("/findings", f"project_id={customer.project_id}")
@@ -287,3 +289,13 @@ def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Console
     # Session, operator's account, projects, findings.
     assert asked() == one == 4
     assert rows("SELECT COUNT(*) FROM findings") == [(151,)]
+
+
+@on_sqlite
+def test_times_are_relative_with_the_exact_ones_on_hover(person: ConsoleBrowser, customer: Customer) -> None:
+    scanned(customer.project_id, 1, issue())
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    for path in ("/findings", f"/findings/{finding_id}"):
+        times = re.findall(r"<time [^>]*>", person.get(path).text)
+        assert len(times) >= 2, path
+        assert all(each.startswith('<time class="ago"') and 'UTC"' in each for each in times), path

@@ -405,3 +405,28 @@ def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, cus
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get("/overview").text
     assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> deliveries on their way" in page
+
+
+@on_sqlite
+@pytest.mark.parametrize("case", ["breaker", "receiver asked"])
+def test_a_hold_says_when_the_next_attempt_is(case: str, person: ConsoleBrowser, customer: Customer) -> None:
+    changes, reason, _ = TROUBLES[case]
+    make_target(customer)
+    held_until = to_ms(utc_now() + timedelta(minutes=14, seconds=30))
+    execute("UPDATE targets SET held_reason = ?, held_until = ?", (changes["held_reason"], held_until))
+    page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
+    assert re.search(rf"{reason}; next attempt <time [^>]+>in 14 min</time>", page)
+
+
+@on_sqlite
+def test_the_first_steps_lead_to_their_forms(person: ConsoleBrowser) -> None:
+    steps = person.get("/overview").text.partition(">Get started</h2>")[2].partition("</section>")[0]
+    for path in ("/targets/add", "/report-uploads", "/inbox"):
+        assert f'href="/console{path}"' in steps, path
+
+
+@on_sqlite
+def test_where_nothing_is_wrong_nothing_needs_attention(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    worker_heartbeats.beat(WORKER, utc_now())
+    assert "Nothing needs attention: all targets accept deliveries" in person.get("/overview").text

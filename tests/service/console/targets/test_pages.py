@@ -12,6 +12,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
+from schemas.base.fields import MESSAGES
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import Transition
 from schemas.targets.pings import PingResult
@@ -146,8 +147,12 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
     # What was counted is what is recovered, unless something else is chosen.
     assert [re.findall(r'value="(\w+)" checked', page.text) for page in (answer, counted)] == [["24h"], ["3d"]]
     for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "in_the_future")):
-        refused = person.get(f"/targets/{target.id}", f"since={wrong}")
-        assert (refused.status_code, code in refused.text) == (422, True)
+        # The page stays, with the reason beside what was entered.
+        page = person.get(f"/targets/{target.id}", f"since={wrong}")
+        assert page.status_code == 200
+        assert f'id="problem-since">{MESSAGES[code]}</span>' in unescape(page.text)
+        assert f'value="{wrong}" aria-invalid="true"' in page.text
+        assert "the last 24 hours" in words(page)
 
 
 def test_a_credential_in_a_url_is_masked(person: ConsoleBrowser, customer: Customer) -> None:
@@ -252,8 +257,9 @@ def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
     resolver.table["tracker.example.com"] = ["10.0.0.1"]
     refused = act(person, target.id, "resume")
     assert refused.status_code == 422
-    assert "/base_url" in words(refused)
-    assert "address_private" in words(refused)
+    assert "The target was not resumed." in words(refused)
+    assert "/base_url" not in words(refused)
+    assert "The host has an address" in words(refused)
     assert status_of(target) == "paused"
 
 
@@ -306,7 +312,10 @@ def test_what_is_no_secret_is_refused_and_repeated_nowhere(
 ) -> None:
     before = rows("SELECT secret_fingerprint, updated_at FROM targets")
     refused = person.post(f"/targets/{target.id}/secret", secret=secret)
-    assert (refused.status_code, code in refused.text) == (422, True)
+    assert refused.status_code == 422
+    assert f'<span class="problem" id="problem-secret">{MESSAGES[code].partition("`")[0]}' in unescape(refused.text)
+    assert '<details class="confirm" open><summary>Set secret…' in refused.text
+    assert "/secret</code>" not in refused.text
     assert "cAnArY" not in refused.text + log_lines.text
     assert rows("SELECT secret_fingerprint, updated_at FROM targets") == before
 
@@ -436,3 +445,13 @@ def test_a_form_that_is_sent_twice_does_no_more(
 ) -> None:
     assert [send(person, target).status_code for _ in range(2)] == [303, 303]
     assert len(rows("SELECT 1 FROM audit_entries WHERE action IN ('pause_target', 'disable_target')")) == 1
+
+
+@on_sqlite
+def test_what_a_target_lacks_is_empty_and_its_id_is_copied_from_the_details(person: ConsoleBrowser, target: Target) -> None:
+    page = person.get(f"/targets/{target.id}").text
+    assert re.search(r"<dt>Rate limit</dt><dd></dd>\n", page)
+    assert re.search(r"<dt>Events</dt><dd></dd>\n", page)
+    configuration, _, details = page.partition("<h2>Configuration</h2>")[2].partition("<summary>Details</summary>")
+    assert (target.id in configuration, f"<code data-copy>{target.id}</code>" in details) == (False, True)
+    assert '<dt>Created</dt><dd><time class="ago"' in configuration

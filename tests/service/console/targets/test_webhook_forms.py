@@ -1,7 +1,7 @@
 """The forms for a webhook's signature, format, headers and Standard Webhooks secret; no value comes out anywhere."""
 
 from base64 import b64decode, b64encode
-from html import unescape
+from html import escape, unescape
 from typing import Final
 
 import pytest
@@ -66,7 +66,12 @@ def test_signature_and_format_are_chosen_once_the_secret_is_set(
     person: ConsoleBrowser, target: Target, log_lines: LogLines
 ) -> None:
     refused = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
-    assert (refused.status_code, "standard_secret_needed" in refused.text) == (422, True)
+    assert refused.status_code == 422
+    problem = refused.text.partition('id="problem-signature">')[2].partition("</span>")[0]
+    assert problem.startswith(escape(MESSAGES["standard_secret_needed"]).partition("`")[0])
+    # What was chosen is sent again as it was.
+    chosen = shown_fields(refused, f"/targets/{target.id}/webhook")
+    assert (chosen["signature"], chosen["format"]) == ("both", "cloudevents")
     went = person.post(f"/targets/{target.id}/standard-secret", secret=f"{STANDARD}\n")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=standard_secret_set"
     went = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
@@ -97,6 +102,7 @@ def test_options_that_were_left_as_shown_stay_as_somebody_else_has_saved_them(
 def test_what_is_no_standard_secret_is_refused(person: ConsoleBrowser, target: Target) -> None:
     refused = person.post(f"/targets/{target.id}/standard-secret", secret="cAnArY of a secret")
     assert (refused.status_code, "24 to 64 random bytes" in refused.text, "cAnArY" in refused.text) == (422, True, False)
+    assert 'id="problem-secret">' in refused.text
 
 
 def test_neither_a_tracker_nor_an_account_without_webhooks_has_these_forms(

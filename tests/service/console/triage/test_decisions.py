@@ -64,7 +64,7 @@ def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
     assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, target.id, 2)
     person.keep_cookies(went)
     after = person.get("/inbox", "severity=critical,high")
-    assert '<h2 id="ticket-title"><bdi>second</bdi>' in after.text
+    assert re.search('<h2 id="ticket-title"[^>]*><bdi>second</bdi>', after.text)
     assert chosen_target(after) == target.id
 
 
@@ -406,3 +406,25 @@ def test_shortcuts_are_on_until_they_are_turned_off(person: ConsoleBrowser, prep
     assert 'data-keys="off"' in person.get("/inbox").text
     person.keep_cookies(person.post("/shortcuts/on"))
     assert 'data-keys="on"' in person.get("/inbox").text
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"date": "2001-01-01"}, "date", "This time is in the past."),
+        ({"date": "soon"}, "date", "Enter a date, such as 2026-03-01."),
+        ({"days": "2"}, "days", "This value is not one of the allowed values"),
+    ],
+)
+def test_a_refused_snooze_stays_on_the_page_of_the_ticket(
+    fields: dict[str, str], field: str, message: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare("The title")
+    page = person.post(f"/exports/{export_id}/snooze", **{"days": "7", "then": "/inbox?q=x", **fields})
+    assert (page.status_code, "The title" in page.text, "The ticket was not snoozed." in page.text) == (422, True, True)
+    assert page.text.partition(f'id="problem-{field}">')[2].partition("</span>")[0].startswith(message)
+    assert "/until" not in page.text
+    typed = shown_fields(page, f"/exports/{export_id}/snooze")
+    assert (typed["then"], typed["date"]) == ("/inbox?q=x", fields.get("date", ""))
+    assert field == "days" or typed["days"] == "7"

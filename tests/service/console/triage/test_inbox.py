@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 from typing import Final
 
 import pytest
 from falcon.testing import Result
 
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from service.console.triage.ticket_list import MOST_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
+from tests.service.console.form_fields import in_words
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     Customer,
@@ -38,7 +42,7 @@ def listed(page: Result) -> list[str]:
 
 def opened(page: Result) -> str:
     """Return the title of the ticket beside the list."""
-    found = re.search(r'<h2 id="ticket-title"><bdi>([^<]*)</bdi>', page.text)
+    found = re.search(r'<h2 id="ticket-title"[^>]*><bdi>([^<]*)</bdi>', page.text)
     return unescape(found[1]) if found else ""
 
 
@@ -83,7 +87,7 @@ def test_the_address_of_the_open_ticket_shows_it_when_the_list_is_empty(person: 
     page = person.get(*here[1].split("?"))
     assert listed(page) == []
     assert f'data-here="/console{here[1]}"' in page.text
-    assert ">exported</span>" in page.text.partition('id="state"')[2].partition("</section>")[0]
+    assert ">delivered</span>" in page.text.partition('id="state"')[2].partition("</section>")[0]
 
 
 def test_each_view_has_what_belongs_to_it(person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]) -> None:
@@ -197,8 +201,8 @@ def test_only_what_can_be_decided_together_can_be_selected(person: ConsoleBrowse
 )
 def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser) -> None:
     page = person.get("/inbox", query)
-    name = query.partition("=")[0]
-    assert (page.status_code, f"<code>/{name}</code>" in page.text) == (422, True)
+    name = in_words(query.partition("=")[0])
+    assert (page.status_code, f">{name}: " in page.text) == (422, True)
     assert "<b>" not in page.text.partition("<main")[2]
 
 
@@ -294,3 +298,28 @@ def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
     assert "shop.example · 40 places · zap:1 · 3 of 40 fixed" in page.text
     assert "<dt>Places</dt><dd>40, 3 of 40 fixed</dd>" in person.get(f"/exports/{export_id}").text
     assert queries.get(export_id).findings == (40, 3)
+
+
+@on_sqlite
+def test_when_a_delivery_is_due_is_a_time_that_goes_on(person: ConsoleBrowser, customer: Customer) -> None:
+    make_approved(customer, make_target(customer).id)
+    due_at = utc_now() + timedelta(minutes=11, seconds=30)
+    execute("UPDATE exports SET status = 'retry_scheduled', attempts = 1, due_at = ?", (to_ms(due_at),))
+    line = person.get("/deliveries").text.partition('class="row-about">')[2].partition("</p>")[0]
+    assert re.search(r'1 attempt · due <time class="ago" datetime="[^"]+" title="[^"]+ UTC">in 11 min</time>', line)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("", '<a href="/console/report-uploads">import a report</a>'),
+        ("view=snoozed", "<b>No ticket is snoozed.</b>"),
+        ("view=dismissed", "<b>No ticket is dismissed.</b>"),
+    ],
+)
+def test_an_empty_list_offers_the_next_step(query: str, text: str, person: ConsoleBrowser) -> None:
+    page = person.get("/inbox", query)
+    empty = page.text.partition('data-state="unused"')[2].partition("</div>")[0]
+    assert (text in empty, "<a href=" in empty) == (True, True)
+    assert '<a class="button" href="/console/report-uploads">Import a report</a>' in page.text

@@ -1,0 +1,370 @@
+"""How the inbox and its tickets behave in a browser: positions, focus and the way back, by mouse, by keys and on a phone."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, ViewportSize, expect
+
+from tests.service.console.test_browser import DESKTOP, Installed, assert_fits, installed, signed_in, visit
+from tests.support.servers.redis_and_postgres import RedisServer
+
+PHONE: Final[ViewportSize] = {"width": 375, "height": 667}
+#: What A4 in landscape leaves between the margins of a browser.
+PAPER: Final[ViewportSize] = {"width": 1047, "height": 718}
+#: A row from further down: on no screen is it in view at first.
+FAR: Final = 39
+
+
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
+) -> Iterator[Installed]:
+    """An installation with more tickets than a page of the inbox has rows."""
+    with installed(tmp_path_factory.mktemp("triage"), migrated_sqlite, redis_server, is_furnished=True) as at:
+        yield at
+
+
+@pytest.fixture(scope="module")
+def person(browser: Browser, running: Installed) -> Iterator[BrowserContext]:
+    """Somebody who signed in."""
+    with signed_in(browser, running) as context:
+        yield context
+
+
+@pytest.fixture
+def phone(browser: Browser, running: Installed) -> Iterator[Page]:
+    """The inbox on a phone, scrolled to a row from further down."""
+    with signed_in(browser, running, has_touch=True) as context:
+        page = context.new_page()
+        page.set_viewport_size(PHONE)
+        page.goto(running.at("/inbox"))
+        title(page, FAR).scroll_into_view_if_needed()
+        yield page
+
+
+def title(page: Page, number: int) -> Locator:
+    """Return the link of a row."""
+    return page.locator(".row-title").nth(number)
+
+
+def top_of(found: Locator) -> float:
+    """Return how far below the top of the window something begins."""
+    return float(found.evaluate("(each) => each.getBoundingClientRect().top"))
+
+
+def expect_open(page: Page, number: int) -> None:
+    """Wait until the ticket of a row is the open one."""
+    export_id = title(page, number).get_attribute("data-open") or ""
+    expect(page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", export_id)
+    expect(page.locator("#ticket [data-copy]").first).to_have_text(export_id)
+
+
+# --- shortcuts
+
+
+def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
+    browser: Browser, running: Installed
+) -> None:
+    with signed_in(browser, running) as context, visit(context, running.at("/inbox")) as seen:
+        page, dialog = seen.page, seen.page.locator("#keys")
+        for reopened_by in ("button", "key"):
+            page.keyboard.press("?")
+            dialog.get_by_role("button", name="Turn shortcuts off").click()
+            expect(page.locator("#keys[data-keys=off]")).to_have_count(1)
+            first = page.url
+            page.keyboard.press("j")
+            page.keyboard.press("x")
+            assert page.locator(".row :checked").count() == 0
+            if reopened_by == "button":
+                page.get_by_role("button", name="Shortcuts").click()
+            else:
+                page.keyboard.press("?")
+            expect(dialog).to_be_visible()
+            assert page.url == first
+            dialog.get_by_role("button", name="Turn shortcuts on").click()
+            expect(page.locator("#keys[data-keys=on]")).to_have_count(1)
+        page.keyboard.press("x")
+        expect(page.locator(".row :checked")).to_have_count(1)
+
+
+def test_the_shortcuts_are_listed_for_a_finger_and_not_offered_without_the_script(
+    phone: Page, browser: Browser, running: Installed
+) -> None:
+    phone.evaluate("scrollTo(0, 0)")
+    button, search = phone.get_by_title("Keyboard shortcuts"), phone.get_by_role("searchbox")
+    # One line has both: the list loses no room to the button.
+    assert abs(top_of(button) - top_of(search)) < 2
+    button.tap()
+    expect(phone.locator("#keys")).to_be_visible()
+    with signed_in(browser, running, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(running.at("/inbox"))
+        expect(page.locator("[data-help]")).to_be_hidden()
+
+
+# --- on a phone
+
+
+def test_a_ticket_on_a_phone_begins_at_its_title_and_has_the_focus(phone: Page) -> None:
+    title(phone, FAR).tap()
+    heading = phone.locator("#ticket-title")
+    expect(heading).to_be_focused()
+    expect_open(phone, FAR)
+    expect(heading).to_be_in_viewport(ratio=1)
+    expect(phone.get_by_role("link", name="All tickets")).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("way", ["back", "link"])
+def test_the_way_back_on_a_phone_leads_to_where_the_list_was_left(way: str, phone: Page) -> None:
+    phone.evaluate("window.isTheSame = true")
+    before = phone.evaluate("scrollY")
+    assert before > PHONE["height"]
+    title(phone, FAR).tap()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    phone.evaluate("scrollTo(0, 0)")
+    if way == "back":
+        phone.go_back()
+    else:
+        phone.get_by_role("link", name="All tickets").tap()
+    expect(title(phone, FAR)).to_be_focused()
+    expect(title(phone, FAR)).to_be_in_viewport(ratio=1)
+    assert phone.evaluate("scrollY") == before
+    assert phone.evaluate("window.isTheSame"), "the page was not loaded again"
+    assert "export=" not in phone.url
+    # The way to and fro can be taken again.
+    title(phone, FAR - 1).tap()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    expect_open(phone, FAR - 1)
+    phone.go_back()
+    phone.go_forward()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    expect_open(phone, FAR - 1)
+
+
+def test_the_way_back_from_a_ticket_that_was_loaded_again_leads_to_its_row(phone: Page) -> None:
+    title(phone, FAR).tap()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    phone.reload()
+    phone.get_by_role("link", name="All tickets").tap()
+    expect(title(phone, FAR)).to_be_focused()
+    expect(title(phone, FAR)).to_be_in_viewport(ratio=1)
+
+
+def test_a_ticket_that_comes_after_the_way_back_does_not_take_the_place_of_the_list(phone: Page) -> None:
+    title(phone, FAR).tap()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    phone.go_back()
+    expect(title(phone, FAR)).to_be_focused()
+    held: list[Route] = []
+    phone.route("**/*export=*", lambda route: held.append(route))  # noqa: PLW0108 - a built-in method takes no marks
+    with phone.expect_request("**/*export=*"):
+        phone.evaluate("history.forward()")
+    phone.evaluate("history.back()")
+    expect(phone.locator("#ticket")).not_to_have_attribute("aria-busy", "true")
+    with phone.expect_response("**/*export=*") as answered:
+        held[0].continue_()
+    answered.value.finished()
+    # The answer is there; what it would have changed is settled after the tasks that wait.
+    phone.evaluate("new Promise((done) => setTimeout(done))")
+    expect(title(phone, FAR)).to_be_in_viewport(ratio=1)
+    assert "export=" not in phone.url
+
+
+def test_the_selection_on_a_phone_is_in_view_and_covers_neither_the_menu_nor_the_last_row(phone: Page) -> None:
+    before = top_of(title(phone, FAR))
+    phone.locator(".row input").nth(FAR).check()
+    selection = phone.locator("#selection")
+    expect(selection).to_be_in_viewport(ratio=1)
+    assert top_of(title(phone, FAR)) == before
+    bar, menu = selection.bounding_box(), phone.locator(".side").bounding_box()
+    assert bar is not None
+    assert menu is not None
+    assert bar["y"] + bar["height"] <= menu["y"] + 1
+    phone.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    last = phone.locator(".row").last.bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] <= bar["y"]
+    # An open ticket has its own decisions at the bottom; the selection is there again with the list.
+    title(phone, FAR).tap()
+    expect(phone.locator("#ticket-title")).to_be_focused()
+    expect(selection).to_be_hidden()
+    phone.go_back()
+    expect(selection).to_be_in_viewport(ratio=1)
+    expect(phone.locator("[data-selected]")).to_have_text("1 selected")
+
+
+# --- on a desktop
+
+
+def list_top(page: Page) -> int:
+    """Return how far the list beside the ticket is scrolled."""
+    return int(page.locator(".pane-list").evaluate("(list) => list.scrollTop"))
+
+
+def test_the_way_back_keeps_the_list_its_position_and_its_selection(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        page = seen.page
+        page.evaluate("window.isTheSame = true")
+        page.locator(".row input").nth(FAR).check()
+        title(page, FAR).click()
+        expect_open(page, FAR)
+        title(page, FAR - 2).click()
+        expect_open(page, FAR - 2)
+        before = list_top(page)
+        assert before > 0
+        page.go_back()
+        expect_open(page, FAR)
+        assert list_top(page) == before
+        # The address without a ticket has the first one beside the list.
+        page.go_back()
+        expect_open(page, 0)
+        assert list_top(page) == before
+        page.go_forward()
+        expect_open(page, FAR)
+        expect(page.locator(".row :checked")).to_have_count(1)
+        assert page.evaluate("window.isTheSame")
+
+
+def test_after_a_decision_the_row_of_the_next_ticket_is_in_view(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        page = seen.page
+        title(page, FAR).click()
+        expect_open(page, FAR)
+        following = title(page, FAR + 1).get_attribute("data-open") or ""
+        page.locator("#ticket summary", has_text="Dismiss").click()
+        page.locator("#ticket").get_by_role("button", name="Dismiss", exact=True).click()
+        expect(page.get_by_role("status").filter(has_text="Ticket dismissed.")).to_be_visible()
+        row = page.locator('.row[aria-current="true"]')
+        expect(row.locator("a")).to_have_attribute("data-open", following)
+        expect(row).to_be_in_viewport(ratio=1)
+        # The rows around it are, too.
+        expect(page.locator('.row[aria-current="true"] + .row')).to_be_in_viewport(ratio=1)
+        assert page.evaluate("scrollY") == 0
+
+
+def test_a_row_that_is_in_view_stays_where_it_is_when_its_ticket_is_loaded(
+    running: Installed, person: BrowserContext
+) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        address = title(seen.page, 3).get_attribute("href") or ""
+        seen.page.goto(re.sub(r"/relay/.*", address, running.url))
+        expect_open(seen.page, 3)
+        assert list_top(seen.page) == 0
+
+
+def test_a_ticket_that_keys_open_has_the_focus_and_one_that_a_pointer_opens_has_not(
+    running: Installed, person: BrowserContext
+) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        page, heading = seen.page, seen.page.locator("#ticket-title")
+        for number in (4, 4, 5):
+            title(page, number).focus()
+            page.keyboard.press("Enter")
+            expect(heading).to_be_focused()
+            expect_open(page, number)
+        assert heading.evaluate("(each) => getComputedStyle(each).outlineStyle") == "solid"
+        title(page, 6).click()
+        expect_open(page, 6)
+        expect(title(page, 6)).to_be_focused()
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+def test_a_link_skips_the_list(has_script: bool, browser: Browser, running: Installed) -> None:
+    with signed_in(browser, running, java_script_enabled=has_script) as context:
+        page = context.new_page()
+        page.goto(running.at("/inbox"))
+        skip = page.get_by_role("link", name="Skip to ticket")
+        skip.focus()
+        expect(skip).to_be_in_viewport(ratio=1)
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.locator("#ticket :focus")).to_have_count(1)
+        # Where a phone shows the list alone, there is no ticket to skip to.
+        page.set_viewport_size(PHONE)
+        expect(skip).to_be_hidden()
+
+
+# --- how it looks
+
+
+def test_the_phases_of_an_attempt_are_a_thin_bar(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/exports/{attempted_id}")) as seen:
+        assert seen.page.locator(".split").first.evaluate("(bar) => bar.getBoundingClientRect().height") == 8
+
+
+def test_the_overview_fits_a_phone_with_its_tables_open(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/overview")) as seen:
+        page = seen.page
+        tag = page.locator(".numbers .status").first
+        tag.evaluate("(tag) => { tag.textContent = '1 234 567 scheduled for retry'; }")
+        for summary in page.get_by_text("Show as table").all():
+            summary.click()
+        assert_fits(page, PHONE)
+        inside = "(tag) => tag.getBoundingClientRect().right <= tag.closest('li').getBoundingClientRect().right"
+        assert tag.evaluate(inside)
+        for table in page.locator("details[open] table").all():
+            assert table.evaluate("(table) => Boolean(table.closest('.scroll'))")
+
+
+@pytest.mark.parametrize("path", ["/inbox", "/deliveries"])
+def test_paper_has_every_row(path: str, running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at(path)) as seen:
+        page = seen.page
+        page.emulate_media(media="print")
+        page.set_viewport_size(PAPER)
+        cut = """() => [...document.querySelectorAll(".row, #ticket > *")].filter((each) => {
+          for (let around = each.parentElement; around !== document.body; around = around.parentElement) {
+            const { overflowY } = getComputedStyle(around);
+            if (overflowY !== "visible" && around.scrollHeight > around.clientHeight + 1) return true;
+          }
+          return each.getBoundingClientRect().bottom > document.documentElement.scrollHeight + 1;
+        }).length"""
+        assert page.locator(".row").last.is_visible()
+        assert page.evaluate(cut) == 0
+
+
+def test_buttons_have_one_weight_whatever_element_they_are(running: Installed, person: BrowserContext) -> None:
+    for path in ("/inbox", "/overview"):
+        with visit(person, running.at(path)) as seen:
+            weights = (
+                "[...document.querySelectorAll('main :is(button, .button)')].map((e) => getComputedStyle(e).fontWeight)"
+            )
+            assert {*seen.page.evaluate(weights)} == {"550"}
+
+
+def test_a_copy_button_leaves_its_block_the_full_width_and_covers_nothing(
+    running: Installed, person: BrowserContext
+) -> None:
+    with visit(person, running.at("/exports/{prepared_id}")) as seen:
+        page = seen.page
+        page.locator("#ticket summary", has_text="Details").click()
+        block = page.locator("pre[data-copy]").last
+        box, around = block.bounding_box(), block.locator("xpath=..").bounding_box()
+        assert box is not None
+        assert around is not None
+        assert box["width"] == around["width"]
+        button = block.locator("xpath=preceding-sibling::button[1]").bounding_box()
+        assert button is not None
+        assert button["y"] + button["height"] <= box["y"]
+
+
+def test_the_names_of_the_menu_fit_their_highlight(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/queue")) as seen:
+        seen.page.set_viewport_size(DESKTOP)
+        names = seen.page.locator(".side li > a > span:not(.count)")
+        assert [each for each in names.all() if each.evaluate("(name) => name.scrollWidth > name.clientWidth")] == []
+
+
+def test_labels_are_words_and_every_id_of_the_details_can_be_copied(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/exports/{prepared_id}")) as seen:
+        page = seen.page
+        expect(page.locator("#ticket .labels")).to_have_text(re.compile(r"^Labels: \S+(, \S+)*$"))
+        assert page.locator("#ticket .labels .status").count() == 0
+        page.locator("#ticket summary", has_text="Details").click()
+        codes = page.locator("#ticket details.fold dd > code")
+        assert codes.count() >= 3
+        for code in codes.all():
+            assert code.evaluate("(code) => code.nextElementSibling?.matches('button.copy')"), code.text_content()
