@@ -111,7 +111,7 @@ class TicketEventResponse(ResponseSchema):
     type = one_of(TicketEventType, "What happened to the ticket.")
     status = one_of(
         TicketEventStatus,
-        "`pending` until it is delivered, failed, or cancelled because the ticket was redacted or retried at another target.",
+        "`pending` until it is delivered or failed, or cancelled: the ticket was redacted, or retried at another target.",
     )
     attempts = number("The number of attempts that have begun.")
     deliveries = several(fields.Nested(EventAttemptResponse), "The attempts that have ended, oldest first.")

@@ -668,7 +668,7 @@ class TicketEvent(TypedDict):
     type: Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]
     """What happened to the ticket."""
     status: Literal["pending", "delivered", "failed", "cancelled"]
-    """`pending` until it is delivered, failed, or cancelled because the ticket was redacted or retried at another target."""
+    """`pending` until it is delivered or failed, or cancelled: the ticket was redacted, or retried at another target."""
     attempts: int
     """The number of attempts that have begun."""
     deliveries: list[EventAttempt]
