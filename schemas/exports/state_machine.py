@@ -80,6 +80,8 @@ TRANSITIONS: Final[Mapping[Transition, TransitionRule]] = {
 
 #: States from which no delivery starts without a person.
 FINISHED: Final = frozenset({_S.EXPORTED, _S.FAILED, _S.BLOCKED, _S.DISMISSED})
+#: States of an approved export whose delivery is not over.
+IN_PROGRESS: Final = (_S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED)
 
 
 def allows(transition: Transition, status: ExportStatus) -> bool:

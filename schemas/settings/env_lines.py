@@ -1,5 +1,6 @@
 """Finds the lines of `.env` that cannot be read, and names that are set twice: without an error, a value would be lost."""
 
+import logging
 import re
 from collections.abc import Collection, Iterator
 from io import StringIO
@@ -9,6 +10,9 @@ from dotenv.parser import Binding, parse_stream
 
 #: The shape of variable names: all capitals or all small letters, and shorter than a key. Other text may be a secret.
 NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
+
+# It warns of lines that `line_mistakes` explains.
+logging.getLogger("dotenv.main").setLevel(logging.ERROR)
 
 
 def line_mistakes(text: str, known: Collection[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.decisions import STAYS_OPEN, DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
-from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
+from schemas.exports.state_machine import IN_PROGRESS, TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.tickets.group_ticket import is_group
 from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
@@ -59,14 +59,12 @@ RESUMED: Final = "target_resumed"
 NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
 #: The statuses of an approved export that was delivered, or will be without a decision of a person.
-_ON_ITS_WAY: Final = frozenset(
-    {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED, ExportStatus.EXPORTED}
-)
+_ON_ITS_WAY: Final = frozenset({*IN_PROGRESS, ExportStatus.EXPORTED})
 
 #: The statuses in which an export has what these transitions want; `approve` compares its target.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
-    Transition.RETRY: {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED},
+    Transition.RETRY: IN_PROGRESS,
 }
 
 

@@ -91,6 +91,8 @@ def examine(file: Path, vault: Vault) -> Backup:
 
     Raises BackupRefused, NoEncryptionKey, OSError.
     """
+    if file.exists() and not file.is_file():
+        raise BackupRefused(f"{file} is not a file.")
     here, kind = Kind.SQLITE if is_sqlite() else Kind.POSTGRESQL, _kind_of(file)
     if kind is not here:
         raise BackupRefused(

@@ -5,14 +5,13 @@ from typing import Any, Final, NamedTuple
 
 from peewee import SQL, Select, fn
 
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from storage.db.engine import database
 from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, TargetRow
 
 #: More is shown as `999+`.
 MOST_IN_MENU: Final = 999
 
-_ON_THEIR_WAY: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 
 
 class MenuCounts(NamedTuple):
@@ -29,7 +28,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
     """Return the counts of an account at `now`."""
     parts = [
         waiting(account_id, now),
-        *(_of_status(account_id, status) for status in _ON_THEIR_WAY),
+        *(_of_status(account_id, status) for status in IN_PROGRESS),
         FindingRow.select(SQL("1")).where(FindingRow.account_id == account_id),
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),

@@ -20,7 +20,7 @@ from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
 
 from runtime.files import try_lock
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import OUTAGES, connection, database
@@ -53,8 +53,6 @@ PAUSED_BY_HAND: Final = "by_hand"
 PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(ASKED_FOR), BREAKER_OPEN)
 
 _BEGINNING: Final = (0, "", 0, "")
-#: Due or scheduled, including a lease that may lapse.
-_WAITING: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ def _found(now: datetime, last: MetricsSnapshot | None, count_until: float) -> d
         **_exports(now, last, count_until),
     }
     if found["waiting"] == MAX_COUNTED_WAITING and found["exports"]:
-        found["waiting"] = max(MAX_COUNTED_WAITING, sum(found["exports"].get(status, 0) for status in _WAITING))
+        found["waiting"] = max(MAX_COUNTED_WAITING, sum(found["exports"].get(status, 0) for status in IN_PROGRESS))
     return found
 
 

@@ -17,7 +17,7 @@ from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ordered_events
 from schemas.base.timestamps import to_ms
 from schemas.exports.recoveries import RecoveryStatus
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS
 from schemas.targets.target import TargetEdit, TargetStatus, host_of
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.accounts.accounts import require_webhooks
@@ -38,7 +38,6 @@ MOVE_TARGET: Final = "move_target"
 #: Exports that a refused removal counts; more are shown as this many.
 MOST_COUNTED: Final = 10_000
 
-_WAITING: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 #: What attempts and validations of another URL have shown.
 _SHOWN_BY_ATTEMPTS: Final = (
     TargetRow.concurrency,
@@ -213,4 +212,5 @@ def _count_waiting(target_id: str) -> dict[str, int]:
     found = ExportRow.select(part.c.status, fn.COUNT(part.c.status)).from_(part).group_by(part.c.status)
     counted: dict[str, int] = dict(tuples(found))
     events = TicketEventRow.select().where(TicketEventRow.target == target_id, TicketEventRow.due_at.is_null(False))
-    return {status.value: int(counted.get(status.value, 0)) for status in _WAITING} | {"pending_events": int(events.count())}
+    exports = {status.value: int(counted.get(status.value, 0)) for status in IN_PROGRESS}
+    return exports | {"pending_events": int(events.count())}

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 from schemas.base.errors import RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.record import ApprovalForAll, Export
-from schemas.exports.state_machine import ExportStatus, Transition
+from schemas.exports.state_machine import IN_PROGRESS, Transition
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from schemas.triage.search_words import hosts_of, words_of
@@ -36,9 +35,6 @@ from storage.exports.transitions import (
     update,
 )
 from storage.exports.transitions_sql import LockedExport, approve_locked, frozen_body
-
-#: The statuses of an export that a retry made due.
-_RETRIED: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 
 
 def approve_for_all(
@@ -95,7 +91,7 @@ def retry_elsewhere(
     with transaction():
         export = lock(export_id, account_id)
         if export.target_id == target_id:
-            return export if export.status in _RETRIED else None
+            return export if export.status in IN_PROGRESS else None
         errors = approval_errors([target_id], export.account_id, policy)
 
         def refusal(each: LockedExport) -> RiskRelayError | None:

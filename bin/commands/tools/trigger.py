@@ -46,6 +46,7 @@ from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import response_excerpt
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.settings.definitions import Settings
+from schemas.targets.error_help import help_for
 from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
 from storage.secrets.default_secret import DefaultSecret
@@ -198,7 +199,7 @@ def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bo
     """Send one sample; return whether it was accepted."""
     sent = SignedPost(client.http.post, Vault(()), DefaultSecret(secret)).send(message)
     verdict = client.verdict(sent, message.at)
-    print_record(_record(message.url, message.key, message.at, sent, verdict), as_json)
+    _print(_record(message.url, message.key, message.at, sent, verdict), as_json)
     return verdict.outcome == DELIVERED
 
 
@@ -213,8 +214,15 @@ def _replay(client: _ReceiverClient, path: Path, secret: str | None, as_json: bo
     sent = client.post(headers, saved.body)
     verdict = client.verdict(sent, now)
     key = next((value for name, value in headers.items() if name.lower() == "idempotency-key"), None)
-    print_record(_record(client.url, key, now, sent._replace(kept=response_excerpt(sent.body)), verdict), as_json)
+    _print(_record(client.url, key, now, sent._replace(kept=response_excerpt(sent.body)), verdict), as_json)
     return verdict.outcome == DELIVERED
+
+
+def _print(record: dict[str, Any], as_json: bool) -> None:
+    """Print what a request resulted in, with an explanation of its error."""
+    print_record(record, as_json)
+    if record["error_code"] is not None and not as_json:
+        echo(" ".join(help_for(record["error_code"])))
 
 
 def _resigned(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]:

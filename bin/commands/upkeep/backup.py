@@ -58,6 +58,8 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
 
     With --keep, or with a slash at its end, FILE is a folder; it is created if missing.
     """
+    if file == "-":
+        raise click.UsageError("FILE is a path: a backup is not written to standard output.")
     taken_at = utc_now()
     place = Path(file)
     path = _path_in(place, taken_at, is_folder=keep is not None or file.endswith("/"), force=force)

@@ -9,7 +9,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
 from schemas.targets.validations import FAILED as VALIDATION_FAILED
@@ -37,7 +37,6 @@ _WEEK: Final = 7
 #: Accounts whose trends are kept, two kilobytes each.
 _MOST_TRENDS: Final = 500
 
-_IN_PROGRESS: Final = (ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED)
 #: What to do about a target, by its status or the reason of its pause; of the others the reason tells it.
 _ADVICE: Final[Mapping[str, str]] = {
     TargetStatus.PAUSED: "It was paused, and its approved exports wait. Resume it when it may receive again.",
@@ -176,7 +175,7 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     retries = by_status[ExportStatus.RETRY_SCHEDULED]
     late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > LATE_S else ()
     waits = (("status warn", f"{bounded(retries, MOST_OF_A_STATUS)} scheduled for retry"),) if retries else ()
-    on_their_way = sum(by_status[status] for status in _IN_PROGRESS)
+    on_their_way = sum(by_status[status] for status in IN_PROGRESS)
     yield Number(bounded(on_their_way, MOST_OF_A_STATUS), "deliveries on their way", "/deliveries", (*late, *waits))
     failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
     tags = (("status bad", f"{bounded(blocked, MOST_OF_A_STATUS)} blocked"),) if blocked else ()

@@ -15,7 +15,7 @@ from schemas.base.errors import Conflict, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.console.layout import (
@@ -100,7 +100,7 @@ class Retry(ExportAction):
 
     path = f"{EXPORT}/retry"
     done = "retried"
-    decided = frozenset({ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED})
+    decided = frozenset(IN_PROGRESS)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Queue the export, then notify the workers."""

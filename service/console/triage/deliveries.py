@@ -9,7 +9,7 @@ import falcon
 from markupsafe import Markup
 
 from schemas.exports.record import Export
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.console.layout import CONSOLE
 from service.console.sessions import ConsoleUser
@@ -32,7 +32,7 @@ DELIVERY_VIEWS: Final = (
     ListView(
         "moving",
         "On their way",
-        _in(ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED),
+        _in(*IN_PROGRESS),
         (),
         ExportSort.NEWEST,
         "on the way",

@@ -102,6 +102,13 @@ def test_nothing_but_a_regular_file_is_replaced(on_sqlite: CommandRunner) -> Non
     assert (stat.S_ISFIFO(fifo.lstat().st_mode), link.is_symlink(), theirs.read_text()) == (True, True, "theirs")
 
 
+def test_a_backup_goes_to_a_file_and_comes_from_one(on_sqlite: CommandRunner) -> None:
+    assert on_sqlite.type("backup", "-").exit_code == 2
+    pipe = on_sqlite.folder / "pipe"
+    os.mkfifo(pipe)
+    assert "is not a file" in on_sqlite.refused("restore", pipe, "--replace", "--dry-run")
+
+
 def test_a_name_that_no_file_can_have_is_refused(on_sqlite: CommandRunner) -> None:
     long = on_sqlite.folder / ("x" * 300)
     for words in ((long,), (f"{long}/",), (long, "--keep", "1"), (long, "--force"), (on_sqlite.folder / ("x" * 252),)):

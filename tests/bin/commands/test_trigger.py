@@ -148,6 +148,7 @@ def test_an_unreachable_receiver_is_retryable(trigger: Callable[..., Result], st
     receiver.stop()
     result = trigger("--to", receiver.url, "--json")
     assert (result.exit_code, output(result)["outcome"]) == (1, "retryable")
+    assert "The receiver refused the connection" in trigger("--to", receiver.url).stdout
 
 
 def test_a_secret_typed_on_a_terminal_is_not_echoed(start: Callable[..., Any], tmp_path: Path) -> None:

@@ -696,11 +696,12 @@ def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_reported(
     ],
 )
 def test_a_name_given_twice_and_an_unreadable_line_are_mistakes_with_their_line(
-    load: Load, tmp_path: Path, text: str, reported: str | None
+    load: Load, tmp_path: Path, text: str, reported: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / ".env").write_text(text, newline="")
     with pytest.raises(InvalidSettings) as refused:
         load()
+    assert caplog.text == ""
     assert reported is None or refused.value.mistakes[str(tmp_path / ".env")][0] == reported
     assert "hunter" not in refused.value.report()
     assert OTHER_KEY[:8] not in refused.value.report()
