@@ -108,26 +108,26 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 #: What happened to an export, by the action of its audit entry.
 _EVENTS: Final[Mapping[str, str]] = {
-    "prepare": "prepared",
-    "extend": "places added",
-    "join": "places joined",
-    "edit": "edited",
-    "split": "split",
-    "snooze": "snoozed",
-    "wait_for_target": "waits for its target",
-    "approve": "approved",
-    "approve_events": "events approved",
-    "dismiss": "dismissed",
-    "restore": "restored",
-    "claim": "attempt started",
-    "deliver": "delivered",
-    "reschedule": "retry scheduled",
-    "postpone": "postponed",
-    "fail": "failed",
-    "block": "blocked",
-    "withdraw": "withdrawn",
-    "retry": "queued for retry",
-    "redact": "redacted",
+    "prepare": "Prepared",
+    "extend": "Places added",
+    "join": "Places joined",
+    "edit": "Edited",
+    "split": "Split",
+    "snooze": "Snoozed",
+    "wait_for_target": "Waits for its target",
+    "approve": "Approved",
+    "approve_events": "Events approved",
+    "dismiss": "Dismissed",
+    "restore": "Restored",
+    "claim": "Attempt started",
+    "deliver": "Delivered",
+    "reschedule": "Retry scheduled",
+    "postpone": "Postponed",
+    "fail": "Failed",
+    "block": "Blocked",
+    "withdraw": "Withdrawn",
+    "retry": "Queued for retry",
+    "redact": "Redacted",
 }
 
 #: Units of relative times in seconds; the script has the same ones.
@@ -180,7 +180,7 @@ def word(value: str) -> str:
 
 
 def event(action: str) -> str:
-    """Return what happened to an export, such as `attempt started` for its audit entry `claim`."""
+    """Return what happened to an export, such as `Attempt started` for its audit entry `claim`."""
     return _EVENTS.get(action, action.replace("_", " "))
 
 

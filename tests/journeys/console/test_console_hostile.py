@@ -178,7 +178,6 @@ SHOWN: Final = {
     "exports.ticket.evidence-name",
     "exports.ticket.labels",
     "exports.ticket.page-url",
-    "exports.ticket.severity",
     "exports.ticket.title",
     "findings.code",
     "findings.location",

@@ -103,7 +103,7 @@ BELONGS: Final = {
     # The page of a target shows a refused form of it again.
     ADDRESS: {
         *("answer target 201", "command targets", "page target 200", "page targets 200", "page no header 422"),
-        *("targets.base_url", COPIES),
+        *("page no secret 422", "targets.base_url", COPIES),
     },
 }
 

@@ -93,10 +93,6 @@ def folder_of_the_kernel(_folder: Path, _: PostgresServer) -> Settings:
     return {"DATA_DIR": "/proc/riskrelay"}
 
 
-def no_keys(_folder: Path, _: PostgresServer) -> Settings:
-    return {"ENCRYPTION_KEYS": ""}
-
-
 def server_away(_folder: Path, _: PostgresServer) -> Settings:
     return {"DATABASE_URL": f"postgresql://u:hunter2@127.0.0.1:{free_port()}/riskrelay"}
 
@@ -144,7 +140,6 @@ def newer_version(folder: Path, _: PostgresServer) -> Settings:
 IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[str, ...]]]] = [
     (taken_folder, ("DATA_DIR", "File exists", "set another folder")),
     (folder_of_the_kernel, ("DATA_DIR /proc/riskrelay cannot be created", "set another folder")),
-    (no_keys, ("ENCRYPTION_KEYS", "bin/riskrelay init")),
     (server_away, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
     (unknown_user, ('role "stranger" does not exist', "DATABASE_URL")),
     (unknown_database, ('database "nowhere" does not exist', "DATABASE_URL")),
@@ -174,6 +169,16 @@ def test_what_is_in_the_way_is_reported_in_one_line_and_nothing_is_changed(
     assert "hunter2" not in line
     assert {name: data for name, data in files(tmp_path).items() if not name.startswith("data/redis/")} == before
     assert list(processes_in(tmp_path)) == []
+
+
+def test_a_start_without_keys_is_one_of_wrong_settings_and_changes_nothing(tmp_path: Path) -> None:
+    given = settings(tmp_path, ENCRYPTION_KEYS="")
+    before = files(tmp_path)
+    ended = typed(tmp_path, "run", given)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "ENCRYPTION_KEYS: set neither in the environment nor in" in ended.stderr
+    assert "bin/riskrelay init" in ended.stderr
+    assert files(tmp_path) == before
 
 
 def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_path: Path) -> None:
@@ -209,10 +214,10 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
 def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
-    for verb, reported in (("init", ("cannot be written", "room")), ("run", ("ENCRYPTION_KEYS", "init"))):
+    for verb, code, reported in (("init", 1, ("cannot be written", "room")), ("run", 2, ("ENCRYPTION_KEYS",))):
         ended = typed(tmp_path, verb, given, room)
-        assert ended.returncode == 1
-        assert len(ended.stderr.splitlines()) == 1
+        assert ended.returncode == code
+        assert len(ended.stderr.splitlines()) == code
         assert "Traceback" not in ended.stderr
         assert any(word in ended.stderr for word in reported)
         assert not (tmp_path / ".env").exists()

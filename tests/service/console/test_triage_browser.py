@@ -134,7 +134,7 @@ def test_the_way_back_on_a_phone_leads_to_where_the_list_was_left(way: str, phon
     assert phone.evaluate("scrollY") == before
     assert phone.evaluate("window.isTheSame"), "the page was not loaded again"
     assert "export=" not in phone.url
-    # The way to and fro can be taken again.
+    # The same way can be taken again.
     title(phone, FAR - 1).tap()
     expect(phone.locator("#ticket-title")).to_be_focused()
     expect_open(phone, FAR - 1)
