@@ -369,7 +369,7 @@ def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Cu
         audit_log.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
     page = person.get(f"/exports/{export_id}")
     assert f"the newest {MOST_ENTRIES} entries" in page.text
-    assert f"Look {MOST_ENTRIES}<" in page.text
+    assert f"look {MOST_ENTRIES}<" in page.text
     assert ">Prepared<" not in page.text
 
 
