@@ -52,9 +52,7 @@ class LazyGroup(click.Group):
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` begin with; the error about an unknown one names those that are alike."""
         try:
             return super().resolve_command(ctx, args)

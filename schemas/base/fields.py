@@ -46,7 +46,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "null": "This field cannot be null.",
     "invalid_type": "This value has the wrong JSON type.",
     "invalid_url": "Not a valid URL.",
-    "url_credentials": "Contains a URL with a password; remove it from the URL.",
+    "url_credentials": "Contains a URL with a password, token or key; remove it from the URL.",
     "invalid_timestamp": "Not an RFC 3339 timestamp with a time zone.",
     "invalid_shop_domain": "Not a valid shop domain.",
     "other_shop": "This project belongs to another shop.",

@@ -22,7 +22,7 @@ MAX_PATTERNS: Final = 100
 MIN_PHONE_DIGITS: Final = 7
 
 #: Shorter ids are found in composed names as whole words only.
-MIN_LOOSE: Final = 6
+MIN_LOOSE_LENGTH: Final = 6
 
 #: A word: letters and digits. An underscore joins words in programs, not in prose.
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -53,8 +53,7 @@ class Mentions:
         if phone:
             patterns.append(phone.expression())
         self._expression = re.compile("|".join(patterns)) if patterns else None
-        whole = (*folded, *filter(None, (subject.email and subject.email.casefold(),)))
-        self._loose = {word for word in whole if len(word) >= MIN_LOOSE}
+        self._loose = {each for each in (*folded, (subject.email or "").casefold()) if len(each) >= MIN_LOOSE_LENGTH}
         self._loose_lengths = sorted({len(word) for word in self._loose})
         self._digits = phone.rest if phone else None
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
@@ -66,7 +65,7 @@ class Mentions:
     def in_name(self, name: str) -> bool:
         """Return whether a composed name, such as `order-191167x`, may contain one of the subject's.
 
-        Those of fewer than MIN_LOOSE characters must be whole words: any random key contains a 7.
+        Those of fewer than MIN_LOOSE_LENGTH characters must be whole words: any random key contains a 7.
         """
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits

@@ -606,7 +606,7 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
     return Settings(
         data_dir=data_dir,
-        redis_url=redis_url or f"unix://{quote(os.fsencode(embedded_redis_socket(data_dir)))}",
+        redis_url=redis_url or f"unix://{quote(str(embedded_redis_socket(data_dir)))}",
         redis_embedded=not redis_url,
         **read,
     )

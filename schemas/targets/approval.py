@@ -59,8 +59,10 @@ class TargetUrlRefused(ValidationFailed):
 
 def not_active(status: str, reason: str | None) -> FieldProblem:
     """Return the problem of a target that is not active: its status, the cause and the fix."""
-    # The reason of an inactive target names the same step.
-    next_step = _RESUME if status != TargetStatus.INACTIVE else "" if reason else _UNSIGNED
+    next_step = _RESUME
+    if status == TargetStatus.INACTIVE:
+        # A reason names the same step.
+        next_step = "" if reason else _UNSIGNED
     return _problem(_NOT_ACTIVE, f"This target is {status}", reason, next_step)
 
 

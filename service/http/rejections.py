@@ -83,7 +83,7 @@ class RejectionRecorder:
             self._noted.wait()
             try:
                 self.write()
-            except Exception as failed:  # noqa: BLE001 - refusals are noted again after any slip, and nobody else would tell of it
+            except Exception as failed:  # noqa: BLE001 - the thread must survive any error: rejections are recorded again
                 _log.error("rejections are not written", exc_info=failed)
             time.sleep(self._pause_s)
 

@@ -15,14 +15,14 @@ from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
 from schemas.triage.export_filter import OneOrMore, ProjectIdValues
 
 #: A character that is not white space; unlike in JavaScript's patterns, some control characters count as white space.
-_SAYS_SOMETHING: Final = r"[^\s\u001c-\u001f\u0085]"
+_NOT_BLANK: Final = r"[^\s\u001c-\u001f\u0085]"
 _LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
-_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{_SAYS_SOMETHING}[^{_LINE_ENDS}]*$"
+_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{_NOT_BLANK}[^{_LINE_ENDS}]*$"
 _URL: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
 _IDENTIFIER: Final = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": MAX_ID},
-        {"type": "string", "maxLength": compliance_requests.MAX_IDENTIFIER, "pattern": _SAYS_SOMETHING},
+        {"type": "string", "maxLength": compliance_requests.MAX_IDENTIFIER, "pattern": _NOT_BLANK},
     ]
 }
 _HEADER: Final = {"type": "string", "maxLength": MAX_TEXT}
@@ -78,7 +78,7 @@ def _own(field: fields.Field[Any]) -> dict[str, Any]:
         counted = {"minItems": field.at_least, "maxItems": field.at_most}
         return {name: count for name, count in counted.items() if count}
     if isinstance(field, Text) and field.min_length:
-        return {"minLength": field.min_length, "pattern": _SAYS_SOMETHING}
+        return {"minLength": field.min_length, "pattern": _NOT_BLANK}
     return {}
 
 
@@ -114,7 +114,7 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
     members["helpUrl"] = dict(_HELP_URL)
     naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
-    said = {"type": ["string", "integer"], "pattern": _SAYS_SOMETHING}
+    said = {"type": ["string", "integer"], "pattern": _NOT_BLANK}
     return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, said))}
 
 

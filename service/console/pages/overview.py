@@ -37,7 +37,7 @@ _WEEK: Final = 7
 #: Accounts whose trends are kept, two kilobytes each.
 _MOST_TRENDS: Final = 500
 
-#: What to do about a target, by its status or the reason of its pause; of the others the reason tells it.
+#: What to do about a target, by its status or the reason of its pause; for the others, the reason explains it.
 _ADVICE: Final[Mapping[str, str]] = {
     TargetStatus.PAUSED: "It was paused, and its approved exports wait. Resume it when it may receive again.",
     TargetStatus.DISABLED: "It was disabled, and its approved exports fail. Resume it if it is still in use.",
@@ -70,7 +70,7 @@ class Attention(NamedTuple):
     to_do: str
     path: str = ""
     verb: str = "Open"
-    #: When it ends by itself: the end of `why`.
+    #: When it ends by itself; shown after `why`.
     until: datetime | None = None
 
 

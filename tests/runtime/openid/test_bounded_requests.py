@@ -20,15 +20,20 @@ ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 @contextmanager
-def tls_server(name: str, answer: bytes, *, drips: bool = False) -> Iterator[str]:
-    """Answer one request over TLS with the certificate of `name`, then a byte now and then if it `drips`; yield the URL."""
+def tls_server(name: str, answer: bytes, *, drips: bool = False, waits_s: float = 0.0) -> Iterator[str]:
+    """Answer one request over TLS with the certificate of `name`, then a byte now and then if it `drips`; yield the URL.
+
+    It waits for `waits_s` seconds before the handshake, and again before the answer.
+    """
     context = AGENCY.server(name)
 
     def serve() -> None:
         with suppress(OSError):
             peer, _ = listener.accept()
+            time.sleep(waits_s)
             with context.wrap_socket(peer, server_side=True) as secured:
                 secured.recv(65_536)
+                time.sleep(waits_s)
                 secured.sendall(answer)
                 while drips:
                     secured.sendall(b"x")
@@ -59,3 +64,9 @@ def test_a_server_that_drips_over_tls_is_left() -> None:
         fetch_json(url, client_context(AGENCY.pem))
     assert refused.value.reason == "late"
     assert time.monotonic() - began < DEADLINE_S + 2
+
+
+def test_the_deadline_includes_the_handshake() -> None:
+    with tls_server("127.0.0.1", ANSWER, waits_s=DEADLINE_S * 0.7) as url, pytest.raises(IssuerUnavailable) as refused:
+        fetch_json(url, client_context(AGENCY.pem))
+    assert refused.value.reason == "late"

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from schemas.base.errors import ValidationFailed
-from schemas.targets.approval import ApprovalState, TargetUrlRefused, require_approvable
+from schemas.targets.approval import ApprovalState, TargetUrlRefused, not_active, require_approvable
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import REVALIDATE_AT_MOST, VALID_FOR, is_about_address, next_validation_in
 from schemas.url_policy.policy import RefusalReason, TargetPolicy
@@ -84,3 +84,8 @@ def test_only_failures_of_the_url_and_its_name_are_about_the_address() -> None:
     assert is_about_address("dns_timeout")
     for reason in (None, "connect_refused", "tls_certificate", "certificate_expired", "deadline_exceeded"):
         assert not is_about_address(reason)
+
+
+@pytest.mark.parametrize("reason", [None, "no_secret", "no_standard_secret"])
+def test_an_inactive_target_is_told_once_how_to_get_its_secret(reason: str | None) -> None:
+    assert not_active(TargetStatus.INACTIVE, reason).message.count("secret set target") == 1
