@@ -13,7 +13,6 @@ from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, TargetRow
 MOST_IN_MENU: Final = 999
 
 
-
 class MenuCounts(NamedTuple):
     """What waits for a decision, is on its way, was found, is automated and is connected; none above MOST_IN_MENU + 1."""
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -316,7 +316,7 @@ def completed_attempt(
     return CompletedAttempt(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)
 
 
-def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
+def postback(scan_run_id: int = 42, issues: Sequence[Mapping[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
     """Return the body of a postback with one issue, or with `issues`; `changes` replace members."""
     body = {
         "scanRunId": scan_run_id,

@@ -87,5 +87,5 @@ def test_only_failures_of_the_url_and_its_name_are_about_the_address() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "no_secret", "no_standard_secret"])
-def test_an_inactive_target_is_told_once_how_to_get_its_secret(reason: str | None) -> None:
+def test_the_answer_for_an_inactive_target_says_once_how_to_get_its_secret(reason: str | None) -> None:
     assert not_active(TargetStatus.INACTIVE, reason).message.count("secret set target") == 1

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Request, expect
 from tests.support.servers.runtimes import runtime
 
 #: A browser on a busy machine takes a script of 1.5 MB up in several seconds.
-PATIENCE_MS: Final = 15_000
+PATIENCE_MS: Final = 30_000
 expect.set_options(timeout=PATIENCE_MS)
 #: Says what a page was not allowed to do; it runs before anything of the page.
 _TELL: Final = """
