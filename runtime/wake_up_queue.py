@@ -30,7 +30,7 @@ JOB: Final = "worker.jobs.deliver_due"
 #: Longer than the longest run of the job (`worker.delivery.dispatcher.SLICE_S` and one deadline); RQ ends a longer one.
 JOB_TIMEOUT_S: Final = 180
 
-_MARK: Final = "riskrelay:rung"
+_MARK: Final = "riskrelay:woken"
 #: Has an entry from a notification until a worker that waits has taken it.
 _NOTIFIED: Final = "riskrelay:notified"
 #: If the job is lost with the mark still set, `notify` works again after this long.
@@ -89,8 +89,8 @@ class WakeUpQueue:
             if self._set_mark(keys=[_MARK, _NOTIFIED, self._queue.key], args=[_MARK_S]):
                 time.sleep(self.job_delay_s)
                 self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
-        except RedisError as away:
-            self._outage.record_failure(away)
+        except RedisError as error:
+            self._outage.record_failure(error)
             return False
         self._outage.record_success()
         return True
@@ -106,9 +106,9 @@ class WakeUpQueue:
         """Remove the mark; from now on `notify` queues a new job unless one waits."""
         try:
             self._client.delete(_MARK)
-        except RedisError as away:
+        except RedisError as error:
             # The mark expires by itself.
-            self._outage.record_failure(away)
+            self._outage.record_failure(error)
 
     def is_reachable(self) -> bool:
         """Return whether Redis answers now."""

@@ -21,7 +21,7 @@ from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation, store_health
 from storage.maintenance import restore as restoring
 from storage.maintenance.store_health import Integrity
-from storage.reporting.metrics_snapshot import PAUSED_BY_HAND, MetricsSnapshot
+from storage.reporting.metrics_snapshot import LATE_S, PAUSED_BY_HAND, MetricsSnapshot
 from storage.secrets import key_check
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
@@ -37,8 +37,7 @@ WRONG_CLOCK_S: Final = 60.0
 SLOW_REDIS_S: Final = 0.1
 #: Timeout for Redis.
 REDIS_WITHIN_S: Final = 2.0
-#: An idle worker sends within a second of the due time, a busy one within minutes.
-LATE_S: Final = 300.0
+#: Exports that are due for longer are not sent at all.
 MUCH_TOO_LATE_S: Final = 3600.0
 
 #: Accounts that use at least this share of a limit are named, at most MOST_NAMED of them.

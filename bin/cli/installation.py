@@ -90,9 +90,9 @@ def database_at(url: str) -> Iterator[None]:
         yield
     except DatabaseFull:
         raise Refused(f"The disk of the database is full; free space. Check {location_hint()}.") from None
-    except OUTAGES as away:
+    except OUTAGES as outage:
         raise Refused(
-            f"The database is unavailable, locked or full ({outage_reason(away)}); check {location_hint()}."
+            f"The database is unavailable, locked or full ({outage_reason(outage)}); check {location_hint()}."
         ) from None
     except UnsuitableDatabase as unsuitable:
         raise Refused(str(unsuitable)) from None

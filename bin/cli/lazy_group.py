@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
             return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path, default=summary.default)
         url = ctx.find_root().params.get("url")
         with _uncollected():
-            return load(path) if url is None else importlib.import_module(REMOTE).twin(path, url)
+            return load(path) if url is None else importlib.import_module(REMOTE).with_url(path, url)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with its whole summary; click would cut it at the end of the line."""

@@ -18,7 +18,7 @@ from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
 from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
 from bin.remote.client import ApiClient, ApiRecord, counts_of
-from bin.remote.twins import Twin, listing, only, printing
+from bin.remote.remote_command import RemoteCommand, listing, only, printing
 from runtime.clock import utc_now
 from schemas.base.timestamps import rfc3339
 
@@ -133,11 +133,11 @@ def _role(name: str) -> str | None:
     return None if name == "none" else name
 
 
-TWINS: Final = {
+REMOTE_COMMANDS: Final = {
     ("account", "add"): printing(
         lambda api, name, no_webhooks: _account(api.post(_ACCOUNTS, {"name": name, "may_use_webhooks": not no_webhooks}))
     ),
-    ("account", "list"): Twin(_list_accounts),
+    ("account", "list"): RemoteCommand(_list_accounts),
     ("account", "set"): printing(
         lambda api, account_id, webhooks: _account(
             api.patch(f"{_ACCOUNTS}/{account_id}", {"may_use_webhooks": webhooks == "on"})
@@ -160,9 +160,9 @@ TWINS: Final = {
         )
     ),
     ("grant", "add"): printing(_add_grant),
-    ("grant", "list"): Twin(_list_grants),
+    ("grant", "list"): RemoteCommand(_list_grants),
     ("grant", "remove"): printing(_remove_grant),
-    ("token", "create"): Twin(_create_token),
+    ("token", "create"): RemoteCommand(_create_token),
     ("token", "list"): listing(_TOKENS, TOKENS, _token),
-    ("token", "revoke"): Twin(_revoke_token),
+    ("token", "revoke"): RemoteCommand(_revoke_token),
 }

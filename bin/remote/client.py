@@ -226,9 +226,9 @@ class ApiClient:
         return ApiRefusal(f"The response of {self._host} is not from RiskRelay; check --url.")
 
 
-def path_to(form: str, **ids: Any) -> str:
+def path_to(template: str, **ids: Any) -> str:
     """Return a path with ids of the command line in it, each as one segment."""
-    return form.format(**{name: quote(str(value), safe="") or "-" for name, value in ids.items()})
+    return template.format(**{name: quote(str(value), safe="") or "-" for name, value in ids.items()})
 
 
 def _within(deadline_s: float, call: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""Runs a command against the API of another host: its options are parsed as usual, then a twin of it sends requests."""
+"""Runs a command against the API of another host: its options are parsed as usual, then it sends requests."""
 
 import copy
 import importlib
@@ -10,9 +10,9 @@ from bin.cli.lazy_group import load
 from bin.commands.tools.import_scan import checked_url
 from bin.remote.client import ApiClient
 from bin.remote.credentials import token_for
-from bin.remote.twins import Twin
+from bin.remote.remote_command import RemoteCommand
 
-#: The modules of twins, by the first word of the command.
+#: The modules of remote commands, by the first word of the command.
 _MODULES: Final = {
     **dict.fromkeys(("account", "user", "project", "scan-run", "grant", "token"), "accounts"),
     "target": "targets",
@@ -25,14 +25,14 @@ LOCAL: Final = frozenset({("completion",), ("demo",), ("listen",), ("trigger",),
 _REASONS: Final = {"secret": "Secrets are never sent over the API. "}
 
 
-def twin(path: tuple[str, ...], url: str) -> click.Command:
-    """Return the command that does at `url` what the command at `path` does here; one without a twin refuses to run."""
+def with_url(path: tuple[str, ...], url: str) -> click.Command:
+    """Return the command that does at `url` what the command at `path` does here; one that is not remote refuses to run."""
     command = copy.copy(load(path))
     if path in LOCAL:
         return command
     if path == ("import-scan",):
         return _import_scan_to(command, url)
-    found = twin_of(path)
+    found = remote_command_of(path)
     not_required = (*found.without, *found.optional) if found else ()
     command.params = [_optional(each) if each.name in not_required else each for each in command.params]
     by_name = {each.name: each for each in command.params}
@@ -51,11 +51,13 @@ def twin(path: tuple[str, ...], url: str) -> click.Command:
     return command
 
 
-def twin_of(path: tuple[str, ...]) -> Twin | None:
-    """Return the twin of a command, or None for one that runs on the server only."""
+def remote_command_of(path: tuple[str, ...]) -> RemoteCommand | None:
+    """Return what a command does with `--url`, or None for one that runs on the server only."""
     module = _MODULES.get(path[0])
-    twins: dict[tuple[str, ...], Twin] = importlib.import_module(f"bin.remote.{module}").TWINS if module else {}
-    return twins.get(path)
+    if module is None:
+        return None
+    commands: dict[tuple[str, ...], RemoteCommand] = importlib.import_module(f"bin.remote.{module}").REMOTE_COMMANDS
+    return commands.get(path)
 
 
 def _optional(parameter: click.Parameter) -> click.Parameter:

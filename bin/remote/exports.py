@@ -37,7 +37,7 @@ from bin.commands.exports.export_bulk import (
 )
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
-from bin.remote.twins import Twin, posting, printing
+from bin.remote.remote_command import RemoteCommand, posting, printing
 from schemas.base.timestamps import rfc3339
 from schemas.triage.bulk_decisions import BulkAction
 
@@ -228,10 +228,12 @@ def _wait_for(api: ApiClient, path: str, job: ApiRecord, command: str, as_json: 
         raise Refused(f"{job['id']} is {state}; see `export {command} --show {job['id']}`.")
 
 
-def _shown_or_cancelled(api: ApiClient, form: str, name: str, shown_id: str | None, cancelled_id: str | None) -> ApiRecord:
+def _shown_or_cancelled(
+    api: ApiClient, template: str, name: str, shown_id: str | None, cancelled_id: str | None
+) -> ApiRecord:
     if shown_id is not None:
-        return api.get(path_to(form, **{name: shown_id}))
-    return api.post(path_to(f"{form}/cancel", **{name: cancelled_id}))
+        return api.get(path_to(template, **{name: shown_id}))
+    return api.post(path_to(f"{template}/cancel", **{name: cancelled_id}))
 
 
 def _joined(value: Any) -> str | None:
@@ -239,19 +241,19 @@ def _joined(value: Any) -> str | None:
 
 
 _WITHOUT: Final = ("account_id",)
-TWINS: Final = {
-    ("export", "list"): Twin(_list, _WITHOUT),
-    ("export", "show"): Twin(_show),
-    ("export", "open"): Twin(_open),
-    ("export", "attempts"): Twin(_attempts),
+REMOTE_COMMANDS: Final = {
+    ("export", "list"): RemoteCommand(_list, _WITHOUT),
+    ("export", "show"): RemoteCommand(_show),
+    ("export", "open"): RemoteCommand(_open),
+    ("export", "attempts"): RemoteCommand(_attempts),
     ("export", "prepare"): printing(_prepare, without=_WITHOUT),
-    ("export", "approve"): Twin(_approve, _WITHOUT),
-    ("export", "dismiss"): Twin(_dismiss, _WITHOUT),
-    ("export", "restore"): Twin(_restore, _WITHOUT),
+    ("export", "approve"): RemoteCommand(_approve, _WITHOUT),
+    ("export", "dismiss"): RemoteCommand(_dismiss, _WITHOUT),
+    ("export", "restore"): RemoteCommand(_restore, _WITHOUT),
     ("export", "snooze"): printing(_snooze),
     ("export", "split"): posting(f"{_EXPORT}/split"),
     ("export", "edit"): printing(_edit),
-    ("export", "retry"): Twin(_retry, _WITHOUT),
-    ("export", "bulk"): Twin(_bulk),
-    ("export", "recover"): Twin(_recover),
+    ("export", "retry"): RemoteCommand(_retry, _WITHOUT),
+    ("export", "bulk"): RemoteCommand(_bulk),
+    ("export", "recover"): RemoteCommand(_recover),
 }

@@ -6,7 +6,7 @@ from typing import Any, Final
 from bin.commands.audit import show_entries, shown_of
 from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
-from bin.remote.twins import Twin, showing
+from bin.remote.remote_command import RemoteCommand, showing
 from schemas.base.timestamps import rfc3339
 
 _REQUESTS: Final = "/api/compliance-requests"
@@ -41,9 +41,9 @@ def _list_audit(
     show_entries(found[:shown], as_json, are_more=shown is not None and len(found) > shown)
 
 
-TWINS: Final = {
-    ("audit", "list"): Twin(_list_audit),
-    ("compliance", "list"): Twin(_list_requests),
+REMOTE_COMMANDS: Final = {
+    ("audit", "list"): RemoteCommand(_list_audit),
+    ("compliance", "list"): RemoteCommand(_list_requests),
     ("compliance", "show"): showing(
         f"{_REQUESTS}/{{request_id}}", without=("with_report",), why="personal data stays on the server"
     ),

@@ -14,7 +14,7 @@ from bin.commands.exports.rule import RULES, match_and_action
 from bin.commands.tokens import NO_SESSIONS, SESSIONS
 from bin.remote.accounts import user_id
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
-from bin.remote.twins import Twin, listing, posting, printing, removing, showing
+from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
 
 _RULES: Final = "/api/approval-rules"
 _RULE: Final = f"{_RULES}/{{rule_id}}"
@@ -68,14 +68,14 @@ def _ended(api: ApiClient, session_id: str) -> ApiRecord:
     return api.post(path_to(f"{_SESSIONS}/{{session_id}}/revoke", session_id=session_id))
 
 
-TWINS: Final = {
+REMOTE_COMMANDS: Final = {
     ("rule", "add"): printing(_add_rule, without=("email",)),
     ("rule", "list"): listing(_RULES, RULES),
     ("rule", "show"): showing(_RULE),
     ("rule", "set"): printing(_set_rule, without=("email",)),
     ("rule", "remove"): removing(_RULE),
     ("rule", "test"): posting(f"{_RULE}/test"),
-    ("session", "list"): Twin(_list_sessions),
-    ("session", "revoke"): Twin(_revoke_session),
-    ("receipt", "show"): Twin(_show_receipt),
+    ("session", "list"): RemoteCommand(_list_sessions),
+    ("session", "revoke"): RemoteCommand(_revoke_session),
+    ("receipt", "show"): RemoteCommand(_show_receipt),
 }

@@ -9,7 +9,7 @@ from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
 from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_members
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
-from bin.remote.twins import Twin, listing, posting, printing, removing, showing
+from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
 from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR
 from schemas.trackers.registry import GENERIC_WEBHOOK
@@ -81,18 +81,18 @@ def _explain(code: str | None, as_json: bool) -> None:
         echo(" ".join(help_for(code)))
 
 
-TWINS: Final = {
+REMOTE_COMMANDS: Final = {
     ("target", "list"): listing(_TARGETS, TARGETS),
     ("target", "show"): showing(_TARGET),
-    ("target", "add"): Twin(_add, without=("account_id",)),
+    ("target", "add"): RemoteCommand(_add, without=("account_id",)),
     ("target", "set"): printing(_set),
     ("target", "remove"): removing(_TARGET),
     ("target", "pause"): posting(f"{_TARGET}/pause"),
     ("target", "disable"): posting(f"{_TARGET}/disable"),
-    ("target", "resume"): Twin(_resume),
+    ("target", "resume"): RemoteCommand(_resume),
     ("target", "limit"): printing(
         lambda api, target_id, limit_members: api.patch(path_to(_TARGET, target_id=target_id), limit_members)
     ),
-    ("target", "validate"): Twin(_validate),
-    ("target", "ping"): Twin(_ping),
+    ("target", "validate"): RemoteCommand(_validate),
+    ("target", "ping"): RemoteCommand(_ping),
 }

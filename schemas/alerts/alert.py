@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.error_help import help_for
@@ -81,11 +80,6 @@ def describe(alert: Alert) -> AlertText:
     if alert.state is AlertState.OPEN or alert.kind is AlertKind.WEEKLY:
         return text
     return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice="Nothing is left to do.")
-
-
-def host_of(url: str) -> str:
-    """Return the host of a target's URL."""
-    return urlsplit(url).hostname or ""
 
 
 def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:

@@ -190,7 +190,7 @@ class Settings:
         is_secret=True,
     )
     default_project_id: int | None = setting(
-        values.whole(1, values.MAX_ROW_ID), None, "project of scan runs that are not registered", shown="generated"
+        values.whole(1, values.MAX_SERIAL), None, "project of scan runs that are not registered", shown="generated"
     )
     allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
@@ -295,7 +295,7 @@ class Settings:
     )
     console_enabled: bool = setting(values.truth, "true", "serve the console at `/console`; never in webhook-only mode")
     operator_account_id: int | None = setting(
-        values.whole(1, values.MAX_ROW_ID),
+        values.whole(1, values.MAX_SERIAL),
         None,
         "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue; in "
         "`cloud` mode the only one that `WEBHOOK_SECRET` serves",
@@ -321,7 +321,7 @@ class Settings:
         shown="none: roles stay as they are, and only existing users sign in",
     )
     oidc_account_id: int | None = setting(
-        values.whole(1, values.MAX_ROW_ID),
+        values.whole(1, values.MAX_SERIAL),
         None,
         "account of the users who sign in at the issuer",
         shown="`OPERATOR_ACCOUNT_ID`, or the first account unless DEPLOYMENT_MODE is `cloud`",

@@ -28,7 +28,7 @@ ENOUGH_SECRET_BYTES: Final = 16
 HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` prints one"
 
 #: Ids have four bytes in PostgreSQL.
-MAX_ROW_ID: Final = 2**31 - 1
+MAX_SERIAL: Final = 2**31 - 1
 #: Of a number without a narrower limit: more than any installation has, and both databases can hold it.
 MAX_COUNT: Final = 10**12
 #: A hundred years: dates end soon after.

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from schemas.exports.record import Export
+from schemas.findings.life_cycle import RunOutcome
 from schemas.intake.artifacts import artifact_url
 from service.console.untrusted_text import SafeLink, safe_link
 from storage.intake import finding_history
@@ -26,6 +28,11 @@ class FindingDetails:
     has_more_sightings: bool
     others: Sequence[PageFinding]
     has_more_others: bool
+
+    @property
+    def reopened_at(self) -> datetime | None:
+        """When the finding was last reported again after it was fixed, if one of the listed scan runs did so."""
+        return next((each.seen_at for each in self.sightings if each.outcome is RunOutcome.REOPENED), None)
 
 
 def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails | None:

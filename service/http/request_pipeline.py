@@ -101,16 +101,16 @@ class RequestPipeline:
             # A body may take minutes to arrive; connections are few, and none is held meanwhile.
             engine.release()
             body = self._json_body(req, operation)
-            with self._large_bodies.slot(req.context.principal.key, len(body)) as give_way:
+            with self._large_bodies.slot(req.context.principal.key, len(body)) as yield_to_others:
                 if time.monotonic() - authenticated_at > REAUTHENTICATE_AFTER_S:
                     self._reauthenticate(req, operation)
                 value = _parsed(body)
-                give_way()
-                payload = read_checked(operation.form, value, operation.inspected, operation.known_names, give_way)
-                give_way()
+                yield_to_others()
+                payload = read_checked(operation.form, value, operation.inspected, operation.known_names, yield_to_others)
+                yield_to_others()
                 req.context.canonical_payload = canonical(value)
-                give_way()
-                req.context.payload = operation.prepare(payload, give_way)
+                yield_to_others()
+                req.context.payload = operation.prepare(payload, yield_to_others)
 
     def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
         """Release the budget of a large body."""

@@ -56,12 +56,12 @@ class HeadersTimeout(ParseException):  # type: ignore[misc]  # gunicorn has no a
 
 
 class ClientConnection:
-    """The client's socket as gunicorn sees it. `give_way` is called before each read, to yield to other connections."""
+    """The client's socket as gunicorn sees it; `yield_to_others` is called before each read."""
 
-    def __init__(self, client: Any, host: str, give_way: Callable[[], None], timeouts: ConnectionTimeouts) -> None:
+    def __init__(self, client: Any, host: str, yield_to_others: Callable[[], None], timeouts: ConnectionTimeouts) -> None:
         self._socket = client
         self.host = host
-        self._give_way = give_way
+        self._yield_to_others = yield_to_others
         self._timeouts = timeouts
         self._is_new = True
         self._is_disconnected = False
@@ -89,7 +89,7 @@ class ClientConnection:
 
         Raises HeadersTimeout, LimitRequestHeaders; TimeoutError during a body.
         """
-        self._give_way()
+        self._yield_to_others()
         if self._is_disconnected:
             return self._disconnected()
         began_at = time.monotonic()

@@ -38,16 +38,16 @@ class Yielder:
     """Yields to the other connections of this process between two requests, or two reads of a body."""
 
     def __init__(self) -> None:
-        self._gave_way_at = 0.0
+        self._yielded_at = 0.0
 
     def __call__(self) -> None:
         """Yield, unless this process did so just now."""
         now = time.monotonic()
-        if now - self._gave_way_at > _MAX_UNYIELDED_S:
+        if now - self._yielded_at > _MAX_UNYIELDED_S:
             # Set before too: greenlets that run meanwhile need not yield, and new clients soon wait in `ConnectionLimit`.
-            self._gave_way_at = now
+            self._yielded_at = now
             gevent.sleep(_YIELD_S)
-            self._gave_way_at = time.monotonic()
+            self._yielded_at = time.monotonic()
 
 
 class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no annotations
@@ -65,7 +65,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         super().__init__(*args, **kwargs)
         self._connection_limit = ConnectionLimit(self.worker_connections)
         self._connections: dict[gevent.Greenlet, ClientConnection] = {}
-        self._give_way = Yielder()
+        self._yield_to_others = Yielder()
 
     def patch(self) -> None:
         """Patch what the parent has left to its children.
@@ -81,7 +81,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         greenlet = gevent.getcurrent()
         # A unix socket's peers have no address.
         host = addr[0] if isinstance(addr, tuple) else ""
-        connection = self._connections[greenlet] = ClientConnection(client, host, self._give_way, self.timeouts)
+        connection = self._connections[greenlet] = ClientConnection(client, host, self._yield_to_others, self.timeouts)
         self._connection_limit.add(connection)
         try:
             super().handle(listener, connection, addr)
@@ -92,7 +92,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
         """Begin to wait for a request; the connection has the time limit."""
-        self._give_way()
+        self._yield_to_others()
         self._connections[gevent.getcurrent()].expect_request(self.cfg.keepalive)
         yield
 

@@ -92,16 +92,16 @@ class CurrentDatabase:
 
 def inspect(now: datetime) -> CurrentDatabase:
     """Inspect the open database: empty, old, damaged or missing. Raises UnsuitableDatabase for that of another product."""
-    standing = schema_version.inspect()
-    if standing.foreign:
-        raise UnsuitableDatabase(standing.problem or "")
-    if standing.damage:
+    state = schema_version.inspect()
+    if state.foreign:
+        raise UnsuitableDatabase(state.problem or "")
+    if state.damage:
         return CurrentDatabase(None)
-    if len(standing.pending) == len(schema_version.known()):
+    if len(state.pending) == len(schema_version.known()):
         return CurrentDatabase(EMPTY)
     try:
         with connection():
-            return _read(standing.pending, now)
+            return _read(state.pending, now)
     except OUTAGES:
         raise
     except DatabaseError:

@@ -91,8 +91,8 @@ def redis_state(client: Redis) -> RedisState | str:
         seconds, microseconds = client.time()
         latency_s, after = time.monotonic() - began, utc_now()
         memory = client.info("memory")
-    except RedisError as away:
-        return type(away).__name__
+    except RedisError as error:
+        return type(error).__name__
     there = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
     policy = str(memory.get("maxmemory_policy", "unknown"))
     return RedisState(policy, latency_s, _ahead(there, before, after))

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from peewee import SQL, fn
 
-from schemas.alerts.alert import AlertCause, host_of
+from schemas.alerts.alert import AlertCause
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import FAILING, TargetStatus
 from schemas.targets.validations import FAILED
+from schemas.triage.search_words import host_of
 from storage.accounts import audit_chain
 from storage.compliance import requests as compliance_requests
 from storage.db.disk_space import DiskState, free_bytes, state_of
@@ -138,7 +139,7 @@ def _targets(now: datetime) -> Iterator[AlertCause]:
         failed_by = validation_reason if validation == FAILED else None
         details = {
             "name": name,
-            "host": host_of(base_url),
+            "host": host_of(base_url) or "",
             "status": status if is_off else FAILING,
             "reason": reason if is_off else failed_by or code,
         }

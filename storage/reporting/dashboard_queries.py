@@ -13,17 +13,21 @@ from peewee import JOIN, SQL, Case, Join, Select, fn
 
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
 from storage.db.engine import database, is_sqlite
-from storage.db.models import AccountRow, ExportRow, RecoveryRow, TargetRow
+from storage.db.models import AccountRow, ApprovalRuleRow, ExportRow, RecoveryRow, TargetRow
 from storage.exports.queries import count_up_to, is_open, last_error
+from storage.reporting import menu_counts
 from storage.targets import targets
 
 #: More is shown as `10 000+`: nobody goes through so many by hand.
 MOST_COUNTED: Final = 10_000
 #: The same of one account and one status: PostgreSQL may look at the page of every row that it counts.
 MOST_OF_A_STATUS: Final = 1_000
+#: Waiting exports whose severities are counted, as many as the menu counts.
+MOST_WAITING: Final = menu_counts.MOST_IN_MENU + 1
 #: Running recoveries that a page shows; a target has one at a time.
 MOST_RECOVERIES: Final = 50
 
@@ -65,6 +69,15 @@ class UnavailableTarget:
     held_reason: str | None
     held_until: datetime | None
     last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedRule:
+    """An approval rule that stopped by itself."""
+
+    id: str
+    name: str
+    stopped_reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,21 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
         each if each.held_until and each.held_until > now else replace(each, held_reason=None, held_until=None)
         for each in listed
     ]
+
+
+def waiting_by_severity(account_id: int, now: datetime) -> dict[str, int]:
+    """Return how many of the worst MOST_WAITING exports that wait for a decision have each severity, the worst first."""
+    part = menu_counts.waiting(account_id, now).select(ExportRow.severity_rank).limit(MOST_WAITING).alias("part")
+    counted = Select([part], [part.c.severity_rank, fn.COUNT(part.c.severity_rank)]).group_by(part.c.severity_rank)
+    found = {int(rank): int(number) for rank, number in counted.bind(database).tuples()}
+    return {SEVERITIES[rank]: found[rank] for rank in sorted(found, reverse=True)}
+
+
+def list_stopped_rules(account_id: int, limit: int) -> list[StoppedRule]:
+    """Return up to `limit` of an account's approval rules that stopped by themselves."""
+    r = ApprovalRuleRow
+    found = r.select(*columns(StoppedRule, r)).where(r.account == account_id, r.stopped_reason.is_null(False))
+    return read(StoppedRule, found.order_by(r.id.desc()).limit(limit))
 
 
 def count_due(now: datetime) -> DueCounts:

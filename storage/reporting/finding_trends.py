@@ -60,40 +60,54 @@ def read_trend(account_id: int, project_id: int | None, first: datetime, days: i
             unfixed[severity] += -number if change is Change.FIXED else number
         found.append(FindingDay(first + timedelta(days=day - first_day), of_day, Counter(unfixed)))
     fixes = sum(number for (day, change, _), number in changes.items() if change is Change.FIXED and day >= first_day)
-    return FindingTrend(tuple(found[1:]), _median_fix(account_id, project_id, first) if fixes else None)
+    return FindingTrend(tuple(found[1:]), median_fix(account_id, project_id, first) if fixes else None)
 
 
-def _changes(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the number of each day (of 1970), change and severity."""
-    f, s = FindingRow, FindingSightingRow
-    of = _of(account_id, project_id)
-    for column, change in ((f.first_seen_at, Change.NEW), (f.fixed_at, Change.FIXED)):
-        counted = _by_day(column, SQL(f"'{change}'")).where(*of, column.is_null(False))
-        yield from counted.group_by(SQL("day"), f.severity).tuples()
-    # In this order: SQLite could begin with the history of all accounts.
-    found = _by_day(s.seen_at, s.outcome).join(s, JOIN.CROSS).where(s.finding == f.id)
-    # Of one that is fixed now, the last fix is counted already. Word by word the conditions of the indexes.
-    is_earlier = (s.outcome == RunOutcome.REOPENED.value) | f.fixed_at.is_null() | (s.seen_at != f.fixed_at)
-    found = found.where(*of, SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier)
-    yield from found.group_by(SQL("day"), s.outcome, f.severity).tuples()
+def net_change(account_id: int, since: datetime) -> Mapping[str, int]:
+    """Return by severity how many more of an account's findings are not fixed than at `since`; below 0, how many fewer."""
+    unfixed = Counter[str]()
+    for _, change, severity, number in _changes(account_id, None, since):
+        unfixed[severity] += -int(number) if change == Change.FIXED else int(number)
+    return unfixed
 
 
-def _by_day(at: Any, change: Any) -> Any:
-    return FindingRow.select((at / _DAY_MS).alias("day"), change, FindingRow.severity, fn.COUNT(SQL("1")))
-
-
-def _median_fix(account_id: int, project_id: int | None, first: datetime) -> timedelta | None:
+def median_fix(account_id: int, project_id: int | None, first: datetime, until: datetime | None = None) -> timedelta | None:
+    """Return the median time from first report to fix of what was fixed since `first`, and before `until`; None without."""
     f = FindingRow
     fixed = f.select().where(*_of(account_id, project_id), f.fixed_at >= to_ms(first))
+    if until is not None:
+        fixed = fixed.where(f.fixed_at < to_ms(until))
     number = fixed.count()
     if not number:
-        # Each was reported again; PostgreSQL refuses an offset below 0.
+        # PostgreSQL refuses an offset below 0.
         return None
     took = (f.fixed_at - f.first_seen_at).alias("took")
     middle: Any = fixed.select(took).order_by(SQL("took")).offset((number - 1) // 2).limit(2 - number % 2).tuples()
     found = [int(each) for (each,) in middle]
     # Another request may have reopened them between the two queries.
     return timedelta(milliseconds=sum(found) / len(found)) if found else None
+
+
+def _changes(account_id: int, project_id: int | None, since: datetime | None = None) -> Iterator[tuple[Any, ...]]:
+    """Yield the number of each day (of 1970), change and severity, of all time or since `since`."""
+    f, s = FindingRow, FindingSightingRow
+    of = _of(account_id, project_id)
+    for column, change in ((f.first_seen_at, Change.NEW), (f.fixed_at, Change.FIXED)):
+        is_counted = column.is_null(False) if since is None else column >= to_ms(since)
+        counted = _by_day(column, SQL(f"'{change}'")).where(*of, is_counted)
+        yield from counted.group_by(SQL("day"), f.severity).tuples()
+    # In this order: SQLite could begin with the history of all accounts.
+    found = _by_day(s.seen_at, s.outcome).join(s, JOIN.CROSS).where(s.finding == f.id)
+    # Of one that is fixed now, the last fix is counted already. Word by word the conditions of the indexes.
+    is_earlier = (s.outcome == RunOutcome.REOPENED.value) | f.fixed_at.is_null() | (s.seen_at != f.fixed_at)
+    found = found.where(*of, SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier)
+    if since is not None:
+        found = found.where(s.seen_at >= to_ms(since))
+    yield from found.group_by(SQL("day"), s.outcome, f.severity).tuples()
+
+
+def _by_day(at: Any, change: Any) -> Any:
+    return FindingRow.select((at / _DAY_MS).alias("day"), change, FindingRow.severity, fn.COUNT(SQL("1")))
 
 
 def _of(account_id: int, project_id: int | None) -> tuple[Any, ...]:

@@ -101,7 +101,7 @@ def test_a_notification_while_the_mark_is_set_wakes_nobody_twice(waiter: WakeUpQ
 
 def test_a_job_that_was_lost_silences_the_bell_for_seconds_only(client: Redis) -> None:
     WakeUpQueue(client).notify()
-    assert 0 < int(client.pttl("riskrelay:rung")) <= 5000
+    assert 0 < int(client.pttl("riskrelay:woken")) <= 5000
 
 
 def test_a_notification_names_the_workers_job_in_json(client: Redis) -> None:

@@ -172,7 +172,7 @@ HOSTILE_CONTENT: Final[dict[str, Callable[[Redis, Path], None]]] = {
     "large payloads": plant_large_payloads,
     **{
         f"a hash at {key}": plant_wrong_types(key)
-        for key in (f"rq:queue:{wake_up_queue.QUEUE}", "riskrelay:notified", "riskrelay:rung", "rq:queues", "rq:workers")
+        for key in (f"rq:queue:{wake_up_queue.QUEUE}", "riskrelay:notified", "riskrelay:woken", "rq:queues", "rq:workers")
     },
 }
 

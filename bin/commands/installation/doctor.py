@@ -119,9 +119,9 @@ def _check_database(settings: Settings) -> Iterator[CheckResult]:
             figures = metrics_snapshot.take_snapshot(now, None)
             for name, check in DATABASE.items():
                 yield from _run(name, partial(check, settings, figures, now))
-    except OUTAGES as away:
+    except OUTAGES as outage:
         yield failure(
-            "database", f"The database is unavailable, locked or full: {outage_reason(away)}.", f"check {location_hint()}"
+            "database", f"The database is unavailable, locked or full: {outage_reason(outage)}.", f"check {location_hint()}"
         )
     finally:
         close_database()

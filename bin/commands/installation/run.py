@@ -13,7 +13,13 @@ import click
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
 from bin.cli.output import echo
 from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
-from bin.commands.installation.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
+from bin.commands.installation.serve import (
+    GUNICORN,
+    require_free,
+    require_keys,
+    require_startable,
+    warn_if_redis_is_unavailable,
+)
 from bin.commands.installation.work import WORK_ALONE
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.processes.local_service import DIRECTLY, local_url
@@ -55,7 +61,7 @@ def run() -> None:
         _migrate(settings)
         require_startable(settings, needs_account=False)
         create_missing_records(settings)
-        warn_of_redis_away(settings)
+        warn_if_redis_is_unavailable(settings)
         # From here on, a signal is recorded and handled by the supervisor.
         supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
         _start(settings, supervisor, redis)

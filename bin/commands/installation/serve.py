@@ -46,7 +46,7 @@ def serve() -> None:
     warn_of_unknown_names()
     require_startable(settings)
     require_free(settings.bind)
-    warn_of_redis_away(settings)
+    warn_if_redis_is_unavailable(settings)
     os.execv(sys.executable, [sys.executable, *GUNICORN])  # noqa: S606 - no shell is wanted here
 
 
@@ -75,7 +75,7 @@ def require_keys(settings: Settings) -> None:
         raise WrongSettings(InvalidSettings({"ENCRYPTION_KEYS": [missing]}).report())
 
 
-def warn_of_redis_away(settings: Settings) -> None:
+def warn_if_redis_is_unavailable(settings: Settings) -> None:
     """Log a warning if an external Redis does not respond."""
     if not (settings.redis_embedded or WakeUpQueue(connect(settings.redis_url)).is_reachable()):
         _log.warning("Redis does not respond; see REDIS_URL. Nothing is lost: workers poll the database for due exports")
@@ -98,9 +98,9 @@ def require_startable(settings: Settings, *, needs_account: bool = True) -> None
             targets.apply_default_secret(DefaultSecret.of(settings, vault), utc_now(), OPERATOR.key)
             if needs_account and accounts.first_id() is None:
                 _log.warning("the database has no account, so that no request is accepted; run: bin/riskrelay init")
-    except OUTAGES as away:
+    except OUTAGES as outage:
         message = "the database is unavailable (%s; see %s); starting anyway, requests get 503 until it is back"
-        _log.warning(message, outage_reason(away), location_hint())
+        _log.warning(message, outage_reason(outage), location_hint())
     finally:
         close_database()
 

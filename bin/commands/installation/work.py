@@ -6,7 +6,7 @@ import sys
 import click
 
 from bin.cli.installation import Refused, daemon_settings, warn_of_unknown_names
-from bin.commands.installation.serve import require_startable, warn_of_redis_away
+from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
 
@@ -18,7 +18,7 @@ def work(processes: int | None) -> None:
     settings = daemon_settings()
     warn_of_unknown_names()
     require_startable(settings)
-    warn_of_redis_away(settings)
+    warn_if_redis_is_unavailable(settings)
     count = processes or settings.worker_processes
     if settings.worker_metrics_bind:
         _show_metrics(settings.worker_metrics_bind, settings)

@@ -134,8 +134,8 @@ def _store_time(taken_at: datetime) -> None:
     """Store the time for the alert about old backups; a complete backup of a full or locked database is not a failed one."""
     try:
         backup_files.record(taken_at)
-    except OUTAGES as away:
-        reason = f"the database cannot be written ({outage_reason(away)})"
+    except OUTAGES as outage:
+        reason = f"the database cannot be written ({outage_reason(outage)})"
         echo(f"riskrelay: The backup is complete, but alerts do not know of it: {reason}.", err=True)
 
 

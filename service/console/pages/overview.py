@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import add
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.timestamps import to_ms
+from schemas.base.principal import Ability
 from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
@@ -20,20 +21,20 @@ from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, 
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
-from service.console.wording import bounded, duration
+from service.console.wording import bounded, count, duration
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
-from storage.reporting import dashboard_queries, menu_counts, metrics_snapshot, trends
+from storage.intake import findings
+from storage.reporting import dashboard_queries, finding_trends, menu_counts, metrics_snapshot
 from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
 from storage.reporting.menu_counts import MOST_IN_MENU
 
 #: Targets, and rules, that are listed; their own lists have the others.
 MOST_ROWS: Final = 5
-#: An idle worker sends within a second of the due time, a busy one within minutes.
-LATE_S: Final = 300.0
+#: Projects whose report the page offers, the newest; the list of findings offers the others'.
+_MOST_REPORTS: Final = 20
 #: Days of a trend, including today.
 TREND_DAYS: Final = 30
-_WEEK: Final = 7
 #: Accounts whose trends are kept, two kilobytes each.
 _MOST_TRENDS: Final = 500
 
@@ -46,6 +47,8 @@ _ADVICE: Final[Mapping[str, str]] = {
 }
 #: The list of deliveries that failed or were blocked.
 _FAILED: Final = "/deliveries?view=failed"
+#: The charts of findings, of the same days.
+_TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
 _WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
 _FAILING: Final = "Open one of its deliveries to see the receiver's answer. Fix the receiver, then ping the target."
 
@@ -75,10 +78,14 @@ class Attention(NamedTuple):
 
 
 class Trends(NamedTuple):
-    """Numbers by day, the oldest first; `findings` is None where there are too many to count."""
+    """Numbers by day, the oldest first: attempts, and the findings that were not fixed at its end.
+
+    `fix_before` is the median time to fix in as many days before these.
+    """
 
     deliveries: tuple[Stack, ...]
-    findings: tuple[Stack, ...] | None
+    unfixed: tuple[Stack, ...]
+    fix_before: timedelta | None
 
 
 class OverviewPage(ConsolePage):
@@ -89,7 +96,7 @@ class OverviewPage(ConsolePage):
 
     def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
-        #: The days before today by account: they change no more, and a large account's take a moment to add up.
+        #: The days before today by account: a large account's take a moment to add up, and only deletions change them.
         self._past: dict[int, tuple[datetime, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
@@ -103,7 +110,8 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
-        return {**shown, "has_database": True, "is_new": is_new, **self._figures(user.account_id, counts, cards)}
+        figures = self._figures(user.account_id, counts, cards)
+        return {**shown, "has_database": True, "is_new": is_new, "projects": _reported(user), **figures}
 
     def _figures(self, account_id: int, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
         now = utc_now()
@@ -123,39 +131,49 @@ class OverviewPage(ConsolePage):
             "deliveries_chart": charts.daily_chart(trend.deliveries, DELIVERIES),
             "deliveries_series": DELIVERIES,
             "deliveries_total": _totals(trend.deliveries, len(DELIVERIES)),
-            "findings": trend.findings,
-            "findings_chart": charts.daily_chart(trend.findings or (), SEVERITY_SERIES),
-            "findings_series": SEVERITY_SERIES,
-            "findings_total": _totals(trend.findings or (), len(SEVERITY_SERIES)),
-            "most_findings": trends.MOST_FINDINGS,
+            "unfixed": trend.unfixed,
+            "unfixed_chart": charts.daily_chart(trend.unfixed, SEVERITY_SERIES),
+            "unfixed_series": SEVERITY_SERIES,
         }
 
     def _trends(self, account_id: int, now: datetime) -> Trends:
-        """Return the last TREND_DAYS of an account; only today is read again."""
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        day, past = self._past.get(account_id, (None, None))
-        if past is None or day != today:
+        """Return the last TREND_DAYS of an account; the days before today are read once an hour."""
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        today = hour.replace(hour=0)
+        read_in, past = self._past.get(account_id, (None, None))
+        if past is None or read_in != hour:
             if len(self._past) >= _MOST_TRENDS:
                 self._past.clear()
-            past = _read_trends(account_id, today - timedelta(days=TREND_DAYS - 1), today)
-            self._past[account_id] = today, past
-        of_today = _read_trends(account_id, today, now + timedelta(milliseconds=1))
-        findings = None if past.findings is None or of_today.findings is None else past.findings + of_today.findings
-        return Trends(past.deliveries + of_today.deliveries, findings)
+            past = _read_past(account_id, today)
+            self._past[account_id] = hour, past
+        of_today = _deliveries(account_id, today, now + timedelta(milliseconds=1))
+        change = finding_trends.net_change(account_id, today)
+        unfixed = tuple(map(add, past.unfixed[-1].numbers, _by_part(change)))
+        return Trends(past.deliveries + of_today, (*past.unfixed, Stack(today, unfixed)), past.fix_before)
 
 
-def _read_trends(account_id: int, first: datetime, until: datetime) -> Trends:
-    days = delivery_hours.days_of_account(account_id, first, until)
-    found = trends.new_findings(account_id, first, until)
+def _reported(user: ConsoleUser) -> list[findings.ScannedProject]:
+    visible = user.principal.projects_with(Ability.READ_FINDINGS)
+    return findings.scanned_projects(user.account_id, _MOST_REPORTS, visible) if user.may("/findings") else []
+
+
+def _read_past(account_id: int, today: datetime) -> Trends:
+    first = today - timedelta(days=TREND_DAYS - 1)
+    days = finding_trends.read_trend(account_id, None, first, TREND_DAYS - 1).days
     return Trends(
-        tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in days),
-        None
-        if found is None
-        else tuple(
-            Stack(day.at, tuple(sum(found.get((to_ms(day.at), each), 0) for each in part) for part in SEVERITY_PARTS))
-            for day in days
-        ),
+        _deliveries(account_id, first, today),
+        tuple(Stack(day.at, _by_part(day.unfixed)) for day in days),
+        finding_trends.median_fix(account_id, None, first - timedelta(days=TREND_DAYS), first),
     )
+
+
+def _deliveries(account_id: int, first: datetime, until: datetime) -> tuple[Stack, ...]:
+    days = delivery_hours.days_of_account(account_id, first, until)
+    return tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in days)
+
+
+def _by_part(by_severity: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sum(by_severity.get(each, 0) for each in part) for part in SEVERITY_PARTS)
 
 
 def _totals(stacks: Sequence[Stack], size: int) -> list[int]:
@@ -164,16 +182,22 @@ def _totals(stacks: Sequence[Stack], size: int) -> list[int]:
 
 def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
     menu, by_status = menu_counts.count(account_id, now), counts.by_status
-    severities = trends.waiting_by_severity(account_id, now)
+    severities = dashboard_queries.waiting_by_severity(account_id, now)
     yield Number(
         bounded(menu.inbox, MOST_IN_MENU),
         "waits for a decision" if menu.inbox == 1 else "wait for a decision",
         "/inbox",
         tuple((f"sev {name}", f"{bounded(number, MOST_IN_MENU)} {name}") for name, number in severities.items()),
     )
-    yield Number(bounded(menu.findings, MOST_IN_MENU), "findings", "/findings", tuple(_week(trend.findings)))
+    left = sum(trend.unfixed[-1].numbers)
+    yield Number(
+        count(left), "finding not fixed" if left == 1 else "findings not fixed", _TRENDS, tuple(_fewer(trend.unfixed))
+    )
+    fix = finding_trends.median_fix(account_id, None, trend.unfixed[0].at)
+    if fix is not None:
+        yield Number(duration(fix), "median time to fix", _TRENDS, tuple(_faster(fix, trend.fix_before)))
     retries = by_status[ExportStatus.RETRY_SCHEDULED]
-    late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > LATE_S else ()
+    late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > metrics_snapshot.LATE_S else ()
     waits = (("status warn", f"{bounded(retries, MOST_OF_A_STATUS)} scheduled for retry"),) if retries else ()
     on_their_way = sum(by_status[status] for status in IN_PROGRESS)
     yield Number(bounded(on_their_way, MOST_OF_A_STATUS), "deliveries on their way", "/deliveries", (*late, *waits))
@@ -182,16 +206,21 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), "deliveries failed", _FAILED, tags)
 
 
-def _week(findings: Sequence[Stack] | None) -> Iterator[tuple[str, str]]:
-    """Yield a tag for the findings of the last week, and one that compares it with the week before."""
-    if findings is None:
-        return
-    sums = [sum(stack.numbers) for stack in findings]
-    new, before = sum(sums[-_WEEK:]), sum(sums[-2 * _WEEK : -_WEEK])
-    yield "status calm", f"{bounded(new, trends.MOST_FINDINGS)} new in 7 days"
-    if before and new != before:
-        share = round(abs(new - before) * 100 / before)
-        yield ("status good", f"▼ {share} %") if new < before else ("status warn", f"▲ {share} %")
+def _fewer(unfixed: Sequence[Stack]) -> Iterator[tuple[str, str]]:
+    """Yield a tag that compares the findings now with those at the end of the first day."""
+    before, now = sum(unfixed[0].numbers), sum(unfixed[-1].numbers)
+    if before and now != before:
+        yield _change(now < before, f"{round(abs(now - before) * 100 / before)} % in {TREND_DAYS} days")
+
+
+def _faster(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str]]:
+    """Yield a tag that compares the median time to fix with the one of as many days before."""
+    if before is not None and fix != before:
+        yield _change(fix < before, f"{duration(abs(fix - before))} in {TREND_DAYS} days")
+
+
+def _change(is_less: bool, text: str) -> tuple[str, str]:
+    return ("status good", f"▼ {text}") if is_less else ("status warn", f"▲ {text}")
 
 
 def _of_card(card: HealthCard) -> Attention:
@@ -200,7 +229,7 @@ def _of_card(card: HealthCard) -> Attention:
 
 
 def _of_exports(account_id: int, counts: AccountCounts, due_age_s: float) -> Iterator[Attention]:
-    if due_age_s > LATE_S:
+    if due_age_s > metrics_snapshot.LATE_S:
         why = f"The oldest is due {duration(due_age_s)} ago."
         yield Attention(
             "Deliveries", "", "late", "warn", why, "Check that a worker is running, and check its log.", "/deliveries"
@@ -243,7 +272,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
 
 
 def _of_rules(account_id: int) -> Iterator[Attention]:
-    for rule in trends.list_stopped_rules(account_id, MOST_ROWS):
+    for rule in dashboard_queries.list_stopped_rules(account_id, MOST_ROWS):
         why = rule.stopped_reason.replace("_", " ")
         yield Attention(
             rule.name, "Approval rule", "stopped", "bad", why, "Fix the reason, then enable the rule again.", "/rules"

@@ -8,7 +8,6 @@ import falcon
 from runtime.clock import utc_now
 from schemas.targets.target import TargetStatus
 from service.console.layout import CONSOLE, ConsolePage
-from service.console.pages.overview import LATE_S
 from service.console.sessions import ConsoleUser
 from service.console.wording import bounded
 from storage.compliance import requests as compliance_requests
@@ -40,7 +39,7 @@ class QueuePage(ConsolePage):
             "could_be_sent": bounded(due.could_be_sent, MOST_COUNTED),
             "held_back": bounded(due.held_back, MOST_COUNTED),
             "due_age_s": due_age_s,
-            "is_late": due_age_s > LATE_S,
+            "is_late": due_age_s > metrics_snapshot.LATE_S,
             "leases": dashboard_queries.count_leases(),
             "recoveries": recoveries,
             "has_more_recoveries": len(recoveries) == MOST_RECOVERIES,

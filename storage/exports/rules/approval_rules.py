@@ -73,7 +73,7 @@ class RuleTarget(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleUsability:
     """Reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
 
     stopped: Mapping[str, StoppedReason]
@@ -214,7 +214,7 @@ def enabled_rules(account_id: int) -> list[ApprovalRule]:
     return _read(wanted.order_by(ApprovalRuleRow.id))
 
 
-def standing(rules: Collection[ApprovalRule], now: datetime) -> Standing:
+def usability(rules: Collection[ApprovalRule], now: datetime) -> RuleUsability:
     """Return which rules cannot go on at `now`, and why, and the targets of the others."""
     held = abilities_of({rule.author_id for rule in rules}, now)
     wanted = [rule.action.target_id for rule in rules if rule.action.target_id is not None]
@@ -222,7 +222,7 @@ def standing(rules: Collection[ApprovalRule], now: datetime) -> Standing:
     found = tuples(query.where(TargetRow.id.in_(wanted), TargetRow.deleted_at.is_null())) if wanted else []
     targets = {row[0]: RuleTarget(row[1], ApprovalState._make(row[2:])) for row in found}
     reasons = {rule.id: _stopped(rule, held, targets) for rule in rules}
-    return Standing({rule_id: reason for rule_id, reason in reasons.items() if reason is not None}, targets)
+    return RuleUsability({rule_id: reason for rule_id, reason in reasons.items() if reason is not None}, targets)
 
 
 def stop(rule: ApprovalRule, reason: StoppedReason, now: datetime) -> None:
@@ -347,7 +347,7 @@ def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
 def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
     """Set `stopped_reason` on rules that can no longer decide, but are not stored as stopped before the next export."""
     enabled = [rule for rule in rules if rule.enabled]
-    reasons = standing(enabled, now).stopped if enabled else {}
+    reasons = usability(enabled, now).stopped if enabled else {}
     return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]
 
 

@@ -26,7 +26,7 @@ from storage.db.models import ExportRow
 from storage.db.queries import for_update, tuples
 from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
-from storage.exports.rules.approval_rules import IS_WAITING, RuleTarget, Standing
+from storage.exports.rules.approval_rules import IS_WAITING, RuleTarget, RuleUsability
 from storage.exports.transitions_sql import LockedExport, approve_locked, has_rules, set_waiting, write_locked
 from storage.targets import targets
 
@@ -94,8 +94,8 @@ class ApprovalRules:
         rules = approval_rules.enabled_rules(account_id)
         exports = [each for each in _read_prepared(export_ids) if not each.is_snoozed(now)]
         while True:
-            standing = approval_rules.standing(rules, now)
-            usable = _usable(rules, standing, now)
+            usability = approval_rules.usability(rules, now)
+            usable = _usable(rules, usability, now)
             decisions = _decisions(usable, exports)
             if approval_rules.hold([each.rule for each in decisions]):
                 break
@@ -104,7 +104,7 @@ class ApprovalRules:
         waiting = [each.id for each in exports if each.own.approved_by_rule_id is not None]
         set_waiting(waiting, None)
         for decision in decisions:
-            self._apply_decision(decision, standing.targets, now)
+            self._apply_decision(decision, usability.targets, now)
 
     def resume(self, now: datetime) -> bool:
         """Decide a batch of exports that waited for the target of a rule; return whether there may be more.
@@ -114,12 +114,12 @@ class ApprovalRules:
         """
         # Reading takes no write lock; nearly all calls end here.
         rules = approval_rules.rules_with_waiting()
-        standing = approval_rules.standing(rules, now) if rules else None
-        return standing is not None and any(self._resume(rule, standing, now) for rule in rules)
+        usability = approval_rules.usability(rules, now) if rules else None
+        return usability is not None and any(self._resume(rule, usability, now) for rule in rules)
 
-    def _resume(self, rule: ApprovalRule, standing: Standing, now: datetime) -> bool:
-        target = standing.targets.get(rule.action.target_id or "")
-        is_usable = rule.enabled and rule.id not in standing.stopped and target is not None
+    def _resume(self, rule: ApprovalRule, usability: RuleUsability, now: datetime) -> bool:
+        target = usability.targets.get(rule.action.target_id or "")
+        is_usable = rule.enabled and rule.id not in usability.stopped and target is not None
         if is_usable and target is not None and target.state.problem is not None:
             return False
         with transaction():
@@ -128,11 +128,11 @@ class ApprovalRules:
             if not waiting or not approval_rules.hold([rule], targets=is_usable):
                 return False
             if rule.enabled:
-                _usable([rule], standing, now)
+                _usable([rule], usability, now)
             found = [each for each in waiting if not each.is_snoozed(now)] if is_usable else []
             set_waiting([each.id for each in waiting], None)
             for decision in _decisions([rule] if is_usable else [], found):
-                self._apply_decision(decision, standing.targets, now)
+                self._apply_decision(decision, usability.targets, now)
         return True
 
     def _apply_decision(self, decision: _Decision, known: Mapping[str, RuleTarget], now: datetime) -> None:
@@ -170,11 +170,11 @@ class ApprovalRules:
 LEFT_TO_WORKERS: Final = ApprovalRules(None)
 
 
-def _usable(rules: Iterable[ApprovalRule], standing: Standing, now: datetime) -> list[ApprovalRule]:
+def _usable(rules: Iterable[ApprovalRule], usability: RuleUsability, now: datetime) -> list[ApprovalRule]:
     """Stop the rules that cannot go on, and return the others."""
     usable = []
     for rule in rules:
-        reason = standing.stopped.get(rule.id)
+        reason = usability.stopped.get(rule.id)
         if reason is None:
             usable.append(rule)
         else:

@@ -136,7 +136,7 @@ def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(), wake_up_queue.connect(redis.url) as client:
-        client.set("riskrelay:rung", 1, ex=60)
+        client.set("riskrelay:woken", 1, ex=60)
         [export_id] = approved(receiver.url())
         assert notify_workers(redis)
         assert wake_up_queue.queue(client).is_empty()

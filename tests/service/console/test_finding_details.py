@@ -1,5 +1,6 @@
 """The page of an export shows the help link, screenshot, history and neighbors of its finding; texts are the scanner's."""
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,6 +92,16 @@ def test_the_page_lists_the_scan_runs_and_the_other_findings_of_the_page(custome
     assert "1 other finding on this page" in page
     assert f'<a href="/console/exports/{second}"><bdi>Title of alt</bdi></a>' in page
     assert "Title of other" not in page
+
+
+def test_a_ticket_says_when_its_finding_was_reopened(customer: Customer, tmp_path: Path) -> None:
+    client = make_client(customer, tmp_path, "")
+    [export_id] = scan(client, 7, "x.png", issue("label"))
+    assert ", reopened " not in page_of(client, customer, export_id)
+    for run, issues in ((8, []), (9, []), (10, [issue("label")]), (11, [issue("label")])):
+        scan(client, run, "x.png", *issues)
+    page = page_of(client, customer, export_id)
+    assert re.search(r"<dt>Seen</dt><dd>in 3 scan runs, first <time.*, reopened <time", page)
 
 
 @on_sqlite

@@ -177,22 +177,22 @@ def test_who_gives_way_lets_what_came_be_received() -> None:
     hearing = gevent.spawn(ours.recv, 1)
     gevent.sleep(0)
     theirs.sendall(b"a")
-    give_way = Yielder()
+    yield_to_others = Yielder()
     for _ in range(3):
         # As long as a turn may be, and longer.
         time.sleep(0.01)
-        give_way()
+        yield_to_others()
     assert hearing.ready()
     ours.close()
     theirs.close()
 
 
 def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
-    give_way, served = Yielder(), []
+    yield_to_others, served = Yielder(), []
 
     def serve(name: str) -> None:
         for _ in range(20):
-            give_way()
+            yield_to_others()
             # As long as a short request takes.
             time.sleep(0.0005)
             served.append(name)

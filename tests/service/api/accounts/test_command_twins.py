@@ -24,7 +24,7 @@ pytestmark = on_sqlite
 NOUNS: Final = ("account", "project", "user", "grant", "token", "scan-run")
 PAGE: Final = (Path(__file__).parents[4] / "docs" / "administration.md").read_text()
 #: By what is done: route and command.
-TWINS: Final = re.findall(r"^\| [^|]+ \| `([A-Z]+) (/[^`]+)` \| `([^`]+)` \|$", PAGE, re.MULTILINE)
+REMOTE_COMMANDS: Final = re.findall(r"^\| [^|]+ \| `([A-Z]+) (/[^`]+)` \| `([^`]+)` \|$", PAGE, re.MULTILINE)
 #: Members of one list alone: who a user is, the name of a setting, and what each shows of usage and state.
 ONE_SIDED: Final = {"webhooks", "may_use_webhooks", "created_at", "usage", "user_state", "user_id", "findings"} | {
     *("waiting_exports", "targets", "uploads_24h")
@@ -33,13 +33,13 @@ ONE_SIDED: Final = {"webhooks", "may_use_webhooks", "created_at", "usage", "user
 
 def test_every_command_has_a_route_on_the_page_and_in_the_service(client: TestClient) -> None:
     commands = {f"{noun} {verb}" for noun in NOUNS for verb in _verbs(noun)}
-    assert {command for _, _, command in TWINS} == commands
+    assert {command for _, _, command in REMOTE_COMMANDS} == commands
     routes = {
         (each.method, re.sub(r"\{[a-z_]+\}", "{id}", route.path))
         for route in inspect_routes(client.app)
         for each in route.methods
     }
-    assert {(method, path) for method, path, _ in TWINS} <= routes
+    assert {(method, path) for method, path, _ in REMOTE_COMMANDS} <= routes
 
 
 @pytest.mark.parametrize("noun", [noun for noun in NOUNS if noun != "scan-run"])

@@ -845,6 +845,19 @@ def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Console
 
 
 @on_sqlite
+def test_a_delivered_ticket_leads_to_where_it_was_filed(person: ConsoleBrowser, customer: Customer) -> None:
+    export_id = prepared(customer)
+    assert "Open at" not in person.get(f"/exports/{export_id}").text
+    execute(
+        "UPDATE exports SET provider_ticket_url = 'https://tracker.example/1' WHERE id = ?",
+        (export_id,),
+    )
+    away = 'rel="noreferrer noopener nofollow" target="_blank"'
+    button = f'<a class="button" href="https://tracker.example/1" {away}>Open at tracker.example</a>'
+    assert button in person.get(f"/exports/{export_id}").text
+
+
+@on_sqlite
 def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: TestClient, customer: Customer) -> None:
     headers = {"X-Scanner-Secret": "scanner-secret-for-tests"}
     answer = client.simulate_post("/api/scanner/results", json=postback(), headers=headers)

@@ -14,7 +14,6 @@ from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from service.app import create_app
-from storage.accounts import projects
 from storage.db.disk_space import LAST_FULL_WRITE
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.exports import worker_heartbeats
@@ -190,17 +189,46 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
     assert health(page.text)["Workers"] == "unavailable"
 
 
-def test_new_findings_are_counted_by_day_and_severity(person: ConsoleBrowser, customer: Customer) -> None:
-    make_target(customer)
-    projects.add_scan_run(customer.project_id, utc_now(), 42)
-    severities = ("critical", "high", "high", "medium", "low", "info")
-    found: list[Mapping[str, Any]] = [
-        issue(f"code-{number}", severity=severity) for number, severity in enumerate(severities)
-    ]
-    record_postback(PostbackForm().read(postback(42, found)), customer.project_id, utc_now())
+def scan(customer: Customer, run: int, days_ago: int, *severities: str) -> None:
+    """Record a scan run that reports a finding of each severity."""
+    found: list[Mapping[str, Any]] = [issue(f"code-{severity}", severity=severity) for severity in severities]
+    record_postback(PostbackForm().read(postback(run, found)), customer.project_id, utc_now() - timedelta(days=days_ago))
+
+
+def test_findings_that_are_not_fixed_are_counted_by_day_and_severity(person: ConsoleBrowser, customer: Customer) -> None:
+    scan(customer, 1, 40, "critical", "high", "medium", "low", "info")
     html = person.get("/overview").text
-    assert days_in(html, "New findings per day")[-1] == (3, 2, 1)
-    assert "6 new in 7 days" in html
+    assert "<strong>5</strong> findings not fixed" in html
+    assert "% in 30 days" not in html
+    assert "median time to fix" not in html
+    # Twice, and they are fixed: today, beside what was read an hour ago.
+    for run in (2, 3):
+        scan(customer, run, 0, "high", "low", "info")
+    html = person.get("/overview").text
+    assert days_in(html, "Findings not fixed, by severity") == [(3, 1, 1)] * 29 + [(2, 1, 0)]
+    assert '<strong>3</strong> findings not fixed</a><p><span class="status good">▼ 40 % in 30 days</span>' in html
+    assert "<strong>40 d</strong> median time to fix</a></li>" in html
+
+
+def test_the_time_to_fix_is_compared_with_the_days_before(person: ConsoleBrowser, customer: Customer) -> None:
+    scan(customer, 1, 50, "critical", "high", "low")
+    for run, days_ago in ((2, 42), (3, 40)):
+        scan(customer, run, days_ago, "critical", "high")  # low is fixed after 10 days
+    for run, days_ago in ((4, 20), (5, 16)):
+        scan(customer, run, days_ago, "critical")  # high after 34
+    page = text_of(person.get("/overview").text)
+    assert "34 d median time to fix ▲ 24 d in 30 days" in page
+    assert "1 finding not fixed ▼ 50 % in 30 days" in page
+
+
+def test_the_report_of_each_project_is_offered(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    scan(customer, 1, 0, "high")
+    other = make_customer()
+    html = person.get("/overview").text
+    assert re.findall(r"/projects/(\d+)/report/html", html) == [str(customer.project_id)] != [str(other.project_id)]
+    report = person.get(f"/projects/{customer.project_id}/report/html")
+    assert (report.status_code, "code-high" in report.text) == (200, True)
 
 
 def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Customer) -> None:
@@ -229,7 +257,7 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
     html = person.get("/overview").text
     assert re.findall(r'<li><a href="/console([^"]+)"><strong>(\d+)</strong> ([^<]+)</a>', html) == [
         ("/inbox", "2", "wait for a decision"),
-        ("/findings", "0", "findings"),
+        ("/findings/trends?days=30", "0", "findings not fixed"),
         ("/deliveries", "1", "deliveries on their way"),
         ("/deliveries?view=failed", "4", "deliveries failed"),
     ]

@@ -110,14 +110,14 @@ def test_a_turn_is_given_back_by_who_fails() -> None:
     turns = LargeBodyQueue(within_s=0.05)
     with pytest.raises(ValueError, match="broken"), turns.slot("a", LARGE):
         raise ValueError("broken")
-    with turns.slot("b", LARGE) as give_way:
-        give_way()
+    with turns.slot("b", LARGE) as yield_to_others:
+        yield_to_others()
 
 
 def test_a_small_body_waits_for_nobody() -> None:
     turns = LargeBodyQueue(within_s=0.05)
-    with turns.slot("a", LARGE), turns.slot("b", LARGE_BYTES) as give_way:
-        give_way()
+    with turns.slot("a", LARGE), turns.slot("b", LARGE_BYTES) as yield_to_others:
+        yield_to_others()
 
 
 #: Half a megabyte: the largest body here is a third of one.

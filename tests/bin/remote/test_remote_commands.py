@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import Result
 
-from bin.remote.dispatch import LOCAL, twin_of
+from bin.remote.dispatch import LOCAL, remote_command_of
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.base.timestamps import to_ms
@@ -348,11 +348,11 @@ def _value_of(parameter: click.Parameter) -> str:
     return parameter.type.choices[0] if isinstance(parameter.type, click.Choice) else "1"
 
 
-def test_every_command_has_a_twin_or_is_known_to_run_on_the_server() -> None:
+def test_every_command_is_remote_or_is_known_to_run_on_the_server() -> None:
     tested = {path_of(line.split()) for row in rows() for line in row.split(" | ")}
     # Tested above, with a worker.
     tested |= {("target", "validate"), ("target", "ping")}
-    with_twins = {path for path in LEAVES if twin_of(path)}
-    assert {*LEAVES} - with_twins - SERVER_ONLY - LOCAL == {("import-scan",)}
-    assert not with_twins & (SERVER_ONLY | LOCAL)
-    assert with_twins - tested == set()
+    remote = {path for path in LEAVES if remote_command_of(path)}
+    assert {*LEAVES} - remote - SERVER_ONLY - LOCAL == {("import-scan",)}
+    assert not remote & (SERVER_ONLY | LOCAL)
+    assert remote - tested == set()
