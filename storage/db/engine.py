@@ -226,8 +226,13 @@ def database_folders() -> list[Path]:
 
 
 def location_hint() -> str:
-    """Return what to check when the database is away: SQLite's file, or the setting that names PostgreSQL."""
-    return f"{database.obj.database}, its owner and the room left there" if is_sqlite() else "DATABASE_URL"
+    """Return what to check when the database is away: SQLite's file or folder, or the setting that names PostgreSQL."""
+    if not is_sqlite():
+        return "DATABASE_URL"
+    path = Path(database.obj.database)
+    if not path.parent.is_dir():
+        return f"{path.parent}, a folder that does not exist"
+    return f"{path}, its owner and the room left there"
 
 
 def describe_url(url: str) -> str:

@@ -235,6 +235,12 @@ def test_a_full_disk_stops_the_start_and_nothing_goes_on_running(tmp_path: Path)
     assert list(processes_in(tmp_path)) == []
 
 
+def test_a_missing_folder_of_the_database_is_named(tmp_path: Path) -> None:
+    ended = typed(tmp_path, "migrate", settings(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path}/none/riskrelay.db"))
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert f"check {tmp_path}/none, a folder that does not exist." in ended.stderr
+
+
 def typed_json(folder: Path, given: Settings, *words: str) -> str:
     command = [RISKRELAY, *words, "--json"]
     return subprocess.run(
