@@ -10,7 +10,7 @@ from typing import Final
 import idna
 
 #: RFC 1035: 255 bytes on the wire are 253 characters without the trailing dot.
-MAX_CHARACTERS: Final = 253
+MAX_HOST: Final = 253
 
 LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 #: What inet_aton, and the WHATWG's URL parser after it, accept as the last part of an IPv4 address; no domain ends so.
@@ -19,11 +19,11 @@ NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 def normalized_shop_domain(text: str) -> str | None:
     """Return the normalized domain, or None if `text` is not a valid shop domain. Never raises."""
-    if len(text) > MAX_CHARACTERS + 1:
+    if len(text) > MAX_HOST + 1:
         return None  # before IDNA, which is slow
     name = (to_ascii(text) or "").removesuffix(".")
     labels = name.split(".")
-    if len(name) > MAX_CHARACTERS or len(labels) < 2 or NUMBER.fullmatch(labels[-1]):
+    if len(name) > MAX_HOST or len(labels) < 2 or NUMBER.fullmatch(labels[-1]):
         return None
     return name if all(map(LABEL.fullmatch, labels)) else None
 

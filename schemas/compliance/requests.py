@@ -14,7 +14,7 @@ from marshmallow import EXCLUDE, ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, nullable, problem, required
-from schemas.base.shop_domain import MAX_CHARACTERS, normalized_shop_domain
+from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 from schemas.base.timestamps import rfc3339
 
 TOPIC_HEADER: Final = "X-Platform-Topic"
@@ -177,7 +177,7 @@ class ComplianceForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    shop_domain = Text(max_length=MAX_CHARACTERS + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
+    shop_domain = Text(max_length=MAX_HOST + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
     customer = fields.Nested(_CustomerForm, **nullable("The person; absent with `shop/redact`."))
     orders_requested = _orders("The person's orders, with `customers/data_request`.")
     orders_to_redact = _orders("The person's orders, with `customers/redact`.")

@@ -11,14 +11,13 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.base.shop_domain import MAX_HOST
 from schemas.exports.tickets.group_ticket import MAX_SITES
 
 #: Longer words are compared by their beginning: no index of either database holds arbitrarily long ones.
 MAX_WORD: Final = 64
 #: Characters of one ticket's different words; the title's and the page's come first.
 MAX_WORDS: Final = 10_000
-#: Characters of a name in DNS. A longer text is no host.
-MAX_HOST: Final = 253
 #: Pages whose host is cached: all findings of a postback are on one.
 _MOST_URLS: Final = 1024
 

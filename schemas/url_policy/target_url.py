@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urlsplit
 
-from schemas.base.shop_domain import LABEL, NUMBER, to_ascii
+from schemas.base.shop_domain import LABEL, MAX_HOST, NUMBER, to_ascii
 from schemas.url_policy.addresses import classify
 from schemas.url_policy.policy import PORT, Address, RefusalReason, TargetPolicy, UrlRefusal
 
 # Proxies and receivers commonly stop at 2 KiB; real receiver addresses stay below 300.
 MAX_URL_CHARACTERS = 2048
-
-# RFC 1035: 255 bytes on the wire are 253 characters without the trailing dot.
-MAX_HOST_CHARACTERS = 253
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -227,7 +224,7 @@ def _read_name(written: str) -> str:
     labels = name.split(".")
     if NUMBER.fullmatch(labels[-1]):
         raise _Refused(RefusalReason.HOST_NUMERIC)
-    if len(name) > MAX_HOST_CHARACTERS or not all(map(LABEL.fullmatch, labels)):
+    if len(name) > MAX_HOST or not all(map(LABEL.fullmatch, labels)):
         raise _Refused(RefusalReason.HOST_INVALID)
     if labels[-1] in _LOCAL_SUFFIXES or ".".join(labels[-2:]) in _LOCAL_SUFFIXES:
         raise _Refused(RefusalReason.LOCAL_SUFFIX)

@@ -37,6 +37,7 @@ from schemas.base.errors import (
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import Settings
+from schemas.url_policy.target_url import DEFAULT_PORTS
 from service.console.permissions import is_offered
 from service.http.limits.large_body_limiter import ByteBudget
 from service.http.limits.rate_limits import RateLimits
@@ -64,7 +65,6 @@ _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Names of one installation in the browser of its own machine.
 _LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-_DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 _log: Final = logging.getLogger(__name__)
 
@@ -355,7 +355,7 @@ def origin_of(url: str) -> str:
     if not parts.hostname or parts.username is not None:
         return ""
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    has_port = port is not None and port != _DEFAULT_PORTS.get(parts.scheme)
+    has_port = port is not None and port != DEFAULT_PORTS.get(parts.scheme)
     return f"{parts.scheme}://{host}{f':{port}' if has_port else ''}"
 
 

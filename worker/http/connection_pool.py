@@ -19,9 +19,8 @@ from functools import lru_cache
 from typing import Any, Final, Literal, cast
 from weakref import WeakValueDictionary
 
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
-
 from runtime.account_shares import AccountId
+from runtime.tls_context import client_context
 from schemas.settings.certificates import load_pair
 from schemas.settings.egress import Egress
 from schemas.url_policy.policy import TargetPolicy, UrlRefusal
@@ -280,13 +279,8 @@ def _no_bytes(_most: int) -> bytes:
 
 
 def _tls_context(verify: Literal[True] | str, authorities: str) -> ssl.SSLContext:
-    """Return the TLS context for receivers: the usual authorities or those of a bundle, more of them, at least TLS 1.2."""
-    # Not create_default_context: it writes the keys of each session to the file in SSLKEYLOGFILE.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH if verify is True else verify)
-    if authorities:
-        context.load_verify_locations(cadata=authorities)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    """Return the TLS context for receivers."""
+    context = client_context(authorities, None if verify is True else verify)
     # A certificate names its hosts in the subject alternative name; the common name may be anything.
     context.hostname_checks_common_name = False
     # A receiver that also speaks HTTP/2 must choose HTTP/1.1.

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.principal import Ability
 from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
@@ -110,8 +109,9 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
+        projects = findings.scanned_projects(user.account_id, _MOST_REPORTS) if user.may("/findings") else []
         figures = self._figures(user.account_id, counts, cards)
-        return {**shown, "has_database": True, "is_new": is_new, "projects": _reported(user), **figures}
+        return {**shown, "has_database": True, "is_new": is_new, "projects": projects, **figures}
 
     def _figures(self, account_id: int, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
         now = utc_now()
@@ -150,11 +150,6 @@ class OverviewPage(ConsolePage):
         change = finding_trends.net_change(account_id, today)
         unfixed = tuple(map(add, past.unfixed[-1].numbers, _by_part(change)))
         return Trends(past.deliveries + of_today, (*past.unfixed, Stack(today, unfixed)), past.fix_before)
-
-
-def _reported(user: ConsoleUser) -> list[findings.ScannedProject]:
-    visible = user.principal.projects_with(Ability.READ_FINDINGS)
-    return findings.scanned_projects(user.account_id, _MOST_REPORTS, visible) if user.may("/findings") else []
 
 
 def _read_past(account_id: int, today: datetime) -> Trends:

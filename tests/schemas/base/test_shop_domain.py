@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base.shop_domain import MAX_CHARACTERS, normalized_shop_domain
+from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 
 LONGEST = ".".join(["a" * 63] * 3 + ["b" * 61])
 
@@ -80,7 +80,7 @@ def test_what_is_no_shop_domain_has_no_form(written: str) -> None:
     assert normalized_shop_domain(written) is None
 
 
-@given(st.text(max_size=MAX_CHARACTERS + 10) | st.text("a.-xn:/@ü。\uff11", max_size=20))
+@given(st.text(max_size=MAX_HOST + 10) | st.text("a.-xn:/@ü。\uff11", max_size=20))
 def test_any_text_has_one_form_or_none(text: str) -> None:
     normal = normalized_shop_domain(text)
-    assert normal is None or (normalized_shop_domain(normal) == normal and len(normal) <= MAX_CHARACTERS)
+    assert normal is None or (normalized_shop_domain(normal) == normal and len(normal) <= MAX_HOST)
