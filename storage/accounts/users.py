@@ -4,7 +4,7 @@ The user's approval rules stop, and stay so if the user is enabled again.
 """
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from schemas.base.console_session import Ended
@@ -31,17 +31,19 @@ from storage.db.queries import for_update, tuples
 
 #: Stored responses of one statement: a few milliseconds on either database.
 _SLICE: Final = 1000
+#: A search does not see the response to a request that still runs.
+_LONGEST_REQUEST: Final = timedelta(minutes=5)
 
 
 class NamingResponses(NamedTuple):
-    """The ids of stored responses with a user's address; those from `unsearched` on may have got it since."""
+    """The ids of stored responses with a user's address; not all to requests that began after `since` were searched."""
 
     ids: list[int]
-    unsearched: int
+    since: datetime
 
 
 #: Before any search.
-NONE_SEARCHED: Final = NamingResponses([], 0)
+NONE_SEARCHED: Final = NamingResponses([], datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
@@ -85,18 +87,17 @@ def enable(email: str, now: datetime, actor: str) -> User:
         return get_user(user.id)
 
 
-def responses_that_name(email: str) -> NamingResponses:
+def responses_that_name(email: str, now: datetime) -> NamingResponses:
     """Search the stored responses and their keys for a user's address, a slice at a time; the caller holds no transaction.
 
     They are of many kinds: an export names who approved it, an approval rule who wrote it.
     """
-    row, ids, last, unanswered = IdempotencyKeyRow, list[int](), 0, None
-    query = row.select(row.id, _names(email), row.response_status.is_null())
+    row, ids, last = IdempotencyKeyRow, list[int](), 0
+    query = row.select(row.id, _names(email))
     while slice_ := tuples(query.where(row.id > last).order_by(row.id).limit(_SLICE)):
-        ids += [row_id for row_id, is_named, _ in slice_ if is_named]
-        unanswered = unanswered or next((row_id for row_id, _, is_open in slice_ if is_open), None)
+        ids += [row_id for row_id, is_named in slice_ if is_named]
         last = slice_[-1][0]
-    return NamingResponses(ids, unanswered or last + 1)
+    return NamingResponses(ids, now - _LONGEST_REQUEST)
 
 
 def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE_SEARCHED) -> User:
@@ -125,7 +126,7 @@ def _delete_responses(user: User, naming: NamingResponses) -> None:
     """Delete the stored responses to the user's requests, and those to the requests of others that have the address."""
     row = IdempotencyKeyRow
     row.delete().where(row.principal == f"user:{user.id}").execute()
-    row.delete().where(row.id >= naming.unsearched, _names(user.email)).execute()
+    row.delete().where(row.created_at >= naming.since, _names(user.email)).execute()
     for first in range(0, len(naming.ids), _SLICE):
         row.delete().where(row.id.in_(naming.ids[first : first + _SLICE])).execute()
 

@@ -63,14 +63,6 @@ def read_trend(account_id: int, project_id: int | None, first: datetime, days: i
     return FindingTrend(tuple(found[1:]), median_fix(account_id, project_id, first) if fixes else None)
 
 
-def net_change(account_id: int, since: datetime) -> Mapping[str, int]:
-    """Return by severity how many more of an account's findings are not fixed than at `since`; below 0, how many fewer."""
-    unfixed = Counter[str]()
-    for _, change, severity, number in _changes(account_id, None, since):
-        unfixed[severity] += -int(number) if change == Change.FIXED else int(number)
-    return unfixed
-
-
 def median_fix(account_id: int, project_id: int | None, first: datetime, until: datetime | None = None) -> timedelta | None:
     """Return the median time from first report to fix of what was fixed since `first`, and before `until`; None without."""
     f = FindingRow
@@ -88,21 +80,18 @@ def median_fix(account_id: int, project_id: int | None, first: datetime, until: 
     return timedelta(milliseconds=sum(found) / len(found)) if found else None
 
 
-def _changes(account_id: int, project_id: int | None, since: datetime | None = None) -> Iterator[tuple[Any, ...]]:
-    """Yield the number of each day (of 1970), change and severity, of all time or since `since`."""
+def _changes(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the number of each day (of 1970), change and severity."""
     f, s = FindingRow, FindingSightingRow
     of = _of(account_id, project_id)
     for column, change in ((f.first_seen_at, Change.NEW), (f.fixed_at, Change.FIXED)):
-        is_counted = column.is_null(False) if since is None else column >= to_ms(since)
-        counted = _by_day(column, SQL(f"'{change}'")).where(*of, is_counted)
+        counted = _by_day(column, SQL(f"'{change}'")).where(*of, column.is_null(False))
         yield from counted.group_by(SQL("day"), f.severity).tuples()
     # In this order: SQLite could begin with the history of all accounts.
     found = _by_day(s.seen_at, s.outcome).join(s, JOIN.CROSS).where(s.finding == f.id)
     # Of one that is fixed now, the last fix is counted already. Word by word the conditions of the indexes.
     is_earlier = (s.outcome == RunOutcome.REOPENED.value) | f.fixed_at.is_null() | (s.seen_at != f.fixed_at)
     found = found.where(*of, SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier)
-    if since is not None:
-        found = found.where(s.seen_at >= to_ms(since))
     yield from found.group_by(SQL("day"), s.outcome, f.severity).tuples()
 
 

@@ -1,8 +1,8 @@
 """`/console/overview`: what waits, whether it gets better, and what needs a person."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import add
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -34,8 +34,10 @@ MOST_ROWS: Final = 5
 _MOST_REPORTS: Final = 20
 #: Days of a trend, including today.
 TREND_DAYS: Final = 30
-#: Accounts whose trends are kept, two kilobytes each.
+#: Accounts whose trends are kept, some kilobytes each.
 _MOST_TRENDS: Final = 500
+#: Trends are shown for this many times as long as they took to read: reading them takes a fortieth of the time at most.
+_SHOWN_FOR: Final = 40
 
 #: What to do about a target, by its status or the reason of its pause; for the others, the reason explains it.
 _ADVICE: Final[Mapping[str, str]] = {
@@ -48,6 +50,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 _FAILED: Final = "/deliveries?view=failed"
 #: The charts of findings, of the same days.
 _TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
+_SECOND: Final = timedelta(seconds=1)
 _WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
 _FAILING: Final = "Open one of its deliveries to see the receiver's answer. Fix the receiver, then ping the target."
 
@@ -79,11 +82,12 @@ class Attention(NamedTuple):
 class Trends(NamedTuple):
     """Numbers by day, the oldest first: attempts, and the findings that were not fixed at its end.
 
-    `fix_before` is the median time to fix in as many days before these.
+    The median time to fix is of these days, and of as many days before.
     """
 
     deliveries: tuple[Stack, ...]
     unfixed: tuple[Stack, ...]
+    fix: timedelta | None
     fix_before: timedelta | None
 
 
@@ -95,8 +99,8 @@ class OverviewPage(ConsolePage):
 
     def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
-        #: The days before today by account: a large account's take a moment to add up, and only deletions change them.
-        self._past: dict[int, tuple[datetime, Trends]] = {}
+        #: The trends of an account, and until when (`time.monotonic`) they are shown.
+        self._kept: dict[int, tuple[float, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the health cards and, if the database is usable, the figures of the account."""
@@ -137,34 +141,28 @@ class OverviewPage(ConsolePage):
         }
 
     def _trends(self, account_id: int, now: datetime) -> Trends:
-        """Return the last TREND_DAYS of an account; the days before today are read once an hour."""
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        today = hour.replace(hour=0)
-        read_in, past = self._past.get(account_id, (None, None))
-        if past is None or read_in != hour:
-            if len(self._past) >= _MOST_TRENDS:
-                self._past.clear()
-            past = _read_past(account_id, today)
-            self._past[account_id] = hour, past
-        of_today = _deliveries(account_id, today, now + timedelta(milliseconds=1))
-        change = finding_trends.net_change(account_id, today)
-        unfixed = tuple(map(add, past.unfixed[-1].numbers, _by_part(change)))
-        return Trends(past.deliveries + of_today, (*past.unfixed, Stack(today, unfixed)), past.fix_before)
+        """Return the last TREND_DAYS of an account; those of a large one, which take a moment, are some seconds old."""
+        until, kept = self._kept.get(account_id, (0.0, None))
+        began = time.monotonic()
+        if kept is None or began >= until:
+            if len(self._kept) >= _MOST_TRENDS:
+                self._kept.clear()
+            kept = _read_trends(account_id, now)
+            ended = time.monotonic()
+            self._kept[account_id] = ended + _SHOWN_FOR * (ended - began), kept
+        return kept
 
 
-def _read_past(account_id: int, today: datetime) -> Trends:
-    first = today - timedelta(days=TREND_DAYS - 1)
-    days = finding_trends.read_trend(account_id, None, first, TREND_DAYS - 1).days
+def _read_trends(account_id: int, now: datetime) -> Trends:
+    first = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=TREND_DAYS - 1)
+    attempts = delivery_hours.days_of_account(account_id, first, now + timedelta(milliseconds=1))
+    trend = finding_trends.read_trend(account_id, None, first, TREND_DAYS)
     return Trends(
-        _deliveries(account_id, first, today),
-        tuple(Stack(day.at, _by_part(day.unfixed)) for day in days),
+        tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in attempts),
+        tuple(Stack(day.at, _by_part(day.unfixed)) for day in trend.days),
+        trend.median_fix,
         finding_trends.median_fix(account_id, None, first - timedelta(days=TREND_DAYS), first),
     )
-
-
-def _deliveries(account_id: int, first: datetime, until: datetime) -> tuple[Stack, ...]:
-    days = delivery_hours.days_of_account(account_id, first, until)
-    return tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in days)
 
 
 def _by_part(by_severity: Mapping[str, int]) -> tuple[int, ...]:
@@ -184,38 +182,37 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
         "/inbox",
         tuple((f"sev {name}", f"{bounded(number, MOST_IN_MENU)} {name}") for name, number in severities.items()),
     )
-    left = sum(trend.unfixed[-1].numbers)
-    yield Number(
-        count(left), "finding not fixed" if left == 1 else "findings not fixed", _TRENDS, tuple(_fewer(trend.unfixed))
-    )
-    fix = finding_trends.median_fix(account_id, None, trend.unfixed[0].at)
-    if fix is not None:
-        yield Number(duration(fix), "median time to fix", _TRENDS, tuple(_faster(fix, trend.fix_before)))
+    unfixed = sum(trend.unfixed[-1].numbers)
+    name = "finding not fixed" if unfixed == 1 else "findings not fixed"
+    yield Number(count(unfixed), name, _TRENDS, tuple(_fewer(sum(trend.unfixed[0].numbers), unfixed)))
+    if trend.fix is not None:
+        yield Number(duration(trend.fix), "median time to fix", _TRENDS, tuple(_faster(trend.fix, trend.fix_before)))
     retries = by_status[ExportStatus.RETRY_SCHEDULED]
     late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > metrics_snapshot.LATE_S else ()
     waits = (("status warn", f"{bounded(retries, MOST_OF_A_STATUS)} scheduled for retry"),) if retries else ()
-    on_their_way = sum(by_status[status] for status in IN_PROGRESS)
-    yield Number(bounded(on_their_way, MOST_OF_A_STATUS), "deliveries on their way", "/deliveries", (*late, *waits))
+    open_ = sum(by_status[status] for status in IN_PROGRESS)
+    name = "delivery on its way" if open_ == 1 else "deliveries on their way"
+    yield Number(bounded(open_, MOST_OF_A_STATUS), name, "/deliveries", (*late, *waits))
     failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
     tags = (("status bad", f"{bounded(blocked, MOST_OF_A_STATUS)} blocked"),) if blocked else ()
-    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), "deliveries failed", _FAILED, tags)
+    name = "delivery failed" if failed + blocked == 1 else "deliveries failed"
+    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), name, _FAILED, tags)
 
 
-def _fewer(unfixed: Sequence[Stack]) -> Iterator[tuple[str, str]]:
+def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
     """Yield a tag that compares the findings now with those at the end of the first day."""
-    before, now = sum(unfixed[0].numbers), sum(unfixed[-1].numbers)
-    if before and now != before:
-        yield _change(now < before, f"{round(abs(now - before) * 100 / before)} % in {TREND_DAYS} days")
+    if now < before:
+        yield "status good", f"{count(before - now)} fewer in {TREND_DAYS} days"
+    elif now > before:
+        yield "status warn", f"{count(now - before)} more in {TREND_DAYS} days"
 
 
 def _faster(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str]]:
-    """Yield a tag that compares the median time to fix with the one of as many days before."""
-    if before is not None and fix != before:
-        yield _change(fix < before, f"{duration(abs(fix - before))} in {TREND_DAYS} days")
-
-
-def _change(is_less: bool, text: str) -> tuple[str, str]:
-    return ("status good", f"▼ {text}") if is_less else ("status warn", f"▲ {text}")
+    """Yield a tag that compares the median time to fix with that of as many days before."""
+    if before is None or abs(fix - before) < _SECOND:
+        return
+    tone, word = ("good", "faster") if fix < before else ("warn", "slower")
+    yield f"status {tone}", f"{duration(abs(fix - before))} {word} than in the {TREND_DAYS} days before"
 
 
 def _of_card(card: HealthCard) -> Attention:

@@ -86,7 +86,9 @@ def remove_user(email: str, actor: Manager) -> User:
 
     Raises NotFound, Forbidden, and Conflict for the last active owner.
     """
-    naming = users.responses_that_name(email)
+    with transaction():
+        _require_may_withdraw(email, actor)
+    naming = users.responses_that_name(email, utc_now())
     with transaction():
         _require_may_withdraw(email, actor)
         return users.remove(email, utc_now(), actor.key, naming)

@@ -1,6 +1,7 @@
 """Accounts, users, grants, tokens and scan runs by API: what one script for forty clients does, and what it may not."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from falcon.testing import Result, TestClient
 
 from schemas.base.errors import Forbidden
 from schemas.base.principal import ABILITIES, OPERATOR, Ability, Role, TokenKind, TokenPrincipal
+from schemas.base.timestamps import to_ms
 from service.app import create_app
 from service.operations.accounts import accounts as account_operations
 from service.operations.accounts import tokens as token_operations
@@ -131,14 +133,16 @@ def test_the_address_of_a_removed_approver_is_in_no_response_to_others(client: T
 
 
 def test_what_was_found_before_a_removal_is_deleted_with_what_came_since(customer: Customer) -> None:
-    columns = "principal, method, route, key, payload_sha256, response_body, response_status, created_at"
-    stored = f"INSERT INTO idempotency_keys ({columns}) VALUES ('user:99', 'POST', '/x', ?, '', ?, ?, 0)"  # noqa: S608 - names of our own
-    named = f'{{"email":"{customer.email}"}}'
-    for key, body, status in (("before", named, 200), ("other", "{}", 200), ("open", None, None)):
-        execute(stored, (key, body, status))
-    naming = users.responses_that_name(customer.email)
-    execute("UPDATE idempotency_keys SET response_body = ?, response_status = 200 WHERE key = 'open'", (named,))
-    execute(stored, ("since", named, 200))
+    columns = "id, principal, method, route, key, payload_sha256, response_body, response_status, created_at"
+    stored = f"INSERT INTO idempotency_keys ({columns}) VALUES (?, 'user:99', 'POST', '/x', ?, '', ?, 200, ?)"  # noqa: S608 - names of our own
+    named, long_ago, began = f'{{"email":"{customer.email}"}}', 0, to_ms(NOW - timedelta(minutes=1))
+    for row_id, key, body in ((2, "before", named), (3, "other", "{}"), (4, "expired", "{}")):
+        execute(stored, (row_id, key, body, long_ago))
+    naming = users.responses_that_name(customer.email, NOW)
+    # An expired key that is claimed again keeps its id; a request that ran during the search has an earlier one.
+    execute("UPDATE idempotency_keys SET response_body = ?, created_at = ? WHERE key = 'expired'", (named, to_ms(NOW)))
+    execute(stored, (1, "slow", named, began))
+    execute(stored, (5, "since", named, to_ms(NOW)))
     users.remove(customer.email, NOW, "operator", naming)
     assert rows("SELECT key FROM idempotency_keys") == [("other",)]
 

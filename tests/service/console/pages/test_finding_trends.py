@@ -1,7 +1,6 @@
 """Trends of findings: what is not fixed by severity, what changed by day, and how long fixes took."""
 
 import re
-from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -80,14 +79,6 @@ def test_there_is_no_median_where_everything_fixed_was_reported_again(customer: 
     assert [dict(day.changes) for day in trend.days if day.changes] == [{Change.NEW: 1, Change.FIXED: 1, Change.REOPENED: 1}]
 
 
-def test_the_change_since_a_day_completes_the_days_before_it(scanned: Customer) -> None:
-    whole = read(scanned, 90).days
-    for day in (41, 40, 37, 36, 20, 19, 5, 1):
-        changed = Counter(finding_trends.net_change(scanned.account_id, TODAY - timedelta(days=day)))
-        changed.update(whole[-day - 2].unfixed)
-        assert +changed == +Counter(whole[-1].unfixed)
-
-
 def test_a_median_ends_before_a_day(scanned: Customer) -> None:
     def between(first: int, until: int) -> timedelta | None:
         return finding_trends.median_fix(scanned.account_id, None, *(TODAY - timedelta(days=day) for day in (first, until)))
@@ -108,9 +99,6 @@ def test_trends_read_indexes_alone(scanned: Customer) -> None:
         {"findings_fixes"},
     ]
     assert "finding_sightings_changes" in used[2]
-    with statements() as asked:
-        finding_trends.net_change(scanned.account_id, TODAY)
-    assert [indexes_read(each) for each in asked] == used[:3]
 
 
 @on_sqlite

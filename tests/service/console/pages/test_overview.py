@@ -1,6 +1,7 @@
 """The overview: what is well, what is late, what failed and what to do about it."""
 
 import re
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from service.app import create_app
+from service.console.pages import overview
 from storage.db.disk_space import LAST_FULL_WRITE
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.exports import worker_heartbeats
@@ -41,6 +43,11 @@ from tests.support.http.console_user import ConsoleBrowser, make_console_token, 
 WORKER = "worker:test"
 #: However much there is: who looks, whether that is the operator, the checks, the page.
 STATEMENTS = 20
+
+
+@pytest.fixture(autouse=True)
+def trends_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "_SHOWN_FOR", 0)
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -170,11 +177,24 @@ def test_deliveries_of_all_workers_and_targets_add_up_by_the_day(person: Console
     assert len(shown) == 30
     assert (shown[0], shown[-6], shown[-1]) == ((7, 0), (1_000_000, 1), (12, 3))
     assert html.count('<rect class="bad"') == 1 + 2
-    # Only today is read again.
-    counted(second, now - timedelta(days=29), 8, 0, "worker:late")
-    counted(second, now, 1, 0, "worker:late")
-    shown = days_in(person.get("/overview").text)
-    assert (shown[0], shown[-1]) == ((7, 0), (13, 3))
+
+
+def test_trends_are_shown_for_forty_times_as_long_as_they_took(
+    person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, clock, read_trends = make_target(customer).id, [1000.0], overview._read_trends
+    monkeypatch.setattr(overview, "_SHOWN_FOR", 40)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def slow(account_id: int, now: datetime) -> overview.Trends:
+        clock[0] += 0.5
+        return read_trends(account_id, now)
+
+    monkeypatch.setattr(overview, "_read_trends", slow)
+    for worker, passed_s, shown in (("a", 19.9, 1), ("b", 0.2, 1), ("c", 0.0, 3)):
+        counted(target, utc_now(), 1, 0, worker)
+        assert days_in(person.get("/overview").text)[-1] == (shown, 0)
+        clock[0] += passed_s
 
 
 def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
@@ -199,14 +219,14 @@ def test_findings_that_are_not_fixed_are_counted_by_day_and_severity(person: Con
     scan(customer, 1, 40, "critical", "high", "medium", "low", "info")
     html = person.get("/overview").text
     assert "<strong>5</strong> findings not fixed" in html
-    assert "% in 30 days" not in html
+    assert "in 30 days" not in html
     assert "median time to fix" not in html
-    # Twice, and they are fixed: today, beside what was read an hour ago.
+    # Absent twice, they are fixed.
     for run in (2, 3):
         scan(customer, run, 0, "high", "low", "info")
     html = person.get("/overview").text
     assert days_in(html, "Findings not fixed, by severity") == [(3, 1, 1)] * 29 + [(2, 1, 0)]
-    assert '<strong>3</strong> findings not fixed</a><p><span class="status good">▼ 40 % in 30 days</span>' in html
+    assert '<strong>3</strong> findings not fixed</a><p><span class="status good">2 fewer in 30 days</span>' in html
     assert "<strong>40 d</strong> median time to fix</a></li>" in html
 
 
@@ -217,8 +237,8 @@ def test_the_time_to_fix_is_compared_with_the_days_before(person: ConsoleBrowser
     for run, days_ago in ((4, 20), (5, 16)):
         scan(customer, run, days_ago, "critical")  # high after 34
     page = text_of(person.get("/overview").text)
-    assert "34 d median time to fix ▲ 24 d in 30 days" in page
-    assert "1 finding not fixed ▼ 50 % in 30 days" in page
+    assert "34 d median time to fix 24 d slower than in the 30 days before" in page
+    assert "1 finding not fixed 1 fewer in 30 days" in page
 
 
 def test_the_report_of_each_project_is_offered(person: ConsoleBrowser, customer: Customer) -> None:
@@ -258,7 +278,7 @@ def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer)
     assert re.findall(r'<li><a href="/console([^"]+)"><strong>(\d+)</strong> ([^<]+)</a>', html) == [
         ("/inbox", "2", "wait for a decision"),
         ("/findings/trends?days=30", "0", "findings not fixed"),
-        ("/deliveries", "1", "deliveries on their way"),
+        ("/deliveries", "1", "delivery on its way"),
         ("/deliveries?view=failed", "4", "deliveries failed"),
     ]
     assert '<span class="status bad">1 blocked</span>' in html
