@@ -88,7 +88,7 @@ class _Daemon:
         self._stop_signal = _StopSignal(self._stop)
 
     def start(self) -> None:
-        """Start all threads; each runs at once."""
+        """Start all threads; each begins its first run immediately."""
         jobs.install(self._on_wake_up)
         self._dispatcher.start()
         for task in self._tasks:

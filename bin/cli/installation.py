@@ -100,7 +100,7 @@ def database_at(url: str) -> Iterator[None]:
         if type(damaged) is not DAMAGE:
             raise
         raise Refused(
-            f"The database is damaged ({outage_reason(damaged)}); restore a backup. It is at {location_hint()}."
+            f"The database is damaged ({outage_reason(damaged)}); restore a backup. Check {location_hint()}."
         ) from None
     finally:
         close_database()

@@ -13,7 +13,7 @@ from threading import Event, Timer
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from runtime.dns_resolver import DnsError, DnsResolver
+from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 from runtime.openid.errors import IssuerUnavailable
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.version import USER_AGENT
@@ -24,6 +24,8 @@ DEADLINE_S: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
 
 _OK: Final = 200
+#: The reason of whatever the deadline ended: the name lookup, connecting, TLS, or the response.
+_LATE: Final = "late"
 _RESOLVER: Final = DnsResolver()
 
 
@@ -60,14 +62,15 @@ def fetch_json(
         finally:
             timer.cancel()
     except DnsError as failed:
-        raise IssuerUnavailable(failed.reason) from None
+        raise IssuerUnavailable(_LATE if failed.reason is DnsFailure.TIMEOUT else failed.reason) from None
     except (OSError, HTTPException, ValueError) as failed:
-        raise IssuerUnavailable("late" if is_late.is_set() else type(failed).__name__) from None
+        is_over = is_late.is_set() or isinstance(failed, TimeoutError)
+        raise IssuerUnavailable(_LATE if is_over else type(failed).__name__) from None
     finally:
         connection.close()
     # A body without a length ends where the connection was cut.
     if is_late.is_set():
-        raise IssuerUnavailable("late")
+        raise IssuerUnavailable(_LATE)
     if response.status != _OK:
         raise IssuerUnavailable(f"status_{response.status}")
     if len(body) > MAX_BODY_BYTES:
@@ -91,6 +94,8 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
             failure = failed
         else:
             connected.settimeout(DEADLINE_S)
+            # A form is sent apart from its headers, and would wait for their acknowledgment.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connected
     raise failure
 

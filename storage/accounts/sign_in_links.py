@@ -96,6 +96,12 @@ def sent(due: DueLink) -> None:
         _jobs.finish(due.lease.id, due.lease.lease, mail_sealed=None)
 
 
+def send_later(due: DueLink, at: datetime) -> None:
+    """Send the mail of a link at `at`: the mail server did not take it."""
+    with transaction():
+        _jobs.finish(due.lease.id, due.lease.lease, due_at=at)
+
+
 def discard(due: DueLink) -> None:
     """Delete a request that leads to no mail."""
     with transaction():

@@ -5,7 +5,7 @@ No database is touched at import: `open_database` binds the models to a URL, by 
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -230,8 +230,10 @@ def location_hint() -> str:
     if not is_sqlite():
         return "DATABASE_URL"
     path = Path(database.obj.database)
-    if not path.parent.is_dir():
-        return f"{path.parent}, a folder that does not exist"
+    # Of a folder that this user may not enter, nothing else can be said.
+    with suppress(OSError):
+        if not path.parent.is_dir():
+            return f"{path.parent}, a folder that does not exist"
     return f"{path}, its owner and the room left there"
 
 

@@ -160,7 +160,7 @@ def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker:
 
 
 def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:
-    """Read what `claim_due` takes; on PostgreSQL nobody else can take it until the transaction ends."""
+    """Read what `claim_due` takes, each target's oldest first; on PostgreSQL nobody else can take it before the commit."""
     if not is_sqlite():
         found = rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
         return [DueExport._make(row) for row in found]

@@ -63,6 +63,8 @@ class HeldUpload:
     format: str
     scan_run_id: int
     done: int
+    #: Postbacks that the report had when the import began.
+    total: int | None
 
 
 @dataclass(frozen=True, slots=True)

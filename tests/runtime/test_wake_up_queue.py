@@ -99,7 +99,7 @@ def test_a_notification_while_the_mark_is_set_wakes_nobody_twice(waiter: WakeUpQ
     assert not waiter.wait(1)
 
 
-def test_a_job_that_was_lost_silences_the_bell_for_seconds_only(client: Redis) -> None:
+def test_a_lost_job_prevents_wake_ups_for_seconds_only(client: Redis) -> None:
     WakeUpQueue(client).notify()
     assert 0 < int(client.pttl("riskrelay:woken")) <= 5000
 
@@ -119,7 +119,7 @@ def test_the_job_that_a_notification_names_exists() -> None:
     assert f"def {name}() -> None:" in source
 
 
-def test_a_bell_without_redis_says_so_at_once_and_never_raises(tmp_path: Path) -> None:
+def test_a_wake_up_without_redis_says_so_at_once_and_never_raises(tmp_path: Path) -> None:
     for url in (f"unix://{tmp_path / 'no.sock'}", "redis://127.0.0.1:1/0"):
         wake_ups = WakeUpQueue(wake_up_queue.connect(url))
         began = time.monotonic()

@@ -24,6 +24,8 @@ from schemas.version import USER_AGENT
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, new_nonce, signed_headers
 
+#: Of one SMTP step; a person may be waiting for the mail.
+_MOST_STEP_S: Final = 20.0
 #: How long a sender holds a message: longer than the slowest mail, a dozen SMTP steps that each take their whole timeout.
 SEND_LEASE_S: Final = 300.0
 #: Characters of a response that `alert test` shows: a chat names its error in a few words.
@@ -86,7 +88,7 @@ def send_email(settings: Settings, message: EmailMessage) -> ChannelResponse:
     if server is None:
         return ChannelResponse(is_sent=False, text="no SMTP_URL")
     try:
-        with _connected(server, settings.target_ca, settings.delivery_timeout_s) as smtp:
+        with _connected(server, settings.target_ca, min(settings.delivery_timeout_s, _MOST_STEP_S)) as smtp:
             if server.username is not None:
                 smtp.login(server.username, server.password or "")
             refused = smtp.send_message(message)

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
@@ -18,6 +18,8 @@ from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A person waits for the mail; the service wakes the workers as well.
 POLL_S: Final = 5.0
+#: A link lasts for minutes only.
+_TRIED_AGAIN_AFTER: Final = timedelta(minutes=1)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -54,9 +56,11 @@ class SignInLinkTask:
         answer = self.send(self._message(due.lease.id, address, token))
         level = logging.INFO if answer.is_sent else logging.WARNING
         _log.log(level, "sign-in link sent" if answer.is_sent else "sign-in link not sent", extra={"reason": answer.text})
-        if answer.is_sent:
-            with connection():
+        with connection():
+            if answer.is_sent:
                 sign_in_links.sent(due)
+            else:
+                sign_in_links.send_later(due, self.now() + _TRIED_AGAIN_AFTER)
 
     def _message(self, link_id: str, address: str, token: str) -> EmailMessage:
         message = EmailMessage()

@@ -4,12 +4,16 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
+from runtime.dns_resolver import DnsError, DnsFailure
+from runtime.openid import bounded_requests
 from runtime.openid.bounded_requests import DEADLINE_S, fetch_json
 from runtime.openid.errors import IssuerUnavailable
 from runtime.tls_context import client_context
@@ -44,6 +48,69 @@ def tls_server(name: str, answer: bytes, *, drips: bool = False, waits_s: float 
         thread.start()
         yield f"https://127.0.0.1:{listener.getsockname()[1]}/"
         thread.join(10)
+
+
+@contextmanager
+def plain_server() -> Iterator[int]:
+    """Answer one request without TLS, on every address of loopback; yield the port."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65_536)
+                peer.sendall(ANSWER)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+
+
+def resolving_to(monkeypatch: pytest.MonkeyPatch, resolve: Callable[[float], tuple[str, ...]]) -> None:
+    """Let every name lead to what `resolve` returns for its time limit."""
+    resolver = SimpleNamespace(resolve=lambda _host, _port, timeout_s: tuple(map(ip_address, resolve(timeout_s))))
+    monkeypatch.setattr(bounded_requests, "_RESOLVER", resolver)
+
+
+def test_an_address_that_does_not_accept_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.create_connection
+    tried: list[str] = []
+
+    def connecting(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        tried.append(address[0])
+        if address[0] == "192.0.2.1":
+            time.sleep(timeout_s)
+            raise TimeoutError
+        return connect(address, timeout_s)
+
+    monkeypatch.setattr(socket, "create_connection", connecting)
+    resolving_to(monkeypatch, lambda _timeout_s: ("192.0.2.1", "127.0.0.1"))
+    with plain_server() as port:
+        assert fetch_json(f"http://issuer.example:{port}/", client_context("")) == {}
+    assert tried == ["192.0.2.1", "127.0.0.1"]
+
+
+def test_a_lookup_or_a_connection_that_takes_the_whole_deadline_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hanging(timeout_s: float) -> tuple[str, ...]:
+        assert 0 < timeout_s <= DEADLINE_S
+        raise DnsError(DnsFailure.TIMEOUT)
+
+    def refused() -> str:
+        with pytest.raises(IssuerUnavailable) as found:
+            fetch_json("http://issuer.example/", client_context(""))
+        return found.value.reason
+
+    resolving_to(monkeypatch, hanging)
+    assert refused() == "late"
+
+    def unreachable(_address: tuple[str, int], _timeout_s: float) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    resolving_to(monkeypatch, lambda _timeout_s: ("192.0.2.1",))
+    assert refused() == "late"
 
 
 def test_the_authority_of_the_operator_is_trusted() -> None:

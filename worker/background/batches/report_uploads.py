@@ -91,8 +91,8 @@ class ReportUploadTask:
                 return
         # Without a connection: it takes seconds.
         prepared = _prepared(content, upload)
-        if not isinstance(prepared, str) and upload.done and upload.done >= len(prepared.postbacks):
-            # Another version of the reader has begun it, and made more postbacks.
+        if not isinstance(prepared, str) and upload.total not in {None, len(prepared.postbacks)}:
+            # Another version of the reader has begun it, and made another number of postbacks.
             prepared = _READER_CHANGED
         with connection():
             if isinstance(prepared, str):

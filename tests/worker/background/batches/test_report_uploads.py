@@ -90,9 +90,10 @@ def test_another_worker_continues_after_a_kill(customer: Customer) -> None:
     assert rows("SELECT MAX(times_seen) FROM findings") == [(1,)]
 
 
-def test_a_report_that_another_version_read_differently_fails_and_holds_up_no_other(customer: Customer) -> None:
+@pytest.mark.parametrize("done", [1, 500])
+def test_a_report_that_another_version_read_differently_fails_and_holds_up_no_other(customer: Customer, done: int) -> None:
     begun = make_report_upload(customer, FILES["nuclei"].read_bytes(), "nuclei")
-    execute("UPDATE report_uploads SET done = 500, total = 600 WHERE id = ?", (begun.id,))
+    execute("UPDATE report_uploads SET done = ?, total = 600 WHERE id = ?", (done, begun.id))
     other = make_report_upload(customer, FILES["zap"].read_bytes(), "zap")
     work(task())
     assert [result(each, customer).status for each in (begun, other)] == ["failed", "done"]
