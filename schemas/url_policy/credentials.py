@@ -1,4 +1,4 @@
-"""Credentials in the query of a target's URL, recognized by the names of their parameters.
+"""Credentials in a target's URL: before its host, or in its query, where the names of their parameters tell.
 
 A URL is shown to users and written to the logs of proxies and receivers, so it must not contain a credential. A name is read
 as a receiver would read it: decoded, in any case, with `_`, `-` or camelCase between its words.
@@ -25,6 +25,7 @@ _ALONE: Final = "key"
 #: URLs inside the values of URLs are searched to this depth; a parameter that is deeper counts as a credential.
 _MAX_DEPTH: Final = 8
 _PARAMETER: Final = re.compile(r"([?&;])([^=&;?]*)(?:=([^&;]*))?")
+_USER: Final = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//)[^/?#]*@")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -34,7 +35,8 @@ def has_credential(url: str) -> bool:
 
 
 def masked(url: str) -> str:
-    """Return `url` with `***` in place of the values of such parameters."""
+    """Return `url` with `***` in place of the values of such parameters, and of a user and a password before its host."""
+    url = _USER.sub(rf"\g<1>{MASK}@", url, count=1)
     return _PARAMETER.sub(lambda found: f"{found[1]}{found[2]}={MASK}" if _is_credential(found) else found[0], url)
 
 

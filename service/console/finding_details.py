@@ -32,7 +32,7 @@ class FindingDetails:
     @property
     def reopened_at(self) -> datetime | None:
         """When the finding was last reported again after it was fixed, if one of the listed scan runs did so."""
-        return next((each.seen_at for each in self.sightings if each.outcome is RunOutcome.REOPENED), None)
+        return max((each.seen_at for each in self.sightings if each.outcome is RunOutcome.REOPENED), default=None)
 
 
 def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails | None:

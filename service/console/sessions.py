@@ -1,8 +1,8 @@
 """Console sessions and forms: cookie authentication, sign-in with an API token, CSRF checks.
 
 The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session, which names
-the account of the page. Each rejection states its reason to the user and is logged; cookies, tokens and form values are
-never echoed.
+the account of the page. Each rejection states its reason to the user and is logged; cookies, tokens and secrets are never
+echoed. The page of an error shows only typed texts again (`ConsoleRoute.text_fields`).
 
 Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http it can:
 cookies without a valid session are ignored, and with valid sessions of two accounts only sign-in and sign-out are accepted.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from runtime.clock import utc_now
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
@@ -128,6 +129,15 @@ _EVENTS: Final[Mapping[str, str]] = {
     "withdraw": "Withdrawn",
     "retry": "Queued for retry",
     "redact": "Redacted",
+    "label": "Labels added",
+    "seen_again": "Seen again",
+}
+#: Events about a ticket after its delivery.
+_TICKET_EVENTS: Final[Mapping[str, str]] = {
+    TicketEventType.FIXED: "all places fixed",
+    TicketEventType.REOPENED: "open again",
+    TicketEventType.UPDATED: "places added",
+    TicketEventType.REDACT: "ticket redacted",
 }
 
 #: Units of relative times in seconds; the script has the same ones.
@@ -181,6 +191,9 @@ def word(value: str) -> str:
 
 def event(action: str) -> str:
     """Return what happened to an export, such as `Attempt started` for its audit entry `claim`."""
+    ticket_event, _, outcome = action.partition("_")
+    if ticket_event in _TICKET_EVENTS:
+        return f"Event “{_TICKET_EVENTS[ticket_event]}” {outcome or 'prepared'}"
     return _EVENTS.get(action, action.replace("_", " "))
 
 

@@ -14,6 +14,8 @@ const IDLE_AFTER_MS = 15 * 60_000;
 
 const LISTS = "[data-list]";
 const FILTERS = "form[data-filters]";
+/** Menus, and decisions of a ticket. */
+const OPEN_FOLDS = "details.pop[open], details.menu[open]";
 const FOCUSABLE = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -114,7 +116,7 @@ async function load(url) {
     const response = await fetch(url, { signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     if (response.redirected) return followRedirect(url);
-    const message = all(".refusal, .refusal + ul > li", page).map((each) => each.textContent).join(" ");
+    const message = all(".refusal", page).map((each) => each.textContent).join(" ");
     return response.ok ? page : message || `The service responded with ${response.status}.`;
   } catch {
     return "The service did not respond.";
@@ -323,6 +325,21 @@ document.addEventListener("click", (event) => {
   if (!link || !isListLink(link, event)) return;
   event.preventDefault();
   showList(link.href, { isPager: true });
+});
+
+// One fold at a time; a click elsewhere, a link in it and the Escape key close it.
+document.addEventListener("click", (event) => {
+  for (const each of all(OPEN_FOLDS)) {
+    if (!each.contains(event.target) || event.target.closest("a")) each.open = false;
+  }
+});
+
+document.addEventListener("keydown", (event) => {
+  const opened = event.key === "Escape" && document.querySelector(OPEN_FOLDS);
+  if (opened) {
+    opened.open = false;
+    opened.querySelector("summary").focus();
+  }
 });
 
 addEventListener("popstate", () => {

@@ -2,8 +2,6 @@
 // Optional: the inbox works without this script. It opens tickets beside the list, counts the selection and has shortcuts.
 
 const FIELDS = "input:not([type=checkbox]), select, textarea, [contenteditable]";
-/** Decisions of a ticket, and filters. */
-const OPEN_FOLDS = "details.pop[open], details.menu[open]";
 const ticketOf = (page) => page.getElementById("ticket");
 
 // --- the open ticket
@@ -105,10 +103,6 @@ document.addEventListener("click", (event) => {
     if (link.dataset.open) openTicket(link.href, { byKeys: event.detail === 0 });
     else leaveTicket(link.href);
   }
-  // One fold at a time; a click elsewhere closes it.
-  for (const each of all(OPEN_FOLDS)) {
-    if (!each.contains(event.target)) each.open = false;
-  }
 });
 
 /** Follows the link to all tickets, which a phone has above a ticket. */
@@ -198,11 +192,6 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  const opened = event.key === "Escape" && document.querySelector(OPEN_FOLDS);
-  if (opened) {
-    opened.open = false;
-    opened.querySelector("summary").focus();
-  }
   const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat;
   // The list of shortcuts has the button that turns them on again.
   const isOn = hasKeys || (help && event.key === "?");

@@ -37,7 +37,7 @@ from service.console.triage.inbox import INBOX, INBOX_VIEWS
 from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS, chosen_target
-from service.console.wording import count
+from service.console.wording import count, word
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
@@ -298,7 +298,7 @@ def _reason(code: str, export: Export | None) -> str:
     if export is None:
         return "There is no such ticket."
     # Another status or another text than that which was selected.
-    return f"It changed meanwhile, and is {export.status.value.replace('_', ' ')} now. Open it before you decide."
+    return f"It changed meanwhile, and is {word(export.status.value)} now. Open it before you decide."
 
 
 def _number(params: Mapping[str, Any], name: str) -> int:

@@ -1,4 +1,4 @@
-"""Query parameters that are named like credentials are found however they are written, and their values are masked."""
+"""Credentials in URLs: parameters are found however they are written, and their values are masked, as users are."""
 
 import pytest
 from hypothesis import given
@@ -31,6 +31,19 @@ def test_a_parameter_that_is_named_like_a_credential_is_found_and_masked(name: s
         assert "s3cr3t-value" not in masked(url)
         assert masked(url).startswith(f"{HOOK}{before}")
         assert masked(url).endswith(f"{name}=***&z=1")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://bob:hunter2@t.example/a?b=1", "https://***@t.example/a?b=1"),
+        (" https://bob:hunter2@@t.example", " https://***@t.example"),
+        ("//bob@t.example/x", "//***@t.example/x"),
+        ("https://t.example/a@b?c=d@e", "https://t.example/a@b?c=d@e"),
+    ],
+)
+def test_a_user_before_the_host_is_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
 
 
 @pytest.mark.parametrize("query", HARMLESS)

@@ -309,6 +309,20 @@ def test_the_overview_fits_a_phone_with_its_tables_open(running: Installed, pers
             assert table.evaluate("(table) => Boolean(table.closest('.scroll'))")
 
 
+def test_the_reports_of_the_overview_are_a_menu_that_closes(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/overview")) as seen:
+        menu, options = seen.page.get_by_text("Report for a client"), seen.page.locator(".menu .options")
+        menu.click()
+        expect(options).to_be_visible()
+        seen.page.keyboard.press("Escape")
+        expect(options).to_be_hidden()
+        expect(menu).to_be_focused()
+        menu.click()
+        assert_fits(seen.page, PHONE)
+        seen.page.get_by_role("heading", name="Overview").click()
+        expect(options).to_be_hidden()
+
+
 @pytest.mark.parametrize("path", ["/inbox", "/deliveries"])
 def test_paper_has_every_row(path: str, running: Installed, person: BrowserContext) -> None:
     with visit(person, running.at(path)) as seen:

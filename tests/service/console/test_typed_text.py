@@ -88,7 +88,7 @@ def test_no_secret_is_repeated(person: ConsoleBrowser, customer: Customer) -> No
         (f"/targets/{target.id}/secret", {"secret": "cAnArY" * 5}),
         (f"/targets/{target.id}/header", {"name": "X-Api-Key", "value": "cAnArY"}),
     ):
-        page = person.post(path, **{"base_url": "https://a.example/hook?token=cAnArY", **fields})
+        page = person.post(path, **{"base_url": "https://bob:cAnArY@a.example/hook?token=cAnArY", **fields})
         assert (page.status_code, "cAnArY" in page.text) == (401, False), path
     typed = person.post("/targets/add", name="My target", base_url="https://a.example/hook?token=cAnArY").text
     assert ("My target</textarea>" in typed, "https://a.example/hook?token=***</textarea>" in typed) == (True, True)

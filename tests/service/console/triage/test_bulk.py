@@ -328,7 +328,7 @@ def test_a_summary_counts_the_tickets_that_are_still_there(person: ConsoleBrowse
     assert "1 of the selected tickets changed meanwhile, and is left out." in page.text
     assert (f'name="{ids[0]}"' in page.text, f'name="{ids[1]}"' in page.text) == (True, False)
     assert person.post(f"/exports/{ids[0]}/dismiss").status_code == 303
-    assert "The selected tickets changed meanwhile" in person.post("/inbox/review", action="dismiss", **fields).text
+    assert "Your selection changed meanwhile" in person.post("/inbox/review", action="dismiss", **fields).text
 
 
 @on_sqlite

@@ -1,0 +1,28 @@
+"""The words of the console for values of the API."""
+
+import pytest
+
+from schemas.base.ticket_event_types import ALL_EVENTS
+from schemas.exports.state_machine import Transition
+from schemas.exports.tickets.ticket_events import TicketEventStatus
+from service.console import wording
+
+#: Of the audit log, beside transitions.
+ACTIONS = (
+    *("prepare", "extend", "join", "edit", "split", "snooze", "label", "wait_for_target", "approve_events", "seen_again"),
+    "redact",
+)
+
+
+@pytest.mark.parametrize("action", [*Transition, *ACTIONS])
+def test_whatever_happens_to_a_ticket_is_said_in_words(action: str) -> None:
+    assert wording.event(action) != action
+    assert wording.event(action)[0].isupper()
+
+
+@pytest.mark.parametrize("event", ALL_EVENTS)
+def test_events_after_the_delivery_are_named(event: str) -> None:
+    assert wording.event(event).endswith("” prepared")
+    for status in TicketEventStatus:
+        assert wording.event(f"{event}_{status}").endswith(f"” {status}")
+    assert "ticket." not in wording.event(event)
