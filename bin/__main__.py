@@ -13,13 +13,13 @@ from bin.cli.output import echo, escape_unencodable
 from bin.cli.terminal import replace_closed_input
 from bin.command_table import COMMAND_TABLE
 from runtime import tls_key_log
-from schemas.base.errors import RiskRelayError
+from schemas.base.errors import NoEncryptionKey, RiskRelayError
 from schemas.base.printable import printable
 from schemas.version import VERSION
 
 
 class RiskRelayGroup(LazyGroup):
-    """Prints a refusal as one line and exits with 1."""
+    """Prints a refusal as one line and exits with 1, or with 2 where settings are wrong."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of the domain is printed without a traceback."""
@@ -27,7 +27,7 @@ class RiskRelayGroup(LazyGroup):
             return super().invoke(ctx)
         except RiskRelayError as refused:
             echo(f"riskrelay: {_describe(refused)}", err=True)
-            ctx.exit(1)
+            ctx.exit(2 if isinstance(refused, NoEncryptionKey) else 1)
         except click.ClickException as refused:
             refused.message = printable(refused.message, keep="\n")  # type: ignore[misc]  # final for subclasses only
             raise

@@ -184,7 +184,7 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
 #: The variables that a response sets to a text of its own, as JSON.
 _SET_TEXTS: Final[Mapping[str, Mapping[str, str]]] = {"readOwnAccount": {"account_name": "name"}}
 #: Operations that change a project or add to it: they name the one that the run created.
-_OF_NEW_PROJECT: Final = frozenset({"readProject", "changeProject", "createGrant", "createScanRun"})
+_OF_NEW_PROJECT: Final = frozenset({"changeProject", "createGrant", "createScanRun"})
 #: Members of bodies that are sent as they are.
 _UNCHANGED: Final[Mapping[str, Mapping[str, str]]] = {"renameOwnAccount": {"name": "{{account_name}}"}}
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker

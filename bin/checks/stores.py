@@ -16,7 +16,7 @@ from schemas.targets.target import RESTORED, TargetStatus
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
 from storage.db import schema_version
-from storage.db.engine import is_sqlite
+from storage.db.engine import is_sqlite, missing_folder
 from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation, store_health
 from storage.maintenance import restore as restoring
@@ -54,6 +54,8 @@ def fitness() -> CheckResult:
     if schema.problem:
         message, _, fix = schema.problem.partition("; ")
         return failure("database", message, fix)
+    if folder := missing_folder():
+        return failure("database", f"The folder {folder} of DATABASE_URL does not exist.", "create it, or set DATABASE_URL")
     if schema.pending:
         message = f"The database is not migrated; pending: {', '.join(schema.pending)}."
         return failure("database", message, "bin/riskrelay migrate")

@@ -128,10 +128,11 @@ class Supervisor:
         for child in children:
             child.terminate()
         deadline = time.monotonic() + self._stop_within_s
-        is_passed_on = False
+        passed_on = 1
         while any(child.poll() is None for child in children):
-            if self._signals > 1 and not is_passed_on:
-                is_passed_on = True
+            # A worker ignores one that comes within a second of the first.
+            if self._signals > passed_on:
+                passed_on = self._signals
                 for child in children:
                     child.terminate()
             if time.monotonic() >= deadline:

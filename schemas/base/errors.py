@@ -162,7 +162,7 @@ class ServiceUnavailable(RiskRelayError):
 
 
 class NoEncryptionKey(RiskRelayError):
-    """ENCRYPTION_KEYS is not set; run `bin/riskrelay init`, or set it to base64 of 32 random bytes."""
+    """ENCRYPTION_KEYS is not set; restore the .env of this database, or run `bin/riskrelay init` for a new one."""
 
 
 class WrongEncryptionKey(RiskRelayError):

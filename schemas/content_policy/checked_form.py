@@ -31,7 +31,8 @@ def read_checked(
     checkpoint()
     problems += rules.find(inspected(value), form.member_names() if known_names is None else known_names, checkpoint)
     if problems:
-        raise ValidationFailed(*problems)
+        # A field's own check and the search may find the same.
+        raise ValidationFailed(*dict.fromkeys(problems))
     return payload
 
 

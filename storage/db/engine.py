@@ -229,12 +229,21 @@ def location_hint() -> str:
     """Return what to check when the database is away: SQLite's file or folder, or the setting that names PostgreSQL."""
     if not is_sqlite():
         return "DATABASE_URL"
-    path = Path(database.obj.database)
-    # Of a folder that this user may not enter, nothing else can be said.
+    folder = missing_folder()
+    return (
+        f"{folder}, a folder that does not exist"
+        if folder
+        else f"{database.obj.database}, its owner and the room left there"
+    )
+
+
+def missing_folder() -> Path | None:
+    """Return the folder of SQLite's file if it does not exist."""
+    folder = Path(database.obj.database).parent if is_sqlite() else None
+    # Of a folder that this user may not enter, nothing can be said.
     with suppress(OSError):
-        if not path.parent.is_dir():
-            return f"{path.parent}, a folder that does not exist"
-    return f"{path}, its owner and the room left there"
+        return folder if folder and not folder.is_dir() else None
+    return None
 
 
 def describe_url(url: str) -> str:

@@ -245,6 +245,10 @@ def database_is_not_migrated(patient: Patient) -> None:
     patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/new.db"
 
 
+def folder_is_missing(patient: Patient) -> None:
+    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/none/riskrelay.db"
+
+
 def database_is_newer(patient: Patient) -> None:
     with sqlite3.connect(patient.file) as ours:
         ours.execute("INSERT INTO schema_migrations (name, applied) VALUES ('9999_the_future', 1)")
@@ -406,6 +410,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
     (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
     (database_is_not_migrated, "database", "failure", "0001_initial_tables", "bin/riskrelay migrate"),
+    (folder_is_missing, "database", "failure", "/none of DATABASE_URL does not exist", "create it"),
     (database_is_newer, "database", "failure", "9999_the_future", "install that version"),
     (database_is_anothers, "database", "failure", "songs", "DATABASE_URL"),
     (database_is_no_database, "database", "failure", "not a database", "restore a backup"),

@@ -165,6 +165,7 @@ REFUSED_MEMBERS: Final[list[tuple[str, Any, str]]] = [
     ("page_url", CANARY, "invalid_url"),
     ("page_url", "javascript:alert(1)", "invalid_url"),
     ("page_url", f"https://shop.example/{'x' * 2048}", "too_long"),
+    ("page_url", "https://user:hunter22@shop.example/", "url_credentials"),
     ("labels", CANARY, "invalid_type"),
     ("labels", ["x"] * 51, "too_many"),
     ("evidence", [CANARY], "invalid_type"),
