@@ -44,7 +44,7 @@ def shell(tmp_path: Path, database_url: str) -> Iterator[SecretShell]:
 
 def test_without_keys_the_settings_are_wrong(shell: SecretShell, tmp_path: Path) -> None:
     shell.environment |= {"ENCRYPTION_KEYS": None, "RISKRELAY_ENV_FILE": str(tmp_path / "none")}
-    result = shell.type("set", shell.target(), standard_input="a secret of a target")
+    result = shell.type("set", "target", shell.target(), standard_input="a secret of a target")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "ENCRYPTION_KEYS is not set; restore the .env of this database" in result.stderr
 
