@@ -25,6 +25,8 @@ from storage.db.engine import (
     first_row,
     is_reachable,
     is_sqlite,
+    location_hint,
+    missing_folder,
     open_database,
     release,
     rows,
@@ -33,6 +35,7 @@ from storage.db.engine import (
 )
 from storage.db.engine import database as db
 from storage.db.models import AccountRow
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer
 from tests.support.servers.redis_and_postgres import PostgresServer
 
@@ -451,3 +454,13 @@ def test_only_the_writer_of_sqlite_has_a_large_page_cache(sqlite_url: str) -> No
         assert WRITER_CACHE_BYTES + 25 * CACHE_BYTES < 16 * 1024 * 1024
     finally:
         close_database()
+
+
+@on_sqlite
+def test_a_folder_that_may_not_be_entered_is_not_called_missing(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: Path) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert missing_folder() is None
+    assert location_hint().endswith("riskrelay.db, its owner and the room left there")
