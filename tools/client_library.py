@@ -27,6 +27,8 @@ _BASES: Final = {
     "_TrackerSettingsInput": ("GitHubSettingsInput", ("labels", "on_fixed", "api_base")),
 }
 _EXTENDED: Final = ("Finding", "Token")
+#: Objects whose further members are kept: a scanner's issue has its own.
+_OPEN: Final = frozenset({"IssueInput"})
 
 #: The lines of each member of a model.
 _Members: TypeAlias = Mapping[str, Sequence[str]]
@@ -38,6 +40,7 @@ _MODELS_HEAD: Final = f'''\
 {_NOTE}
 # fmt: off
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 '''
 
@@ -153,7 +156,8 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def _simple(name: str, schema: Mapping[str, Any]) -> str:
     if name == "array":
-        return f"list[{_type(schema['items'])}]"
+        item = _type(schema["items"])
+        return f"Sequence[{item} | Mapping[str, Any]]" if item in _OPEN else f"list[{item}]"
     if name == "object":
         values = schema.get("additionalProperties")
         return f"dict[str, {_type(values)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"

@@ -29,6 +29,7 @@ from riskrelay_client import (
     ValidationFailed,
     WaitTimeout,
 )
+from riskrelay_client.models import PostbackInput
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.http.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
 
@@ -63,6 +64,18 @@ def test_a_root_path_is_kept(ask: Ask) -> None:
     script = Script([ok(EXPORT)])
     ask_blocking(script, lambda client: client.exports.get("exp_1"), url=f"{URL}/relay/")
     assert script.requests[0].url.path == "/relay/api/ticket-exports/exp_1"
+
+
+def test_an_issue_may_have_further_members(ask: Ask) -> None:
+    postback: PostbackInput = {
+        "scanRunId": 1,
+        "status": "completed",
+        "page": {"url": URL},
+        "issues": [{"code": "img-alt", "wcag": ["1.1.1"]}],
+    }
+    script = Script([ok({}, 202)])
+    ask(script, lambda client: client.scanner.submit(postback))
+    assert script.bodies == [postback]
 
 
 def test_scanner_results_have_the_secret_in_place_of_the_token(ask: Ask) -> None:
