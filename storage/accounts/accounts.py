@@ -116,13 +116,17 @@ def require_webhooks(account_id: int) -> None:
 def add_user(email: str, account_id: int, now: datetime, role: Role | None = Role.OWNER) -> User:
     """Create a user of an account; without a `role`, grants with one decide what the user may do.
 
-    Raises NotFound for the account, Conflict for an email that is taken."""
+    Raises NotFound for the account, Conflict for an email that is taken, however it is written.
+    """
     with transaction():
         require_account(account_id)
+        taken = Conflict("This email belongs to a user already.")
+        if users_by_email(email):
+            raise taken
         try:
             row = UserRow.create(email=email, account=account_id, created_at=now, role=role)
         except IntegrityError:
-            raise Conflict("This email belongs to a user already.") from None
+            raise taken from None
     return User(row.id, email, account_id, role, now)
 
 
@@ -171,6 +175,11 @@ def user_by_email(email: str) -> User:
     if user is None:
         raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
     return user
+
+
+def users_by_email(email: str) -> list[User]:
+    """Return the users with an address, in upper or lower case; several only if they were added before that was refused."""
+    return read(User, _users().where(fn.LOWER(UserRow.email) == email.lower()))
 
 
 def get_user(user_id: int) -> User:

@@ -14,11 +14,10 @@ from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Role
 from storage.accounts import users
-from storage.accounts.accounts import User, add_user, get_user
+from storage.accounts.accounts import User, add_user, get_user, users_by_email
 from storage.accounts.audit_log import append
-from storage.db.columns import columns, read
 from storage.db.engine import transaction
-from storage.db.models import UserIdentityRow, UserRow
+from storage.db.models import UserIdentityRow
 from storage.db.queries import tuples
 
 #: The actor of what a sign-in changes.
@@ -70,8 +69,8 @@ def _link(identity: Identity, account_id: int, now: datetime) -> User:
     if email is None or not is_email_address(email):
         raise Forbidden("The issuer names no verified email address of yours, so no user can be found or created.")
     # Addresses are stored as they were typed; issuers often send them in lower case.
-    named = read(User, UserRow.select(*columns(User, UserRow)).where(UserRow.email.in_({email, email.lower()})))
-    user = min(named, key=lambda each: each.email != email, default=None)
+    named = users_by_email(email)
+    user = min(named, key=lambda each: (each.account_id != account_id, each.email != email), default=None)
     if user is None:
         if identity.role is None:
             raise Forbidden("There is no user with your email address. Ask the operator to add you.")

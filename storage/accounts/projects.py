@@ -1,9 +1,10 @@
 """Projects, and the reports and scan runs that belong to one."""
 
+import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from peewee import fn
 
@@ -17,6 +18,9 @@ from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import ProjectRow, ReportRow, ScanRunRow
 from storage.db.queries import newest_first, where_given
+
+#: The least of the ids that are drawn at random.
+_FIRST_RANDOM_RUN: Final = 10**11
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,11 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
                 return ScanRun(chosen, project_id, "running", now, now)
             if scan_run_id is not None:
                 raise Conflict(f"Scan run {chosen} exists already.")
+
+
+def random_scan_run_id() -> int:
+    """Return an id of twelve digits, which no scanner that counts its runs uses soon."""
+    return _FIRST_RANDOM_RUN + secrets.randbelow(9 * _FIRST_RANDOM_RUN)
 
 
 def list_scan_runs(account_id: int | None, project_id: int | None, limit: int, before: int | None) -> list[ScanRun]:

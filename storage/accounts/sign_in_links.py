@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from schemas.base.errors import Forbidden
 from storage.accounts import identities
-from storage.accounts.accounts import get_user
+from storage.accounts.accounts import get_user, users_by_email
 from storage.accounts.tokens import sha256_hex
 from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs
-from storage.db.models import SignInLinkRow, UserRow
+from storage.db.models import SignInLinkRow
 from storage.db.queries import tuples
 
 #: A mail arrives within minutes, and is read soon by a person who waits for it.
@@ -75,17 +75,16 @@ def addressee(due: DueLink, email: str, now: datetime) -> str | None:
     """Return the address of the user with this email, for whom the link is from now on; without one, delete the request."""
     k = SignInLinkRow
     with transaction():
-        # Addresses are stored as they were typed.
-        named = UserRow.select(UserRow.id, UserRow.email).where(
-            UserRow.email.in_({email, email.lower()}), UserRow.disabled_at.is_null()
-        )
-        for user_id, address in tuples(named.limit(1)):
+        # Addresses are stored as they were typed. One that has users in several accounts leads to none.
+        named = users_by_email(email)
+        user = next((each for each in named if each.disabled_at is None), None)
+        if user is not None and len({each.account_id for each in named}) == 1:
             recent = k.select().where(
-                k.user == user_id, k.id >= identifiers.first_id(identifiers.SIGN_IN_LINK, now - LASTS_FOR)
+                k.user == user.id, k.id >= identifiers.first_id(identifiers.SIGN_IN_LINK, now - LASTS_FOR)
             )
             if recent.where(k.id != due.lease.id).count() < MOST_OF_USER:
-                k.update(user=user_id).where(k.id == due.lease.id).execute()
-                return str(address)
+                k.update(user=user.id).where(k.id == due.lease.id).execute()
+                return user.email
         discard(due)
     return None
 

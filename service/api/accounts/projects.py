@@ -84,10 +84,13 @@ class ScanRunsResource(ManagedCollection):
         """Register the scan run. Raises Forbidden, ValidationFailed."""
         body, principal = req.context.payload, req.context.principal
         # One scanner numbers the runs of all accounts: a number that another account registers first would get its results.
-        if body["id"] is not None and not self._api.operator_account.has_id(principal.account_id):
-            raise Forbidden("Only tokens of the operator's account may choose the id of a scan run.")
+        scan_run_id: int | None = body["id"]
+        if not self._api.operator_account.has_id(principal.account_id):
+            if scan_run_id is not None:
+                raise Forbidden("Only tokens of the operator's account may choose the id of a scan run.")
+            scan_run_id = projects.random_scan_run_id()
         try:
-            return operations.add_scan_run(body["project_id"], body["id"], req.context.actor)
+            return operations.add_scan_run(body["project_id"], scan_run_id, req.context.actor)
         except NotFound:
             raise ValidationFailed(problem("/project_id", "unknown_project")) from None
 

@@ -151,7 +151,8 @@ OPERATIONS: Final[Operations] = {
         "createScanRun",
         "Register a scan run",
         "Results with its id belong to the project. One scanner numbers the runs of all accounts, so only "
-        "tokens of the operator's account choose an `id`; without one, it is the next free number.",
+        "tokens of the operator's account choose an `id`, and get the next free number without one. Other accounts get a "
+        "number of twelve digits, which the scanner does not use by itself: pass it to the scanner.",
         _SCAN_RUN.created("readScanRun"),
         error_codes=("CONFLICT",),
         examples={"The next number": {"project_id": 1}, "The scanner's number": {"project_id": 1, "id": 42}},

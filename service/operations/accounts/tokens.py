@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.principal import DEFAULT_ABILITIES, Ability, Manager, OperatorPrincipal, TokenKind
+from schemas.base.principal import DEFAULT_ABILITIES, Ability, Manager, OperatorPrincipal, TokenKind, TokenPrincipal
 from service.operations.accounts.authority import require_role, token_of
 from storage.accounts import tokens
 from storage.accounts.accounts import User
@@ -24,11 +24,12 @@ def create(
 ) -> tuple[Token, str]:
     """Create a token for a user and return it with its text, which is not stored.
 
-    It expires `expires` after `now`. Without `abilities`, it gets the default ones that its maker has. Platform tokens may
-    have every ability of their kind: the user's grants limit them. Raises Forbidden for an ability that the maker lacks and
-    for a user with a role above the maker's, Conflict for a disabled user, ValidationFailed if the maker has no default
-    ability.
+    It expires `expires` after `now`, and not after a token that makes it. Without `abilities`, it gets the default ones that
+    its maker has. Platform tokens may have every ability of their kind: the user's grants limit them. Raises Forbidden for an
+    ability that the maker lacks and for a user with a role above the maker's, Conflict for a disabled user, ValidationFailed
+    if the maker has no default ability, or expires earlier.
     """
+    now = now or utc_now()
     maker = token_of(actor)
     if maker is not None:
         require_role(user.role, actor)
@@ -39,7 +40,19 @@ def create(
             lacking = [each for each in abilities if each not in maker.abilities]
             if lacking:
                 raise Forbidden(f"A token cannot create one with more abilities than its own: this one lacks {lacking[0]}.")
-    return tokens.create(user.email, kind, now or utc_now(), abilities, name, expires, actor.key)
+        expires = _within(expires, maker, now)
+    return tokens.create(user.email, kind, now, abilities, name, expires, actor.key)
+
+
+def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> timedelta | None:
+    """Return when a token expires that was made with another one: at the same time, unless `expires` is earlier."""
+    own = tokens.find(maker.token_id, None) if maker.token_id is not None else None
+    if own is None or own.expires_at is None:
+        return expires
+    left = own.expires_at - now
+    if expires is not None and expires > left:
+        raise ValidationFailed(problem("/expires_at", "after_the_makers"))
+    return expires or left
 
 
 def revoke(token_id: int, actor: Manager) -> Token:

@@ -1,16 +1,17 @@
 """Accounts, users, grants, tokens and scan runs by API: what one script for forty clients does, and what it may not."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from falcon.testing import Result, TestClient
 
+from runtime.clock import utc_now
 from schemas.base.errors import Forbidden
 from schemas.base.principal import ABILITIES, OPERATOR, Ability, Role, TokenKind, TokenPrincipal
-from schemas.base.timestamps import to_ms
+from schemas.base.timestamps import rfc3339, to_ms
 from service.app import create_app
 from service.operations.accounts import accounts as account_operations
 from service.operations.accounts import tokens as token_operations
@@ -370,6 +371,26 @@ def test_the_text_of_a_token_is_shown_once_and_stored_nowhere(owner: Send, other
     assert_is_error(past, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "in_the_past"),))
 
 
+def test_a_token_does_not_outlive_the_one_that_made_it(client: TestClient, other: Customer) -> None:
+    ends = utc_now() + timedelta(days=1)
+    _, text = tokens.create(other.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,), "short", timedelta(days=1))
+    send, body = sender(client, text), {"kind": "api", "abilities": ["account:manage"]}
+    made = send("POST", TOKENS, body).json
+    assert abs(datetime.fromisoformat(made["expires_at"]) - ends) < timedelta(minutes=1)
+    earlier = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends - timedelta(hours=1))})
+    assert earlier.status_code == 201
+    later = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends + timedelta(hours=1))})
+    assert_is_error(later, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "after_the_makers"),))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("ada@client.example", "Ada@Client.Example"), ("Zoe@a.example", "zoe@a.example")]
+)
+def test_an_address_has_one_user_however_it_is_written(first: str, second: str, admin: Send, owner: Send) -> None:
+    assert owner("POST", USERS, {"email": first}).status_code == 201
+    assert_is_error(owner("POST", USERS, {"email": second}), 409, "CONFLICT")
+
+
 def test_a_disabled_user_gets_no_token(owner: Send, other: Customer) -> None:
     colleague = make_colleague(other)
     owner("PATCH", f"{USERS}/{colleague.user_id}", {"state": "disabled"})
@@ -382,15 +403,18 @@ def test_a_disabled_user_gets_no_token(owner: Send, other: Customer) -> None:
 def test_only_the_operators_account_chooses_the_number_of_a_scan_run(owner: Send, admin: Send, other: Customer) -> None:
     body = {"project_id": other.project_id}
     assert_is_error(owner("POST", SCAN_RUNS, {**body, "id": 7}), 403, "FORBIDDEN")
-    assert owner("POST", SCAN_RUNS, body).json["id"] == 1
+    # Not the next one, which the scanner may use by itself.
+    given = owner("POST", SCAN_RUNS, body).json["id"]
+    assert 10**11 <= given < 10**12
+    assert admin("POST", SCAN_RUNS, body).json["id"] == given + 1
     assert admin("POST", SCAN_RUNS, {**body, "id": 2**63 - 1}).status_code == 201
-    assert_is_error(admin("POST", SCAN_RUNS, {**body, "id": 1}), 409, "CONFLICT")
+    assert_is_error(admin("POST", SCAN_RUNS, {**body, "id": given}), 409, "CONFLICT")
     # No greater number is left.
-    assert_is_error(owner("POST", SCAN_RUNS, body), 409, "CONFLICT")
+    assert_is_error(admin("POST", SCAN_RUNS, body), 409, "CONFLICT")
     listed = owner("GET", f"{SCAN_RUNS}?project_id={other.project_id}&limit=1")
     assert [each["id"] for each in listed.json["items"]] == [2**63 - 1]
     following = owner("GET", f"{SCAN_RUNS}?limit=1&cursor={listed.json['next_cursor']}")
-    assert [each["id"] for each in following.json["items"]] == [1]
+    assert [each["id"] for each in following.json["items"]] == [given + 1]
     assert owner("GET", f"{SCAN_RUNS}/{2**63 - 1}").status_code == 200
     assert_is_error(owner("GET", f"{SCAN_RUNS}/{2**63}"), 404, "NOT_FOUND")
 

@@ -18,7 +18,7 @@ from storage.accounts.sign_in_links import LASTS_FOR, MOST_OF_USER
 from storage.db.engine import connection, database, execute, release, rows
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
-from tests.support.factories import NOW, Customer, make_settings
+from tests.support.factories import NOW, Customer, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser
 from tests.support.http.raw_http import everything_stored
@@ -164,6 +164,17 @@ def test_a_mail_that_was_not_sent_is_sent_later_and_not_too_late(
         assert person.use(token) == 303
         person.ask(customer.email)
         clock.tick(LASTS_FOR)
+        assert postman.tokens() == []
+
+
+def test_an_address_with_users_in_two_accounts_gets_no_mail(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
+    # From before addresses were compared in lower case.
+    other = make_customer()
+    execute("UPDATE users SET email = ? WHERE id = ?", (customer.email.capitalize(), other.user_id))
+    for email in (customer.email, customer.email.capitalize()):
+        person.ask(email)
         assert postman.tokens() == []
 
 
