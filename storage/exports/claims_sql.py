@@ -64,7 +64,17 @@ _DUE: Final = column_types(ExportRow, ("id", "lease", "due_at"))
 _RENEW: Final = """
 WITH r (id, lease) AS ({rows})
 UPDATE exports SET due_at = ?
-FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'"""
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
+RETURNING exports.id"""
+#: Without the rows that others have locked: to wait for one would let the leases of all others lapse.
+_RENEW_UNLOCKED: Final = """
+WITH r (id, lease) AS ({rows}), unlocked AS (
+    SELECT e.id FROM r JOIN exports e ON e.id = r.id AND e.lease = r.lease
+    WHERE e.status = 'delivering' FOR UPDATE OF e SKIP LOCKED
+)
+UPDATE exports SET due_at = ?
+FROM unlocked WHERE exports.id = unlocked.id
+RETURNING exports.id"""
 _POSTPONE: Final = """
 WITH r (id, lease, due_at) AS ({rows})
 UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = r.due_at, version = version + 1
@@ -110,13 +120,18 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
     return claim._replace(base_url=base_url, secret_sealed=secret, options=options_from(options))
 
 
-def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
-    """Extend claims to `lease_s` seconds after `now`; a claim that another worker has taken over stays with that worker."""
+def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> int:
+    """Extend claims to `lease_s` seconds after `now`, and return how many.
+
+    A claim that another worker has taken over stays with that worker. On PostgreSQL, one that a transaction has locked is
+    left out.
+    """
     held = sorted((claim.export_id, claim.lease) for claim in claims)
     if not held:
-        return
+        return 0
+    sql = _RENEW if is_sqlite() else _RENEW_UNLOCKED
     with transaction():
-        execute_over(_RENEW, _LEASED, held, (to_ms(now + timedelta(seconds=lease_s)),))
+        return len(rows_over(sql, _LEASED, held, (to_ms(now + timedelta(seconds=lease_s)),)))
 
 
 def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:

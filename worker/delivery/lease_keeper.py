@@ -16,7 +16,7 @@ from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.options import DispatcherOptions
 from worker.delivery.throttle import LONGEST_HOLD_S
 
-#: After a renewal that failed, how soon to try again.
+#: After a renewal that failed, or left out claims, how soon to try again.
 RENEW_AGAIN_S: Final = 0.5
 #: How long claims wait after a clock step or a late renewal, in times `renew_s`: every worker renews its leases within that.
 DEFER_CLAIMS_FACTOR: Final = 1.5
@@ -83,17 +83,17 @@ class LeaseKeeper:
 
     def _renew(self) -> None:
         self._renew_at = time.monotonic() + RENEW_AGAIN_S
-        held = list(self._held.values())
+        held, renewed = list(self._held.values()), 0
         with transaction():
             # Read the time after the transaction has begun: the wait for it would otherwise shorten the lease.
             now = self._options.now()
             for first in range(0, len(held), MAX_BATCH):
-                claims_sql.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
+                renewed += claims_sql.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
             if not self._has_left:
                 self.share = worker_heartbeats.beat(self._options.worker, now)
         self._let_others_renew()
         self._renewed_at = time.monotonic()
-        self._renew_at = self._renewed_at + self._options.renew_s
+        self._renew_at = self._renewed_at + (self._options.renew_s if renewed == len(held) else RENEW_AGAIN_S)
 
     def _let_others_renew(self) -> None:
         """Defer claims after a renewal so late that other workers' leases may have expired.

@@ -25,9 +25,10 @@ def create(
     """Create a token for a user and return it with its text, which is not stored.
 
     It expires `expires` after `now`, and not after a token that makes it. Without `abilities`, it gets the default ones that
-    its maker has. Platform tokens may have every ability of their kind: the user's grants limit them. Raises Forbidden for an
-    ability that the maker lacks and for a user with a role above the maker's, Conflict for a disabled user, ValidationFailed
-    if the maker has no default ability, or expires earlier.
+    its maker has. Platform tokens may have every ability of their kind: the user's grants limit them.
+
+    Raises Forbidden for an ability that the maker lacks and for a user with a role above its own, Conflict for a disabled
+    user, ValidationFailed if the maker has no default ability, or expires earlier.
     """
     now = now or utc_now()
     maker = token_of(actor)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 import psycopg
 
 from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.validations import Validation
@@ -224,7 +224,23 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
     assert rows("SELECT COUNT(*) FROM attempts WHERE outcome = 'delivered'") == [(40,)]
 
 
-def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+def test_a_renewal_leaves_out_an_export_that_another_transaction_has_locked(postgres_url: str) -> None:
+    """To wait for it would let the leases of all others lapse."""
+    open_database(postgres_url)
+    with connection(), psycopg.connect(postgres_url) as stalled:
+        approve_many(make_customer(), 3)
+        claims = claim_due(3, LATER, 6, "worker:1")
+        stalled.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (claims[1].export_id,))
+        assert claims_sql.renew(claims, LATER, 600) == 2
+        stalled.rollback()
+        assert [row[0] for row in rows("SELECT id FROM exports WHERE due_at < ?", (to_ms(LATER) + 7000,))] == [
+            claims[1].export_id
+        ]
+        assert claims_sql.renew(claims, LATER, 600) == 3
+    close_database()
+
+
+def test_results_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
     """As redactions do: who waits for the first of them holds none of the others, so nothing deadlocks."""
     open_database(postgres_url)
     with connection():
@@ -235,24 +251,19 @@ def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_ur
         execute("ANALYZE exports")
         claims = sorted(claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
 
-    def write(work: Callable[[], object]) -> None:
+    def write() -> None:
         with connection():
-            work()
+            claims_sql.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1")
 
-    writings: tuple[Callable[[], object], ...] = (
-        lambda: claims_sql.renew(claims, LATER, 600),
-        lambda: claims_sql.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1"),
-    )
     waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:
-        for writing in writings:
-            redacting.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
-            writer = threading.Thread(target=write, args=(writing,))
-            writer.start()
-            while watcher.execute(waiting).fetchone() != (1,):
-                assert writer.is_alive()
-                time.sleep(0.005)
-            redacting.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
-            redacting.rollback()
-            writer.join(10)
+        redacting.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
+        writer = threading.Thread(target=write)
+        writer.start()
+        while watcher.execute(waiting).fetchone() != (1,):
+            assert writer.is_alive()
+            time.sleep(0.005)
+        redacting.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
+        redacting.rollback()
+        writer.join(10)
     close_database()
