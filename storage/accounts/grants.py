@@ -15,7 +15,7 @@ from schemas.base.principal import Role, TokenPrincipal
 from storage.accounts import grants_sql
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
-from storage.db.engine import transaction
+from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import GrantRow, UserRow
 from storage.db.queries import newest_first, where_given
 
@@ -58,6 +58,15 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
     if not (found.has_project or found.has_report):
         raise _forbidden()
     return ManagedProject(project_id, principal.account_id, found.shop_domain)
+
+
+def hold_project(project_id: int) -> None:
+    """Let a redaction of the project's shop wait for the caller's transaction, or wait for the end of that redaction.
+
+    The grants are read afterwards: a redaction deletes them.
+    """
+    if not is_sqlite():
+        rows("SELECT 1 FROM projects WHERE id = ? FOR KEY SHARE", (project_id,))
 
 
 def list_all(email: str | None = None) -> list[UserGrant]:

@@ -17,8 +17,8 @@ from storage.accounts import users
 from storage.accounts.accounts import User, add_user, get_user, users_by_email
 from storage.accounts.audit_log import append
 from storage.db.engine import transaction
-from storage.db.models import UserIdentityRow
-from storage.db.queries import tuples
+from storage.db.models import UserIdentityRow, UserRow
+from storage.db.queries import for_update, tuples
 
 #: The actor of what a sign-in changes.
 ACTOR: Final = "openid_connect"
@@ -53,6 +53,8 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
 
 def link_email(user: User, now: datetime) -> None:
     """Store that a user signed in with a link sent to their address, in the caller's transaction."""
+    # Two links may be used at once: the second use sees what the first has stored.
+    tuples(for_update(UserRow.select(UserRow.id).where(UserRow.id == user.id), "FOR NO KEY UPDATE"))
     known = UserIdentityRow.select(UserIdentityRow.user).where(UserIdentityRow.user == user.id)
     if not tuples(known.limit(1)):
         _store(user, "email", str(user.id), now)

@@ -46,10 +46,12 @@ _log: Final = logging.getLogger(__name__)
 def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
     """Create a session for the holder of a token and return the secret for the browser's cookie, which is not stored.
 
-    `browser` is its User-Agent. The token's oldest sessions beyond MAX_LIVE end.
+    `browser` is its User-Agent. The token's oldest sessions beyond MAX_LIVE end. Raises Conflict for a user who was disabled
+    meanwhile.
     """
     secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     with transaction():
+        _lock_user(principal.user_id)
         # Sessions of one token begin one after the other, so that each sees those before it.
         tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
         alike = ConsoleSessionRow.token == principal.token_id
@@ -74,15 +76,20 @@ def begin_for_user(
     actor = f"user:{user_id}"
     try:
         with transaction():
-            wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
-            if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
-                raise Conflict("This user is disabled.")
+            _lock_user(user_id)
             alike = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
             own: dict[str, Any] = {"user": user_id, "method": method, "sign_in_sha256": sha256_hex(once)}
             _begin(alike, secret, browser, now, actor, seal_id_token, **own)
     except IntegrityError:
         raise Conflict("This sign-in was used already.") from None
     return secret
+
+
+def _lock_user(user_id: int) -> None:
+    """Let whoever disables a user wait for the caller's transaction: that ends only sessions which it sees."""
+    wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
+    if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
+        raise Conflict("This user is disabled.")
 
 
 def _begin(

@@ -220,6 +220,15 @@ def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
     return Counter({"report_uploads": row.update(file_name="", left_out=[]).where(row.id.in_(ids)).execute()})
 
 
+def wait_for_writers(shop_domain: str) -> Counter[str]:
+    """Wait for transactions that store data of a shop's projects now: a search does not see what they have not committed.
+
+    The foreign keys of their rows lock the projects. The caller holds the transaction; others wait until it ends.
+    """
+    tuples(for_update(_projects(shop_domain).order_by(ProjectRow.id)))
+    return Counter()
+
+
 def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
     """Erase a shop's uploaded reports that are not fully imported: their findings would be stored after the search.
 
@@ -510,6 +519,7 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
 
     The caller holds the transaction.
     """
+    wait_for_writers(shop_domain)
     reports = ReportRow.select(ReportRow.id).where(ReportRow.project.in_(_projects(shop_domain)))
     of_shop = GrantRow.project.in_(_projects(shop_domain)) | GrantRow.report.in_(reports)
     user_ids = [row[0] for row in tuples(GrantRow.delete().where(of_shop).returning(GrantRow.user))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import fn
+from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
@@ -213,7 +213,10 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
             {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
             for position, (export_id, version) in enumerate(found)
         ]
-        insert_records(BulkJobItemRow, items)
+        try:
+            insert_records(BulkJobItemRow, items)
+        except IntegrityError:
+            raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
         append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)
     return job_id
 

@@ -57,6 +57,8 @@ def split(
     Raises ExportNotFound, Conflict, also for a group of one finding, ValidationFailed at the account's limit.
     """
     with transaction():
+        # Before the export, as a postback does, which then locks findings and exports.
+        groups_sql.lock_projects_of([export_id])
         export = lock(export_id, account_id)
         total = 0 if export.findings is None else export.findings[0]
         first, *others = _findings_of_group(export, total)

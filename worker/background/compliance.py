@@ -100,6 +100,7 @@ class _ComplianceRun:
     def _redact_customer(self) -> None:
         subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions = Mentions(subject)
+        self._step(partial(erasure.wait_for_writers, self._lease.shop_domain))
         self._erase_waiting_reports()
         for table in (*ERASABLE_TABLES, UNASSIGNED, *NAMES):
             self._erase_mentioning(table, mentions)
@@ -158,6 +159,8 @@ class _ComplianceRun:
     def _step(self, work: Callable[[], Counter[str]]) -> None:
         """Run one step, add its counts and renew the lease, all in one transaction. Raises LeaseLost."""
         with transaction():
+            # Before the work, too: it locks the request, so that nobody claims it however long the work takes.
+            compliance_requests.renew(self._lease, self._counts, self._now())
             counts = self._counts + work()
             compliance_requests.renew(self._lease, counts, self._now())
         self._counts = counts

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,12 +27,12 @@ from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import Edit
 from schemas.triage.export_filter import ExportQuery
 from storage.accounts import projects, tokens
-from storage.accounts.account_limits import UNLIMITED
+from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.drivers.sqlite import PRAGMAS
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.db.engine import database as db
-from storage.db.engine import execute, rows, transaction
 from storage.db.models import BulkJobRow
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs, report_uploads
@@ -41,7 +42,7 @@ from storage.secrets.vault import Vault
 from storage.triage import bulk_jobs, decisions, targeting
 from storage.triage.bulk_jobs import NewBulkJob
 from tests.service.conftest import LogLines
-from tests.support.database.databases import on_sqlite
+from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.factories import (
     LOOPBACK_POLICY,
     Customer,
@@ -952,3 +953,49 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
     assert [trace for trace in ADA.traces if trace.encode() in held] == []
     assert all(trace.encode() in held for trace in BOB.traces)
+
+
+@on_postgresql
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
+def test_a_redaction_waits_for_an_upload_that_is_being_stored(topic: Topic, postgres_url: str) -> None:
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        execute("UPDATE projects SET shop_domain = 'shop.example.com'")
+        check_keys(Vault([KEY]), utc_now())
+        subject = Subject(email="ada@example.com") if topic is Topic.CUSTOMER_REDACT else None
+        order = ComplianceOrder(topic, "shop.example.com", subject)
+        compliance_requests.receive(order, b"body", b"signature", Vault([KEY]), utc_now(), "test")
+    is_stored, may_commit = threading.Event(), threading.Event()
+
+    class Waiting(AccountLimits):
+        def require_room(self, *_: Any) -> None:
+            is_stored.set()
+            assert may_commit.wait(20)
+
+    def upload() -> None:
+        caller = TokenPrincipal(
+            1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True
+        )
+        read = CaptureForm().read(capture(customer.project_id, selected_text="Order of ada@example.com"))
+        with connection():
+            handoffs.record_upload(handoffs.prepare_upload(read), caller, utc_now(), Waiting({Limited.UPLOADS: 9}))
+
+    def redact() -> None:
+        task = ComplianceTask(Vault([KEY]), "worker:1", utc_now)
+        while task.run_once():
+            pass
+
+    uploading, redacting = threading.Thread(target=upload), threading.Thread(target=redact)
+    uploading.start()
+    assert is_stored.wait(20)
+    redacting.start()
+    redacting.join(0.5)
+    assert redacting.is_alive()
+    may_commit.set()
+    uploading.join(20)
+    redacting.join(20)
+    with connection():
+        assert rows("SELECT selected_text FROM evidence_captures") == []
+        assert rows("SELECT status, result FROM compliance_requests") == [("done", "redacted")]
+    close_database()
