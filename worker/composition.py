@@ -90,7 +90,7 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
     vault = Vault(settings.encryption_keys)
     attempt_options = AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now)
-    runner = AttemptRunner(client.post, vault, attempt_options, TrackerRunner(client, vault, settings.public_base_url))
+    runner = AttemptRunner(client.post, vault, attempt_options, TrackerRunner(client, vault, _console_base(settings)))
     dispatcher_options = DispatcherOptions(
         worker_name(),
         settings.worker_concurrency,
@@ -155,8 +155,14 @@ def compose_alert_task(settings: Settings, now: Now = utc_now) -> alerts.AlertTa
     backup_after = timedelta(days=settings.backup_alert_days)
     sources = AlertSources(settings.alert_kinds, settings.data_dir, backup_after)
     sender = AlertSender(settings, compose_client(settings, 1))
-    console = f"{settings.public_base_url}/console" if RouteFamily.CONSOLE in settings.route_families else None
+    base = _console_base(settings)
+    console = None if base is None else f"{base}/console"
     return alerts.AlertTask(sources, channels, sender.send, console, now)
+
+
+def _console_base(settings: Settings) -> str | None:
+    """Return where the console is reachable; None if the installation serves none."""
+    return settings.public_base_url if RouteFamily.CONSOLE in settings.route_families else None
 
 
 def compose_link_task(settings: Settings, now: Now = utc_now) -> sign_in_links.SignInLinkTask:
@@ -171,7 +177,7 @@ def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> p
     client = compose_client(settings, at_once)
     vault = Vault(settings.encryption_keys)
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    trackers = TrackerRunner(client, vault, settings.public_base_url)
+    trackers = TrackerRunner(client, vault, _console_base(settings))
     return pings.PingTask(signed_post, worker_name(), now, trackers)
 
 
@@ -183,7 +189,7 @@ def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_even
         settings.delivery_timeout_s + ticket_events.LEASE_MARGIN_S,
         worker_name(),
         now,
-        settings.public_base_url,
+        _console_base(settings),
     )
 
 
@@ -194,7 +200,7 @@ def compose_event_task(
     client = compose_client(settings, at_once)
     vault = Vault(settings.encryption_keys)
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, settings.public_base_url), options, clock)
+    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, _console_base(settings)), options, clock)
 
 
 def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:
@@ -208,7 +214,7 @@ def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now
             return Validation(reason="secret_unreadable")
         return client.inspect(due.base_url, due.account_id, certificate)
 
-    trackers = TrackerRunner(client, vault, settings.public_base_url)
+    trackers = TrackerRunner(client, vault, _console_base(settings))
     lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
     return validations.ValidationTask(inspect, worker_name(), now, lease_s, trackers)
 

@@ -22,6 +22,8 @@ _OF_THE_ISSUE: Final[Mapping[str, str]] = {
     MOVED: ISSUE_MOVED,
     FORBIDDEN: FORBIDDEN,
 }
+#: Settings that do not stop a delivery: a tracker leaves them out, or refuses one ticket.
+_LEFT_OUT: Final = frozenset({"assignees", "labels"})
 
 
 def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
@@ -37,7 +39,7 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
     if result.kind is not FailureKind.CONFIGURATION or result.code not in _OF_THE_ISSUE:
         return result
     failure = yield from tracker.validate(access)
-    if failure is not None and failure.kind is not FailureKind.PAYLOAD:
+    if failure is not None and failure.kind is not FailureKind.PAYLOAD and failure.field not in _LEFT_OUT:
         return failure
     return replace(result, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[result.code])
 

@@ -60,7 +60,7 @@ PAGE_ENTRIES: Final = 50
 PLANNER: Final = 15
 
 _API: Final = "/api/v4"
-_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_PART: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}")
 _REMAINING: Final = "ratelimit-remaining"
 _RESET: Final = "ratelimit-reset"
 #: Our name for each field that an error may name.
@@ -257,9 +257,10 @@ def _api(access: TrackerAccess) -> Api:
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
-    """Return the path of the project; a path before GitLab's own is that of `api_base`, too."""
-    prefix = urlsplit(_api_base(base_url, settings)).path.removesuffix(_API)
-    path = urlsplit(base_url).path.rstrip("/")
+    """Return the path of the project; a path before GitLab's own is that of `api_base`, too, unless that is a gateway."""
+    page, api = urlsplit(base_url), urlsplit(_api_base(base_url, settings))
+    prefix = api.path.removesuffix(_API) if page.netloc == api.netloc else ""
+    path = page.path.rstrip("/")
     return (path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path).strip("/")
 
 

@@ -92,7 +92,7 @@ class RedmineTracker:
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not a project's page; None if it is one. A path before `/projects` is allowed."""
         url = urlsplit(base_url)
-        if url.query or not _PATH.fullmatch(url.path):
+        if url.query or not _PATH.fullmatch(url.path.rstrip("/")):
             return "base_url is the page of a project, such as https://redmine.example.com/projects/shop."
         return None
 

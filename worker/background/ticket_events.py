@@ -5,6 +5,7 @@ export. No database connection is held during the request.
 """
 
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from runtime.account_shares import AccountId
+from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import Outcome, TargetEffect, Verdict
 from schemas.exports.state_machine import Transition
@@ -65,7 +67,7 @@ class EventOptions:
     lease_s: float
     worker: str
     now: Callable[[], datetime]
-    public_base_url: str = ""
+    public_base_url: str | None = None
     jitter: Callable[[], float] = random_jitter
 
 
@@ -174,7 +176,7 @@ class EventTask:
                 return None
             claimed = deliveries.claim(due, now, self.options.lease_s)
             if claimed is not None and state.max_per_minute is not None:
-                throttle_state_sql.write([throttle.use_rate_allowance(state, 1, now)])
+                throttle_state_sql.write([throttle.use_rate_allowance(state, _writes(due), now)])
             return claimed
 
     def _attempt(self, event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
@@ -208,6 +210,12 @@ class EventTask:
         )
         target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
         return self.trackers.apply_event(target, applied)
+
+
+def _writes(event: DueEvent) -> int:
+    """Return how many requests of an event change something: a comment, and the issue that is closed or reopened."""
+    is_move = event.type in {TicketEventType.FIXED, TicketEventType.REOPENED}
+    return 2 if is_move and json.loads(event.options.provider_settings).get("on_fixed") == "close" else 1
 
 
 def _message(event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> Message:

@@ -47,10 +47,10 @@ class _Task(NamedTuple):
 
 
 class TrackerRunner:
-    """Runs tasks at trackers; `public_base_url` is where the console is reachable."""
+    """Runs tasks at trackers; `public_base_url` is where the console is reachable, None without one."""
 
     def __init__(
-        self, transport: Transport, vault: Vault, public_base_url: str, trackers: Mapping[str, Tracker] = TRACKERS
+        self, transport: Transport, vault: Vault, public_base_url: str | None, trackers: Mapping[str, Tracker] = TRACKERS
     ) -> None:
         self._transport = transport
         self._vault = vault
@@ -103,7 +103,7 @@ class TrackerRunner:
             return Outcome(error="internal_error")
 
 
-def _create_once(task: _Task, claim: Claim, public_base_url: str) -> TrackerResult:
+def _create_once(task: _Task, claim: Claim, public_base_url: str | None) -> TrackerResult:
     session, tracker, access = task
     is_looking = claim.is_outcome_unknown
     try:

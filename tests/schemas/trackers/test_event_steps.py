@@ -216,6 +216,10 @@ def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
     # A validation that some ticket would fail of says nothing about the target.
     tracker.failures["validate"] = TrackerFailure(PAYLOAD, REJECTED)
     assert applied(tracker, event(event_type))[0] == TrackerFailure(PAYLOAD, code)
+    # So does a person who left, or a label that may not be set: tickets are delivered without.
+    for setting in ("assignees", "labels"):
+        tracker.failures["validate"] = TrackerFailure(CONFIGURATION, NOT_FOUND, field=setting)
+        assert applied(tracker, event(event_type))[0] == TrackerFailure(PAYLOAD, code)
     for found in (TrackerFailure(CONFIGURATION, NOT_FOUND), TrackerFailure(RETRY, UNAVAILABLE)):
         tracker.failures["validate"] = found
         assert applied(tracker, event(event_type))[0] == found

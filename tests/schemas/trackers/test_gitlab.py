@@ -81,6 +81,12 @@ def query_of(request: TrackerRequest) -> dict[str, str]:
             {"api_base": "https://gateway.example.com/v4"},
             "https://gateway.example.com/v4/projects/group%2Fshop/issues",
         ),
+        (
+            "https://gitlab.example.com/tools/web/shop",
+            {"api_base": "https://gateway.example.com/tools/api/v4"},
+            "https://gateway.example.com/tools/api/v4/projects/tools%2Fweb%2Fshop/issues",
+        ),
+        ("https://gitlab.com/group/.gitlab", {}, "https://gitlab.com/api/v4/projects/group%2F.gitlab/issues"),
     ],
 )
 def test_the_api_belongs_to_the_host_and_its_prefix(base_url: str, settings: dict[str, Any], url: str) -> None:
@@ -99,6 +105,7 @@ def test_the_api_belongs_to_the_host_and_its_prefix(base_url: str, settings: dic
         ("https://gitlab.com/group/shop?sort=asc", {}),
         ("https://gitlab.com/group/sh%20op", {}),
         ("https://gitlab.com/group//shop", {}),
+        ("https://gitlab.com/group/..", {}),
         ("https://example.com/gitlab/shop", {"api_base": "https://example.com/gitlab/api/v4"}),
     ],
 )

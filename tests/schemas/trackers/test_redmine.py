@@ -267,7 +267,7 @@ def test_the_api_is_found_from_the_page(base_url: str, settings: dict[str, Any],
     made, (request,) = play(REDMINE.create(access(base_url, **settings), TICKET), [CREATED])
     assert request.url == f"{api}/issues.json"
     assert made == TrackerIssue("57", f"{page}/issues/57")
-    assert REDMINE.problem_of(base_url, settings) is None
+    assert {REDMINE.problem_of(each, settings) for each in (base_url, f"{base_url}/")} == {None}
 
 
 @pytest.mark.parametrize(

@@ -411,6 +411,24 @@ def test_a_lost_database_loses_no_result(grouped: Customer, monkeypatch: pytest.
     assert stored() == [("ticket.updated", "delivered", None)]
 
 
+@pytest.mark.parametrize(
+    ("event_type", "on_fixed", "requests"),
+    [("ticket.fixed", "close", 2), ("ticket.fixed", "comment", 1), ("ticket.updated", "close", 1)],
+)
+def test_an_event_that_closes_an_issue_takes_two_requests_of_the_limit(
+    event_type: str, on_fixed: str, requests: int, customer: Customer
+) -> None:
+    worker = EventWorker()
+    target_id = make_target(customer, "http://127.0.0.1:9/hook").id
+    settings = f'{{"on_fixed": "{on_fixed}"}}'
+    execute("UPDATE targets SET max_per_minute = 60, provider_settings = ? WHERE id = ?", (settings, target_id))
+    make_due_events(customer, target_id, 1, to_ms(worker.now) - 1)
+    execute("UPDATE ticket_events SET type = ?", (event_type,))
+    assert worker.events.claim() is not None
+    [(paced_until,)] = rows("SELECT paced_until FROM targets")
+    assert round((paced_until - 1000 * to_ms(worker.now)) / 1e6) == requests
+
+
 def test_events_of_a_target_that_must_wait_hold_up_no_other(customer: Customer) -> None:
     worker = EventWorker()
     limited, free = (make_target(customer, "http://127.0.0.1:9/hook").id for _ in range(2))
