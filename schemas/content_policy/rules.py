@@ -66,7 +66,7 @@ _PLACE_WORDS: Final = ("street", "strasse", "straße", "anschrift", "phone", "te
 #: Words that rules are recognized by, in lower case; each is its own mark.
 _MARK_WORDS: Final = (
     *("pass", "pwd", "cret", "curl", "dump", "stdin", "pragma", "storage", "address", "authorization", "eyj", "values"),
-    *("session", *_PLACE_WORDS),
+    *("session", "mysql", *_PLACE_WORDS),
 )
 #: Patterns that begin with a literal take a tenth of the time of others, and words with the same first letter together
 #: little more than one of them.
@@ -116,6 +116,8 @@ RULES: Final = (
     _marked("url_credentials", assignments.has_url_token, "query"),
     _marked("command_credentials", credential_patterns.has_command_credentials, "curl"),
     _marked("command_credentials", browser_state.has_command_cookies, "curl"),
+    _marked("command_credentials", credential_patterns.has_login_of_machine, "pass"),
+    _marked("command_credentials", credential_patterns.has_database_password, "mysql"),
     _marked("assigned_secret", assignments.has_assignment, "pass", "pwd", "cret", "key", "token"),
     _marked("forbidden_json", embedded_json.has_forbidden_names, "json", "dictionary"),
     _marked("html_document", document_patterns.is_page, "html"),

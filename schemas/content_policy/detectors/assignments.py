@@ -65,6 +65,8 @@ _PUBLIC_PARAMETER: Final = re.compile(
     r"(?<![a-z])(?:(?:public|publishable|site|cache|sort|sentry|form)[_-]?key|[cx]srf[\w-]*|authenticity_token"
     r"|requestverificationtoken)\Z"
 )
+#: A name whose last word is "key", not `monkey`.
+_KEY_NAME: Final = re.compile(rf"(?<![A-Za-z])(?i:key)\Z|(?<=[a-z0-9])K(?:ey|EY)\Z|(?i:{'|'.join(_QUALIFIERS)})(?i:key)\Z")
 #: The id of a site in the address of a widget, such as Zendesk's.
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 #: What follows a name that is one of several: `password2`, `user[password][]`.
@@ -120,8 +122,10 @@ def has_url_token(text: str) -> bool:
 def _is_credential_parameter(name: str, value: str) -> bool:
     if _PASSWORD_PARAMETER.search(name):
         return is_mixed(value)
-    name = name.lower()
+    is_key, name = bool(_KEY_NAME.search(name)), name.lower()
     if _PUBLIC_PARAMETER.search(name) or (name == "key" and _UUID.fullmatch(value)):
+        return False
+    if name.endswith("key") and not is_key:
         return False
     least = _SHORT_PARAMETERS.get(name) or next((_KEY_PARAMETERS[end] for end in _KEY_PARAMETERS if name.endswith(end)), 0)
     return least > 0 and is_opaque(value, least)

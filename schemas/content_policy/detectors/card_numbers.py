@@ -71,6 +71,13 @@ _CANDIDATE: Final = re.compile(
     (?![0-9A-Za-z_])""",
     re.VERBOSE,
 )
+#: A line break between two groups of a number, as mail programs wrap lines and quote them.
+_WRAP: Final = re.compile(r"([0-9]{4})([ -]?)[ \t]{0,8}\r?\n[> \t]{0,8}(?=[0-9]{3})")
+#: The separator of the groups beside it.
+_SEPARATED_BEFORE: Final = re.compile(r"(?<=[0-9])[ -](?=[0-9]{4}\Z)")
+_SEPARATED_AFTER: Final = re.compile(r"(?<=[0-9]{4})[ -](?=[0-9])")
+#: The number in the first track of a magnetic stripe.
+_TRACK: Final = re.compile(r"%B([0-9]{13,19})\^")
 #: What precedes the digits of a fraction. Digits and a comma precede the next number of a list or a table's row as well, so
 #: only a zero by itself counts before a comma.
 _FRACTION_BEFORE: Final = re.compile(r"[0-9]\.\Z|(?<![\w.,])0,\Z")
@@ -103,8 +110,12 @@ _MIN_NUMBER: Final = 10**14
 
 
 def found_in(text: str) -> bool:
-    """Return whether `text` holds a card number, plain or grouped."""
-    return any(_is_card(text, candidate) for candidate in _CANDIDATE.finditer(text))
+    """Return whether `text` holds a card number, plain or grouped, also one that a line break divides between two groups."""
+    if any(_is_card(text, candidate) for candidate in _CANDIDATE.finditer(text)):
+        return True
+    if any(_has_check_digit(found[1]) and _is_in_a_range(found[1]) for found in _TRACK.finditer(text)):
+        return True
+    return any(map(_is_wrapped_card, _WRAP.finditer(text)))
 
 
 def as_text(number: float) -> tuple[str, ...]:
@@ -128,6 +139,16 @@ def _is_card(text: str, candidate: re.Match[str]) -> bool:
     digits = "".join(filter(str.isdigit, written))
     forms = [form for form in ({digits, digits[:16]} if len(digits) == 19 else {digits}) if _has_check_digit(form)]
     return any(map(_is_in_a_range, forms)) and not _INSIDE_LONGER.search(_before(text, candidate))
+
+
+def _is_wrapped_card(wrap: re.Match[str]) -> bool:
+    """Judge the lines around a break as if they were one: with the separator of the groups beside it."""
+    before = wrap.string[max(0, wrap.start() - _LABEL_CHARACTERS) : wrap.end(1)].rpartition("\n")[2]
+    after = wrap.string[wrap.end() : wrap.end() + _LABEL_CHARACTERS].partition("\n")[0]
+    separator = wrap[2] or (_SEPARATED_BEFORE.search(before) or _SEPARATED_AFTER.match(after) or " ")[0]
+    joined = f"{before}{separator}{after}"
+    spanning = (each for each in _CANDIDATE.finditer(joined) if each.start() < len(before) < each.end())
+    return any(_is_card(joined, candidate) for candidate in spanning)
 
 
 def _before(text: str, candidate: re.Match[str]) -> str:

@@ -51,6 +51,10 @@ _CONCATENATED: Final = re.compile('"[+.&]')
 _USERINFO: Final = re.compile(r"://[^\s/?#@:\"'<>\\]{0,128}:([^\s/?#@\"'<>\\]{3,256})@[\w\[]")
 _CURL_USER: Final = re.compile(r"(?<!\S)(?:-u|--user)(?:\s|[=\\/]){1,9}[\"']?([^\s:]{0,128}):([^\s]{0,256})")
 _CURL_HEADER: Final = re.compile(r"(?<!\S)(?:-H|--header)\s{1,9}[\"']([\w-]{1,60})\s{0,9}:\s{0,9}([\w.~+/=-]{8,4096})")
+_NETRC: Final = re.compile(
+    r"(?<!\S)machine\s{1,9}\S{1,255}\s{1,9}login\s{1,9}\S{1,255}\s{1,9}password\s{1,9}([^\s<$]{4,256})"
+)
+_MYSQL: Final = re.compile(r"(?<!\w)mysql(?:dump|admin|import|show)?\s[^\n|;]{0,200}?(?<=\s)-p([^\s'\"$]{6,128})")
 _CREDENTIAL_HEADERS: Final = ("api-key", "apikey", "token", "secret")
 
 _DIGIT: Final = re.compile(r"[0-9]")
@@ -94,6 +98,16 @@ def has_command_credentials(text: str) -> bool:
         return True
     headers = (found.groups() for found in _CURL_HEADER.finditer(text))
     return any(is_mixed(value) for name, value in headers if name.lower().endswith(_CREDENTIAL_HEADERS))
+
+
+def has_login_of_machine(text: str) -> bool:
+    """Return whether `text` holds an entry of a netrc file with its password."""
+    return any(not is_placeholder(found[1]) for found in _NETRC.finditer(text))
+
+
+def has_database_password(text: str) -> bool:
+    """Return whether a command of MySQL in `text` carries a password."""
+    return any(is_mixed(found[1]) for found in _MYSQL.finditer(text))
 
 
 def _is_jwt(header: str, payload: str | None) -> bool:

@@ -152,3 +152,14 @@ def test_a_parameter_that_only_resembles_a_password_passes(name: str) -> None:
 @pytest.mark.parametrize("name", ["mysid", "design_sig", "oauth_auth", "id", "page"])
 def test_a_short_name_counts_alone(name: str) -> None:
     assert not has_url_token(f"https://shop.example/?{name}={VALUE}")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"),
+    [
+        *((name, True) for name in ("key", "api_key", "apiKey", "apikey", "APIKEY", "access-key", "licensekey", "map.key")),
+        *((name, False) for name in ("monkey", "turkey", "hotkey", "Monkey", "whiskey")),
+    ],
+)
+def test_a_key_in_a_query_has_the_word_at_its_end(name: str, is_found: bool) -> None:
+    assert has_url_token(f"https://shop.example/?{name}=Abc123Def456Ghi789") == is_found

@@ -51,6 +51,26 @@ def _number(prefix: int, length: int) -> str:
     return f"{body}{-sum(each // 10 + each % 10 for each in doubled) % 10}"
 
 
+@pytest.mark.parametrize(
+    ("text", "is_card"),
+    [
+        ("card number 4111-1111-\n1111-1111", True),
+        ("4111 1111\n1111 1111", True),
+        ("> 4111 1111 1111\r\n> 1111, valid", True),
+        ("4111\n1111 1111 1111", True),
+        ("4111-1111\n1111-1111", True),
+        ("4111 1111\n1111 1112", False),
+        ("4111\n1111\n1111\n1111", False),
+        ("Prices\n4111 1111\n\n1111 1111", False),
+        ("4111 1111 1111 1112\n1111 1111", False),
+        ("%B4111111111111111^DOE/JOHN^2512101", True),
+        ("%B4111111111111112^DOE/JOHN^2512101", False),
+    ],
+)
+def test_a_number_may_be_wrapped_between_its_groups_or_stand_on_a_track(text: str, is_card: bool) -> None:
+    assert found_in(text) == is_card
+
+
 @pytest.mark.parametrize(("first", "last", "lengths"), RANGES)
 def test_an_issuer_s_range_ends_where_it_ends(first: int, last: int, lengths: tuple[int, ...]) -> None:
     for prefix in (first - 1, first, last, last + 1):

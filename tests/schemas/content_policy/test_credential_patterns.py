@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from schemas.content_policy import rules
 from schemas.content_policy.detectors.credential_patterns import (
     has_authorization,
     has_command_credentials,
@@ -188,3 +189,21 @@ def test_a_password_in_a_url_has_three_characters(text: str, is_found: bool) -> 
 )
 def test_a_command_has_a_login_or_a_key(text: str, is_found: bool) -> None:
     assert has_command_credentials(text) is is_found
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("machine api.example.com login bob password hunter22x", {"command_credentials"}),
+        ("machine api.example.com\n  login bob\n  password hunter22x", {"command_credentials"}),
+        ("machine api.example.com login bob password <password>", set()),
+        ("This machine has a login and a password field", set()),
+        ("mysql -u root -pS3cret123x shop", {"command_credentials"}),
+        ("mysqldump --single-transaction -u root -pS3cret123x shop > dump.sql", {"command_credentials"}),
+        ("mysql -u root -p shop", set()),
+        ("mysql -u root -p$PASSWORD shop", set()),
+        ("mysql -u root -pproduction shop", set()),
+    ],
+)
+def test_a_login_of_a_machine_or_a_database_has_its_password(text: str, codes: set[str]) -> None:
+    assert {each.code for each in rules.find({"text": text}, frozenset({"text"}))} == codes
