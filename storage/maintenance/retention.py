@@ -435,13 +435,22 @@ def _take(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
 def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_ExpiredExport]:
     """Lock the exports that have not changed since they were found, and return them.
 
-    A retry, an approval or a recovery may have won; or an erasure, after which the row holds something else.
+    A retry, an approval or a recovery may have won; or an erasure, after which the row holds something else. Copies of a
+    ticket for several targets go together: one that must stay keeps the others.
     """
     export = ExportRow
-    ids = [each.id for each in found]
-    still = export.select(export.id, export.version).where(_is_over(until), export.id.in_(ids)).order_by(export.id)
-    versions: dict[str, int] = dict(tuples(for_update(still, _SKIP_LOCKED)))
-    return [each for each in found if versions.get(each.id) == each.version]
+    over = export.select(export.id, export.version, export.siblings).where(_is_over(until)).order_by(export.id)
+    locked = tuples(for_update(over.where(export.id.in_([each.id for each in found])), _SKIP_LOCKED))
+    versions = {export_id: version for export_id, version, _ in locked}
+    unchanged = {each.id for each in found if versions.get(each.id) == each.version}
+    copies = {export_id: {*(siblings or ())} for export_id, _, siblings in locked}
+    others = sorted({each for siblings in copies.values() for each in siblings} - unchanged)
+    if others:
+        unlocked = for_update(over.where(export.id.in_(sorted({*others} - versions.keys()))), _SKIP_LOCKED)
+        may_go = {row[0] for row in tuples(unlocked)}
+        staying = {row[0] for row in tuples(export.select(export.id).where(export.id.in_(others)))} - may_go
+        unchanged = {each for each in unchanged if staying.isdisjoint(copies[each])}
+    return [each for each in found if each.id in unchanged]
 
 
 def _source_ids(found: Sequence[_ExpiredExport], source_type: str) -> list[str]:

@@ -305,6 +305,30 @@ def test_a_prepared_export_waits_from_the_last_decision_on(customer: Customer, d
     assert planned(much_later)["exports"] == prune(much_later)["exports"] == 1
 
 
+def test_a_copy_that_is_retried_after_it_was_found_keeps_the_others(
+    customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
+    copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
+    for copy, status in zip(copies, ("exported", "failed"), strict=True):
+        execute("UPDATE exports SET status = ?, finished_at = 1, due_at = NULL WHERE id = ?", (status, copy.id))
+    later, take = NOW + timedelta(days=400), retention._take
+
+    def retried(*arguments: Any) -> Counter[str]:
+        monkeypatch.setattr(retention, "_take", take)
+        transitions.retry(copies[1].id, customer.account_id, later, "user:1")
+        return take(*arguments)
+
+    monkeypatch.setattr(retention, "_take", retried)
+    until = retention.cutoffs(later, timedelta(days=30), timedelta(days=1))
+    assert [*retention.purge(until)] != []
+    assert rows("SELECT COUNT(*) FROM exports") == [(2,)]
+    execute("UPDATE exports SET status = 'failed', finished_at = 1, due_at = NULL WHERE id = ?", (copies[1].id,))
+    assert [*retention.purge(until)] != []
+    assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
+
+
 def test_the_copies_of_a_ticket_for_several_targets_go_together(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
