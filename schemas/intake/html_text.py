@@ -77,7 +77,7 @@ class _Page:
     def __init__(self) -> None:
         self._written: list[str] = []
         self._breaks = 0
-        self._has_gap = False
+        self._has_gap = self._is_cell = False
         #: The first text of a list entry stays next to its bullet.
         self._is_at_bullet = False
         self._preformatted = 0
@@ -94,7 +94,7 @@ class _Page:
         if name == "br":
             self._break()
         elif name in {"td", "th"}:
-            self._has_gap = True
+            self._has_gap = self._is_cell = True
         elif name == "a":
             self.end_link()
             self._address, self._link_began = _address(attributes), len(self._written)
@@ -143,9 +143,11 @@ class _Page:
 
     def _write(self, line: str) -> None:
         if self._written:
-            self._written.append("\n" * self._breaks or " " * self._has_gap)
+            # A tab keeps the columns of a table apart.
+            gap = "\t" if self._is_cell else " "
+            self._written.append("\n" * self._breaks or gap * self._has_gap)
         self._written.append(line)
-        self._breaks, self._has_gap, self._is_at_bullet = 0, False, False
+        self._breaks, self._has_gap, self._is_cell, self._is_at_bullet = 0, False, False, False
 
     def _separate(self, name: str) -> None:
         """Separate a block; its end and the start of the next one share one break."""

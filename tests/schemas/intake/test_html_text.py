@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.content_policy import rules
 from schemas.intake.html_text import text_of
 
 READ = [
@@ -15,7 +16,7 @@ READ = [
     ("one<br>two<br/><br />three", "one\ntwo\n\nthree"),
     ("<ul><li>one</li><li><p>two</p></li></ul>three", "- one\n- two\n\nthree"),
     ("<ul><li>-</li><li>two</li></ul>", "- -\n- two"),
-    ("<table><tr><td>Total</td><td>5</td></tr><tr><th>Tax</th></tr></table>", "Total 5\nTax"),
+    ("<table><tr><td>Total</td><td>5</td></tr><tr><th>Tax</th></tr></table>", "Total\t5\nTax"),
     ("<h1>Title</h1>text", "Title\n\ntext"),
     ("a  \n\t b&nbsp;&nbsp;c", "a b c"),
     ("a <b> b </b> c", "a b c"),
@@ -82,9 +83,18 @@ def test_digits_that_tags_tear_apart_come_together(html: str) -> None:
     assert text_of(html) == "4111111111111111"
 
 
-def test_digits_in_the_cells_of_a_table_stand_in_one_line() -> None:
+def test_cells_of_a_table_stand_in_one_line_with_tabs_between() -> None:
     cells = "".join(f"<td>{group}</td>" for group in ("4111", "1111", "1111", "1111"))
-    assert text_of(f"<table><tr>{cells}</tr></table>") == "4111 1111 1111 1111"
+    assert text_of(f"<table><tr>{cells}</tr></table>") == "4111\t1111\t1111\t1111"
+
+
+def test_a_table_of_customers_is_found_in_html() -> None:
+    table = "<table><tr><th>Customer name<th>Email<th>Total</tr><tr><td>Ann Lee<td>ann@x.example<td>12.50</tr></table>"
+    assert {each.code for each in rules.find({"text": text_of(table)}, frozenset({"text"}))} == {"order_record"}
+    contact = (
+        "<table><tr><td>Name<td>Ann Lee</tr><tr><td>Email<td>ann@x.example</tr><tr><td>Message<td>It is slow</tr></table>"
+    )
+    assert rules.find({"text": text_of(contact)}, frozenset({"text"})) == ()
 
 
 #: What takes a reader that looks for an end again and again a time that grows with the square.
