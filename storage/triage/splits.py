@@ -58,7 +58,7 @@ def split(
     """
     with transaction():
         # Before the export, as a postback does, which then locks findings and exports.
-        groups_sql.lock_projects_of([export_id])
+        groups_sql.lock_projects_of([export_id] if identifiers.is_id(identifiers.EXPORT, export_id) else [])
         export = lock(export_id, account_id)
         total = 0 if export.findings is None else export.findings[0]
         first, *others = _findings_of_group(export, total)

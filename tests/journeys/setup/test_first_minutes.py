@@ -143,7 +143,7 @@ IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[s
     (server_away, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
     (unknown_user, ('role "stranger" does not exist', "DATABASE_URL")),
     (unknown_database, ('database "nowhere" does not exist', "DATABASE_URL")),
-    (folder_of_the_database_away, ("unable to open database file", "nowhere/riskrelay.db")),
+    (folder_of_the_database_away, ("unable to open database file", "nowhere, a folder that does not exist")),
     (no_database, ("notes.db: file is not a database", "restore a backup, or set DATABASE_URL")),
     (foreign_sqlite, ("another application's tables (posts)", "set DATABASE_URL")),
     (foreign_postgres, ("another application's tables (accounts)", "set DATABASE_URL")),

@@ -7,7 +7,6 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended
 from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
 from schemas.base.principal import OPERATOR, Ability, TokenKind
 from schemas.settings.definitions import DeploymentMode
@@ -134,12 +133,12 @@ def test_a_disabled_users_tokens_and_sessions_end_with_the_next_request(
     assert audited == [("add_grant",), ("disable_user",), ("enable_user",)]
 
 
-def test_a_session_that_began_while_its_user_was_disabled_is_none(customer: Customer) -> None:
+def test_no_session_begins_for_a_user_who_is_disabled(customer: Customer) -> None:
     principal = tokens.principal_for(make_console_token(customer), utc_now())
     assert principal is not None
     operations.disable_user(customer.email, OPERATOR)
-    secret = sessions.begin(principal, "a browser", utc_now())
-    assert sessions.find_all([secret], "a browser", utc_now()) == [(secret, Ended.TOKEN_OVER)]
+    with pytest.raises(Conflict):
+        sessions.begin(principal, "a browser", utc_now())
     assert sessions.list_live(utc_now(), 10) == []
 
 

@@ -240,7 +240,7 @@ MISTAKES: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], str]]] = {
     "wrong issuer": (lambda claims: claims.update(iss="https://another.example"), "claim_iss"),
     "wrong nonce": (lambda claims: claims.update(nonce="another"), "claim_nonce"),
     "no nonce": (lambda claims: claims.pop("nonce"), "claim_nonce"),
-    "expired": (lambda claims: claims.update(exp=time.time() - 61), "claim_exp"),
+    "expired": (lambda claims: claims.update(exp=time.time() - 90), "claim_exp"),
     "no expiry": (lambda claims: claims.pop("exp"), "claim_exp"),
     "expiry as text": (lambda claims: claims.update(exp="9999999999"), "claim_exp"),
     "issued in the future": (lambda claims: claims.update(iat=time.time() + 90), "claim_iat"),
