@@ -37,7 +37,7 @@ WRONG_CLOCK_S: Final = 60.0
 SLOW_REDIS_S: Final = 0.1
 #: Timeout for Redis.
 REDIS_WITHIN_S: Final = 2.0
-#: Exports that are due for longer are not sent at all.
+#: If an export is due for longer, probably no worker sends anything.
 MUCH_TOO_LATE_S: Final = 3600.0
 
 #: Accounts that use at least this share of a limit are named, at most MOST_NAMED of them.

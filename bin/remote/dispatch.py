@@ -1,4 +1,4 @@
-"""Runs a command against the API of another host: its options are parsed as usual, then it sends requests."""
+"""Runs a command against the API of another host: options are parsed as usual, then requests are sent."""
 
 import copy
 import importlib

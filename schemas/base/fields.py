@@ -113,7 +113,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",
     "in_the_future": "This time is in the future.",
     "in_the_past": "This time is in the past.",
-    "after_the_makers": "A token cannot create one that expires later than itself.",
+    "after_own_expiry": "A token cannot create one that expires later than itself.",
     "not_both": "Use either target_id or target_ids, not both.",
     "invalid_secret": "A secret must be one line of at most 4096 printable characters.",
     "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` prints one. Nothing was changed.",

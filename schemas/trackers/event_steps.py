@@ -22,7 +22,7 @@ _OF_THE_ISSUE: Final[Mapping[str, str]] = {
     MOVED: ISSUE_MOVED,
     FORBIDDEN: FORBIDDEN,
 }
-#: Settings that do not stop a delivery: a tracker leaves them out, or refuses one ticket.
+#: Settings whose failure blocks no target: the tracker ignores them, or refuses the single ticket.
 _LEFT_OUT: Final = frozenset({"assignees", "labels"})
 
 

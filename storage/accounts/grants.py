@@ -61,9 +61,9 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
 
 
 def hold_project(project_id: int) -> None:
-    """Let a redaction of the project's shop wait for the caller's transaction, or wait for the end of that redaction.
+    """Lock a project against a redaction of its shop until the transaction ends; a redaction that has begun is awaited.
 
-    The grants are read afterwards: a redaction deletes them.
+    Read the grants afterwards: a redaction deletes them.
     """
     if not is_sqlite():
         rows("SELECT 1 FROM projects WHERE id = ? FOR KEY SHARE", (project_id,))

@@ -86,7 +86,10 @@ def begin_for_user(
 
 
 def _lock_user(user_id: int) -> None:
-    """Let whoever disables a user wait for the caller's transaction: that ends only sessions which it sees."""
+    """Lock a user until the transaction ends: to disable a user ends the sessions that are committed by then.
+
+    Raises Conflict for a disabled user.
+    """
     wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
     if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
         raise Conflict("This user is disabled.")

@@ -36,7 +36,7 @@ _LONGEST_REQUEST: Final = timedelta(minutes=5)
 
 
 class NamingResponses(NamedTuple):
-    """The ids of stored responses with a user's address; not all to requests that began after `since` were searched."""
+    """The ids of stored responses with a user's address; responses to requests after `since` may be missing."""
 
     ids: list[int]
     since: datetime

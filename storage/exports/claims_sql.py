@@ -66,7 +66,7 @@ WITH r (id, lease) AS ({rows})
 UPDATE exports SET due_at = ?
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""
-#: Without the rows that others have locked: to wait for one would let the leases of all others lapse.
+#: Leaves out rows that others have locked: while one was awaited, the other leases would lapse.
 _RENEW_UNLOCKED: Final = """
 WITH r (id, lease) AS ({rows}), unlocked AS (
     SELECT e.id FROM r JOIN exports e ON e.id = r.id AND e.lease = r.lease

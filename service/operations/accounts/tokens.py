@@ -46,13 +46,13 @@ def create(
 
 
 def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> timedelta | None:
-    """Return when a token expires that was made with another one: at the same time, unless `expires` is earlier."""
+    """Return the time until a new token expires: that of the token that creates it, unless `expires` is shorter."""
     own = tokens.find(maker.token_id, None) if maker.token_id is not None else None
     if own is None or own.expires_at is None:
         return expires
     left = own.expires_at - now
     if expires is not None and expires > left:
-        raise ValidationFailed(problem("/expires_at", "after_the_makers"))
+        raise ValidationFailed(problem("/expires_at", "after_own_expiry"))
     return expires or left
 
 

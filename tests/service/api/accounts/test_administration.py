@@ -380,7 +380,7 @@ def test_a_token_does_not_outlive_the_one_that_made_it(client: TestClient, other
     earlier = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends - timedelta(hours=1))})
     assert earlier.status_code == 201
     later = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends + timedelta(hours=1))})
-    assert_is_error(later, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "after_the_makers"),))
+    assert_is_error(later, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "after_own_expiry"),))
 
 
 @pytest.mark.parametrize(
