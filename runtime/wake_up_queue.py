@@ -62,7 +62,7 @@ def queue(client: Redis) -> Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueueCounts:
     """RQ's counts for the queue: jobs waiting, running and failed, and workers listening."""
 
     waiting: int
@@ -81,10 +81,10 @@ class WakeUpQueue:
         self._client = client
         self._queue = queue(client)
         self._set_mark = client.register_script(_SET_MARK)
-        self._outage = Outage(_log, "redis unreachable, the sweep will find what is due", "redis takes wake-ups again")
+        self._outage = Outage(_log, "Redis unavailable: the sweep will find what is due", "Redis available again")
 
     def notify(self) -> bool:
-        """Queue the delivery job unless it is queued already; return whether Redis took part."""
+        """Queue the delivery job unless it is queued already; return whether Redis accepted it."""
         try:
             if self._set_mark(keys=[_MARK, _NOTIFIED, self._queue.key], args=[_MARK_S]):
                 time.sleep(self.job_delay_s)
@@ -117,7 +117,7 @@ class WakeUpQueue:
         except RedisError:
             return False
 
-    def queued(self) -> Queued | None:
+    def queued(self) -> QueueCounts | None:
         """Return RQ's counts for the queue, in one round trip; None if Redis does not answer."""
         try:
             with self._client.pipeline(transaction=False) as pipeline:
@@ -125,7 +125,7 @@ class WakeUpQueue:
                 pipeline.zcard(self._queue.started_job_registry.key)
                 pipeline.zcard(self._queue.failed_job_registry.key)
                 pipeline.scard(WORKERS_BY_QUEUE_KEY % QUEUE)
-                return Queued(*pipeline.execute())
+                return QueueCounts(*pipeline.execute())
         except RedisError:
             return None
 
@@ -138,20 +138,20 @@ class BackgroundWakeUps(WakeUpQueue):
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)
-        self._is_asked = threading.Event()
+        self._requested = threading.Event()
         self._start = threading.Lock()
 
     def notify(self) -> bool:
-        """Let the thread notify the workers; it logs an outage."""
-        self._is_asked.set()
+        """Let the thread notify the workers, and return True; an outage is logged."""
+        self._requested.set()
         # Not before the first notification: a process that forks keeps no thread.
         if self._start.acquire(blocking=False):
             threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
         return True
 
     def _run(self) -> None:
-        while self._is_asked.wait():
-            self._is_asked.clear()
+        while self._requested.wait():
+            self._requested.clear()
             try:
                 super().notify()
             except Exception:  # noqa: BLE001 - whatever it is, the next one is sent

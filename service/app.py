@@ -1,4 +1,4 @@
-"""All wiring of the service on one screen."""
+"""Wires the service: middleware, API resources, console."""
 
 from typing import Any
 

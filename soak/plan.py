@@ -86,11 +86,7 @@ _FAULTS: Final = {
     "receiver killed": 4,
     "tracker killed": 4,
 }
-_FAULTS_OF_POSTGRESQL: Final = {
-    "postgresql backend killed": 5,
-    "postgresql stopped at once": 3,
-    "postgresql killed": 3,
-}
+_FAULTS_OF_POSTGRESQL: Final = {"postgresql backend killed": 5, "postgresql stopped at once": 3, "postgresql killed": 3}
 #: Up to more than a lease (6 s), so that a stalled worker resumes after another one has taken over its exports.
 _LONGEST_STALL_S: Final = 9.0
 #: Outage of a database or Redis server, in seconds.

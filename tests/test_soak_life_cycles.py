@@ -41,22 +41,8 @@ SCANS: Final = (
     scan(9, "alt", counts={"seen": 1}),
 )
 ITEMS: Final = (
-    {
-        "id": "fnd_1",
-        "url": URL,
-        "location": "#alt",
-        "state": "open",
-        "times_reopened": 1,
-        "ticket_export_id": "exp_1",
-    },
-    {
-        "id": "fnd_2",
-        "url": URL,
-        "location": "#title",
-        "state": "fixed",
-        "times_reopened": 0,
-        "ticket_export_id": "exp_1",
-    },
+    {"id": "fnd_1", "url": URL, "location": "#alt", "state": "open", "times_reopened": 1, "ticket_export_id": "exp_1"},
+    {"id": "fnd_2", "url": URL, "location": "#title", "state": "fixed", "times_reopened": 0, "ticket_export_id": "exp_1"},
 )
 
 
@@ -138,11 +124,7 @@ PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
     ),
     (lambda: found(ARRIVED[:2]), "lost", "its receiver never accepted it"),
     (lambda: found(changed(ARRIVED, 2, behavior="is broken")), "lost", "its receiver never accepted it"),
-    (
-        lambda: found([*ARRIVED, notice(40, "evt_3", 1, {})]),
-        "wrong",
-        "evt_3 of ticket exp_1 arrived and is not there",
-    ),
+    (lambda: found([*ARRIVED, notice(40, "evt_3", 1, {})]), "wrong", "evt_3 of ticket exp_1 arrived and is not there"),
     (lambda: found([*ARRIVED, {**SECOND, "at": 40, "sha256": "other"}]), "wrong", "arrived with different bytes"),
     (lambda: found(changed(ARRIVED, 0, at=25)), "wrong", "evt_1 of ticket exp_1 arrived before exp_1 was accepted"),
     (lambda: found(ARRIVED[1:]), "wrong", "arrived before exp_1 was accepted"),
@@ -157,11 +139,7 @@ PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
         "wrong",
         f"was shown otherwise of {URL} #alt",
     ),
-    (
-        lambda: found([*ARRIVED[:2], notice(30, "evt_2", 0, {"alt": "open"})]),
-        "wrong",
-        "does not say that 1 places are open",
-    ),
+    (lambda: found([*ARRIVED[:2], notice(30, "evt_2", 0, {"alt": "open"})]), "wrong", "does not say that 1 places are open"),
     # what a tracker has
     (lambda: found([], [*TRACKED, TRACKED[1]]), "wrong", "two comments of one event"),
     (lambda: found([], TRACKED[:3] + TRACKED[4:]), "lost", "has no comment of event evt_2"),

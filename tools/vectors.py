@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body, digest
 from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
-from schemas.targets.pings import PingOrder, ping_body
+from schemas.targets.pings import PingJob, ping_body
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, hmac_sha256, sign
 
@@ -371,11 +371,13 @@ def _ticket(**changes: Any) -> Ticket:
 
 def _delivery(ticket: Ticket | None = None) -> bytes:
     source = Source("manual", "vectors")
-    return delivery_body(_EXPORT, _TARGET, source, (ticket or _ticket()).record(), rfc3339(datetime.fromtimestamp(NOW, UTC)))
+    return delivery_body(
+        _EXPORT, _TARGET, source, (ticket or _ticket()).record(), format_rfc3339(datetime.fromtimestamp(NOW, UTC))
+    )
 
 
 def _ping() -> bytes:
-    return ping_body(PingOrder(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, 1, "Vectors", "", None))
+    return ping_body(PingJob(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, 1, "Vectors", "", None))
 
 
 def _event(kind: TicketEventType) -> bytes:
@@ -385,7 +387,7 @@ def _event(kind: TicketEventType) -> bytes:
     sample = _ticket()
     title = None if is_redact else sample.title
     ticket = EventTicket(_EXPORT, _TARGET, Source("manual", "vectors"), title, digest(sample.record()), "T-1")
-    return event_body(_EVENT, kind, ticket, change, rfc3339(datetime.fromtimestamp(NOW, UTC)))
+    return event_body(_EVENT, kind, ticket, change, format_rfc3339(datetime.fromtimestamp(NOW, UTC)))
 
 
 def _reversed_fields(body: bytes) -> bytes:

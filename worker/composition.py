@@ -123,14 +123,14 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
     deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now, ClockGuard(now, clock.compare))
-    alert = compose_alert_task(settings, now)
+    optional: list[BackgroundTask] = []
+    if (alert := compose_alert_task(settings, now)) is not None:
+        optional.append(BackgroundTask("alerts", alert.run_once, alerts.POLL_S))
+    if settings.console_sign_in_links:
+        links = compose_link_task(settings, now)
+        optional.append(BackgroundTask("sign-in-links", links.run_once, sign_in_links.POLL_S))
     return [
-        *([] if alert is None else [BackgroundTask("alerts", alert.run_once, alerts.POLL_S)]),
-        *(
-            [BackgroundTask("sign-in-links", compose_link_task(settings, now).run_once, sign_in_links.POLL_S)]
-            if settings.console_sign_in_links
-            else []
-        ),
+        *optional,
         AccountTask("pings", ping.claim, ping.send, pings.PINGS_AT_ONCE, pings.POLL_S),
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S

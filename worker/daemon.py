@@ -79,10 +79,7 @@ class _Daemon:
         self._settings = settings
         client = compose_client(settings, settings.worker_concurrency)
         self._dispatcher = compose_dispatcher(settings, clock, client, Attempts())
-        self._tasks = [
-            *compose_background_tasks(settings, clock),
-            early_wake_ups(settings.redis_url, self._dispatcher.wake),
-        ]
+        self._tasks = [*compose_background_tasks(settings, clock), early_wake_ups(settings.redis_url, self._dispatcher.wake)]
         self._wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
         self._may_notify_at = 0.0
         self._stop_signal = _StopSignal(self._stop)
@@ -128,7 +125,7 @@ class _Daemon:
         if not is_idle:
             self._dispatcher.deliver_due()
         # At most every PASS_ON_EVERY_S: workers that cannot send these exports either would wake each other endlessly.
-        if self._dispatcher.leaves_to_others and time.monotonic() >= self._may_notify_at:
+        if self._dispatcher.has_work_for_other_workers and time.monotonic() >= self._may_notify_at:
             self._may_notify_at = time.monotonic() + PASS_ON_EVERY_S
             self._wake_ups.notify()
 

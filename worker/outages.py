@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 
 _log: Final = logging.getLogger(__name__)
 
-DATABASE: Final = Outage(_log, "database unavailable, retrying", "database is back")
+DATABASE: Final = Outage(_log, "database unavailable, retrying", "database available again")
 DISK: Final = Outage(_log, "the disk is full, retrying; free space", "the disk has room again")
-REDIS: Final = Outage(_log, "Redis unavailable, sweeping for due exports", "Redis is back")
+REDIS: Final = Outage(_log, "Redis unavailable: sweeping for due exports", "Redis available again")
 
 
 def retry_database(work: Callable[[], Result], gives_up: Callable[[], bool]) -> Result:

@@ -30,7 +30,7 @@ def deliver() -> None:
     wake_ups.acknowledge()
     with _reporting(settings), _database(settings), _dispatcher(settings) as dispatcher:
         is_idle = dispatcher.deliver_due()
-    if not is_idle or dispatcher.leaves_to_others:
+    if not is_idle or dispatcher.has_work_for_other_workers:
         wake_ups.notify()
 
 

@@ -160,12 +160,7 @@ def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> No
         transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench", LOOPBACK_POLICY)
 
 
-def deliver(
-    installation: BenchInstallation,
-    seeded: SeededTargets,
-    receiver: BenchReceiver,
-    count: int,
-) -> Delivered:
+def deliver(installation: BenchInstallation, seeded: SeededTargets, receiver: BenchReceiver, count: int) -> Delivered:
     """Let workers deliver what is seeded; the tables must agree with what arrived."""
     receiver.clear()
     with installation.copy() as env, workers(env) as pids:

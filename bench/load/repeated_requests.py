@@ -83,12 +83,7 @@ def tool_here() -> str:
 
 
 def load(
-    tool: str,
-    port: int,
-    question: Question,
-    seconds: int,
-    connections: int = CONNECTIONS,
-    numbers: Numbers | None = None,
+    tool: str, port: int, question: Question, seconds: int, connections: int = CONNECTIONS, numbers: Numbers | None = None
 ) -> Loaded:
     """Ask the same again and again for `seconds`, on each connection as soon as it has its answer."""
     made = _wrk if tool == "wrk" else _own

@@ -122,15 +122,15 @@ def _median_ms(work: Callable[[], object], times: int) -> float:
 def fill(customer: Customer, findings: int) -> int:
     """Store findings of three projects of the customer; return the project that has most."""
     chosen = random.Random(22)
-    of_projects = [make_project(customer) for _ in range(3)]
+    projects = [make_project(customer) for _ in range(3)]
     exports = make_exports(customer, RULES)
     now_ms = to_ms(utc_now())
-    run = {"project": of_projects[0], "status": "completed", "created_at": 0, "updated_at": 0}
+    run = {"project": projects[0], "status": "completed", "created_at": 0, "updated_at": 0}
     ScanRunRow.insert_many([{**run, "id": run_id} for run_id in range(1, 9)]).execute()
     execute("UPDATE exports SET status = 'dismissed' WHERE id = ?", (exports[-1],))
     for first in range(0, findings, _CHUNK):
         made = [
-            _finding(number, now_ms, chosen, customer.account_id, of_projects, exports)
+            _finding(number, now_ms, chosen, customer.account_id, projects, exports)
             for number in range(first, min(first + _CHUNK, findings))
         ]
         with transaction():
@@ -140,11 +140,11 @@ def fill(customer: Customer, findings: int) -> int:
             insert_records(FindingRow, [row for row, _ in made])
             insert_records(FindingSightingRow, [sighting for _, sightings in made for sighting in sightings])
     database.execute_sql("ANALYZE" if is_sqlite() else "VACUUM ANALYZE")
-    return of_projects[0]
+    return projects[0]
 
 
 def _finding(
-    number: int, now_ms: int, chosen: random.Random, account_id: int, of_projects: Sequence[int], exports: Sequence[str]
+    number: int, now_ms: int, chosen: random.Random, account_id: int, projects: Sequence[int], exports: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     first_ms = now_ms - int(chosen.random() * DAYS * _DAY_MS)
     finding_id = f"{identifiers.FINDING}_{ULID.from_timestamp(first_ms)}"
@@ -159,7 +159,7 @@ def _finding(
     url = f"https://shop{page % 10}.example/products/{page}"
     row = {
         "id": finding_id,
-        "project_id": chosen.choices(of_projects, (80, 19, 1))[0],
+        "project_id": chosen.choices(projects, (80, 19, 1))[0],
         "fingerprint": f"{number:064x}",
         "code": f"rule-{rule}",
         "title": "Image without alternative text",

@@ -49,11 +49,6 @@ def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
         schema_version.migrate()
         stack.enter_context(connection())
         env = environment(
-            folder,
-            DATABASE_URL=url,
-            REDIS_URL=redis.url,
-            PYTHONPATH=str(ROOT),
-            LOG_LEVEL="info",
-            **{**LOOPBACK, **settings},
+            folder, DATABASE_URL=url, REDIS_URL=redis.url, PYTHONPATH=str(ROOT), LOG_LEVEL="info", **{**LOOPBACK, **settings}
         )
         yield Crowd(make_customer(), env)

@@ -11,7 +11,7 @@ from bin.checks.results import CheckResult, Level, failure, ok, warning
 from bin.cli.installation import empty_variable
 from runtime.redis_client import connect
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
-from schemas.settings.parsers import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
+from schemas.settings.parsers import HOW_TO_GENERATE, RECOMMENDED_SECRET_BYTES
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
@@ -80,7 +80,7 @@ def sqlite_file() -> Iterator[CheckResult]:
         yield warning("SQLite log", f"The write-ahead log has grown to {length // _MIB:,} MiB.", fix)
 
 
-def restored() -> Iterator[CheckResult]:
+def unfinished_restore() -> Iterator[CheckResult]:
     """Check that no restore is incomplete."""
     if restoring.is_unfinished():
         yield failure("restore", restoring.UNFINISHED, restoring.FINISH)
@@ -185,7 +185,7 @@ def first_records(settings: Settings) -> CheckResult:
     project_id = settings.default_project_id
     if project_id is not None and not projects.exists(project_id):
         message = f"DEFAULT_PROJECT_ID names project {project_id}, which does not exist."
-        return failure("accounts", message, "set it to an id of: bin/riskrelay project list")
+        return failure("accounts", message, "set it to an id that `bin/riskrelay project list` shows")
     return ok("accounts", "There is an account.")
 
 
@@ -280,18 +280,17 @@ def _short_secrets(settings: Settings) -> list[CheckResult]:
         "WEBHOOK_SECRET": settings.webhook_secret,
     }
     return [
-        warning("secrets", f"{name} is shorter than {ENOUGH_SECRET_BYTES} bytes.", f"set a longer one; {HOW_TO_MAKE_ONE}")
+        warning(
+            "secrets", f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes.", f"set a longer one; {HOW_TO_GENERATE}"
+        )
         for name, secret in given.items()
-        if secret is not None and len(secret.encode()) < ENOUGH_SECRET_BYTES
+        if secret is not None and len(secret.encode()) < RECOMMENDED_SECRET_BYTES
     ]
 
 
 def _unsendable_secrets(settings: Settings) -> list[CheckResult]:
     """Return a warning for each secret that is sent in a header and cannot be: a file may have a second line."""
-    given = {
-        "SCANNER_SHARED_SECRET": settings.scanner_shared_secret,
-        "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret,
-    }
+    given = {"SCANNER_SHARED_SECRET": settings.scanner_shared_secret, "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret}
     message = (
         "has several lines, or white space at its beginning or end. No header can contain it, so every request gets 401."
     )

@@ -42,7 +42,7 @@ def read_limited(file: BinaryIO, max_bytes: int) -> bytes:
     """Return the bytes of a file. Raises Refused beyond `max_bytes`, the size of a request body."""
     text = file.read(max_bytes + 1)
     if len(text) > max_bytes:
-        raise Refused(f"The ticket has more than {max_bytes} bytes; see MAX_BODY_BYTES.")
+        raise Refused(f"The file has more than {max_bytes} bytes; see MAX_BODY_BYTES.")
     return text
 
 

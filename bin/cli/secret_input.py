@@ -9,7 +9,7 @@ from bin.cli.installation import Refused
 from runtime.clock import utc_now
 from schemas.settings.certificates import MAX_PAIR, certificate_pair
 from schemas.settings.definitions import Settings
-from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
+from schemas.settings.parsers import HOW_TO_GENERATE, MIN_SECRET_BYTES
 from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -22,7 +22,7 @@ def own_vault(settings: Settings) -> Vault:
     return vault
 
 
-def read_secret(prompt: str = "Secret", fix: str = f"; {HOW_TO_MAKE_ONE}") -> str:
+def read_secret(prompt: str = "Secret", fix: str = f"; {HOW_TO_GENERATE}") -> str:
     """Read one line, without its newline. Raises Refused, with the `fix` for a secret that is too short."""
     return _checked(_read(prompt), fix)
 
@@ -56,7 +56,7 @@ def read_certificate() -> str:
 def _checked(text: str, fix: str) -> str:
     secret = secret_from(text)
     if secret is SecretFault.TOO_SHORT:
-        raise Refused(f"A secret must have at least {LEAST_SECRET_BYTES} bytes{fix}. Nothing was changed.")
+        raise Refused(f"A secret must have at least {MIN_SECRET_BYTES} bytes{fix}. Nothing was changed.")
     if isinstance(secret, SecretFault):
         raise Refused(f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.")
     return secret

@@ -14,7 +14,7 @@ from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
 from schemas.base.principal import OPERATOR
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none
 from service.operations import alerts
 from storage.db import identifiers
 from worker.background.alert_channels import AlertSender
@@ -43,9 +43,9 @@ def test(as_json: bool) -> None:
     body = trial_body(identifiers.new_id(identifiers.ALERT_MESSAGE, now), now)
     with closing(compose_client(settings, 1)) as client:
         sender = AlertSender(settings, client)
-        answers = {channel: sender.send(channel, body, now) for channel in settings.alert_channels}
-    print_record({channel.value: answer.text for channel, answer in answers.items()}, as_json)
-    failed = [channel.value for channel, answer in answers.items() if not answer.is_sent]
+        responses = {channel: sender.send(channel, body, now) for channel in settings.alert_channels}
+    print_record({channel.value: response.text for channel, response in responses.items()}, as_json)
+    failed = [channel.value for channel, response in responses.items() if not response.is_sent]
     if failed:
         raise Refused(f"Not sent: {', '.join(failed)}.")
 
@@ -84,9 +84,9 @@ def _record(each: Alert) -> dict[str, Any]:
         "alert": f"{text.headline}: {text.subject}" if text.subject else text.headline,
         "what_to_do": text.advice,
         "account_id": each.account_id,
-        "first_at": rfc3339(each.first_at),
-        "last_at": rfc3339(each.last_at),
+        "first_at": format_rfc3339(each.first_at),
+        "last_at": format_rfc3339(each.last_at),
         "count": each.count,
-        "acknowledged_at": rfc3339_or_none(each.acknowledged_at),
+        "acknowledged_at": format_rfc3339_or_none(each.acknowledged_at),
         "acknowledged_by": each.acknowledged_by,
     }

@@ -24,7 +24,7 @@ from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
 from schemas.audit.chain import Anchor, BrokenChain, ChainVerification
-from schemas.base.timestamps import moment_from, to_ms
+from schemas.base.timestamps import parse_rfc3339, to_ms
 from service.operations.accounts import audit as operations
 from storage.accounts import audit_chain
 from storage.accounts.audit_log_sql import AuditFilter
@@ -56,7 +56,7 @@ _anchor_option: Final = click.option(
 
 def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
     """Read a time."""
-    moment = None if text is None else moment_from(text)
+    moment = None if text is None else parse_rfc3339(text)
     if text is not None and moment is None:
         raise click.BadParameter("Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
     return moment

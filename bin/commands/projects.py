@@ -19,7 +19,7 @@ from runtime.clock import utc_now
 from schemas.accounts.forms import NewProjectForm
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalized_shop_domain
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.intake.grouping import TicketGrouping
 from service.operations import finding_reports
 from service.operations.accounts import projects as operations
@@ -97,7 +97,7 @@ def list_projects(as_json: bool) -> None:
 
 
 def _project_record(row: Project) -> dict[str, object]:
-    return {**asdict(row), "created_at": rfc3339(row.created_at)}
+    return {**asdict(row), "created_at": format_rfc3339(row.created_at)}
 
 
 @scan_run.command(

@@ -16,7 +16,7 @@ from runtime.clock import utc_now
 from schemas.api.targets import dump_target
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.intake.sources import Rejection, connected_status
 from schemas.settings.definitions import Settings
 from schemas.targets.target import Target, TargetStatus
@@ -173,8 +173,8 @@ def _integration(state: SecretState, accepted_at: datetime | None, rejection: Re
         **asdict(state),
         "connected": connected_status(accepted_at, rejection),
         "last_validation": None,
-        "last_accepted_at": rfc3339_or_none(accepted_at),
-        "last_refused_at": rfc3339_or_none(rejection.at if rejection else None),
+        "last_accepted_at": format_rfc3339_or_none(accepted_at),
+        "last_refused_at": format_rfc3339_or_none(rejection.at if rejection else None),
         "last_refusal": rejection.code if rejection else None,
     }
 
@@ -202,7 +202,7 @@ def _target(target: Target) -> dict[str, object]:
         "source": source if target.secret_fingerprint else None,
         "connected": target.connected_status,
         "last_validation": target.validation_status,
-        "last_accepted_at": rfc3339_or_none(target.last_success_at),
+        "last_accepted_at": format_rfc3339_or_none(target.last_success_at),
         "last_refused_at": None,
         "last_refusal": None,
     }

@@ -344,7 +344,7 @@ def _account(account_id: int | None) -> int:
         return account_id
     found = accounts.list_accounts()
     if len(found) != 1:
-        raise Refused(f"There are {len(found)} accounts; name one with --account. `account list` lists them.")
+        raise Refused(f"There are {len(found)} accounts; use --account. `account list` lists them.")
     return found[0].id
 
 

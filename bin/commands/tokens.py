@@ -18,7 +18,7 @@ from schemas.accounts.forms import TokenForm
 from schemas.api.administration import ConsoleSessionResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR, Ability, TokenKind, role_abilities
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none
 from service.operations.accounts import sessions as session_operations
 from service.operations.accounts import tokens as token_operations
 from storage.accounts import grants, sessions, tokens
@@ -119,9 +119,9 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
 def _record(token: Token) -> dict[str, object]:
     return {
         **asdict(token),
-        "created_at": rfc3339(token.created_at),
-        "expires_at": rfc3339_or_none(token.expires_at),
-        "revoked_at": rfc3339_or_none(token.revoked_at),
+        "created_at": format_rfc3339(token.created_at),
+        "expires_at": format_rfc3339_or_none(token.expires_at),
+        "revoked_at": format_rfc3339_or_none(token.revoked_at),
     }
 
 

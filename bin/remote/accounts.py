@@ -20,7 +20,7 @@ from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
 from bin.remote.client import ApiClient, ApiRecord, counts_of
 from bin.remote.remote_command import RemoteCommand, listing, only, printing
 from runtime.clock import utc_now
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 
 _ACCOUNTS: Final = "/api/accounts"
 _PROJECTS: Final = "/api/projects"
@@ -92,7 +92,7 @@ def _remove_grant(
 def _create_token(
     api: ApiClient, *, email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool
 ) -> None:
-    expires_at = rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
+    expires_at = format_rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
     named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
     made = api.post(_TOKENS, {"user_id": user_id(api, email), "kind": kind, "name": name, **named})
     if made["token"] is None:
@@ -125,7 +125,7 @@ def user_id(api: ApiClient, email: str) -> Any:
     """Return the id of a user. Raises Refused if there is none with this email."""
     found = api.items(_USERS, 1, email=email)
     if not found:
-        raise Refused("There is no user with this email; see `bin/riskrelay user add`.")
+        raise Refused("There is no user with this email; see `bin/riskrelay user list`.")
     return found[0]["id"]
 
 

@@ -26,7 +26,7 @@ from bin.scan_import.sender import (
     cause_of,
     is_outage,
     is_transient,
-    retry_after_of,
+    parse_retry_after,
     retrying,
     session_to,
 )
@@ -198,7 +198,7 @@ class ApiClient:
         if 200 <= response.status_code < 300:
             return content
         refusal = self._refusal(response.status_code, _parsed(content))
-        retry_after_s = retry_after_of(response)
+        retry_after_s = parse_retry_after(response)
         if is_transient(response) and (retry_after_s or 0) <= MAX_RETRY_AFTER_S:
             raise TransientFailure(refusal.message, retry_after_s)
         raise refusal

@@ -38,7 +38,7 @@ from bin.commands.exports.export_bulk import (
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
 from bin.remote.remote_command import RemoteCommand, posting, printing
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.triage.bulk_decisions import BulkAction
 
 _EXPORTS: Final = "/api/ticket-exports"
@@ -132,7 +132,7 @@ def _retry(api: ApiClient, *, export_id: str | None, target_id: str | None, as_j
 
 def _snooze(api: ApiClient, export_id: str, until: str | None, until_seen: bool) -> ApiRecord:
     moment = snoozed_until(until, until_seen)
-    body = {} if moment is None else {"until": rfc3339(moment)}
+    body = {} if moment is None else {"until": format_rfc3339(moment)}
     return api.post(path_to(f"{_EXPORT}/snooze", export_id=export_id), body)
 
 
@@ -168,7 +168,7 @@ def _recover(
     elif target_id is None or since is None:
         raise click.UsageError("Use --target and --since together.")
     else:
-        begun = api.post(_RECOVERIES, {"target_id": target_id, "since": rfc3339(since)})
+        begun = api.post(_RECOVERIES, {"target_id": target_id, "since": format_rfc3339(since)})
         _wait_for(api, path_to(_RECOVERY, recovery_id=begun["id"]), begun, "recover", as_json)
 
 

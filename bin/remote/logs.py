@@ -7,7 +7,7 @@ from bin.commands.audit import show_entries, shown_of
 from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
 from bin.remote.remote_command import RemoteCommand, showing
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 
 _REQUESTS: Final = "/api/compliance-requests"
 
@@ -35,8 +35,8 @@ def _list_audit(
         None if shown is None else shown + 1,
         **filters,
         object=subject_id,
-        created_after=None if created_after is None else rfc3339(created_after),
-        created_before=None if created_before is None else rfc3339(created_before),
+        created_after=None if created_after is None else format_rfc3339(created_after),
+        created_before=None if created_before is None else format_rfc3339(created_before),
     )
     show_entries(found[:shown], as_json, are_more=shown is not None and len(found) > shown)
 

@@ -131,7 +131,7 @@ class PostbackSender:
             return ImportStopped(f"Cannot send to {self._host}: {cause}.")
         if not is_transient(response):
             return self._result(response)
-        retry_after_s = retry_after_of(response)
+        retry_after_s = parse_retry_after(response)
         if retry_after_s is not None and retry_after_s > MAX_RETRY_AFTER_S:
             return ImportStopped(f"{self._host} responds {response.status_code} with Retry-After {retry_after_s:.0f} s.")
         raise TransientFailure(f"it responds {response.status_code}", retry_after_s)
@@ -211,7 +211,7 @@ def is_transient(response: requests.Response) -> bool:
     return response.status_code in _TRANSIENT
 
 
-def retry_after_of(response: requests.Response) -> float | None:
+def parse_retry_after(response: requests.Response) -> float | None:
     """Return the seconds of `Retry-After`, or None without a number."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdecimal() else None

@@ -89,8 +89,8 @@ class Issuer:
             authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form |= {"client_id": self.client_id} | ({} if self._secret is None else {"client_secret": self._secret})
-        answer = fetch_json(description.token_endpoint, self._tls, form, authorization)
-        id_token, access_token = answer.get("id_token"), answer.get("access_token")
+        response = fetch_json(description.token_endpoint, self._tls, form, authorization)
+        id_token, access_token = response.get("id_token"), response.get("access_token")
         if not isinstance(id_token, str):
             raise TokenRefused("no_id_token")
         return IssuedTokens(id_token, access_token if isinstance(access_token, str) else None)

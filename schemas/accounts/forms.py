@@ -9,7 +9,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, post_load, validates_schema
 
 from schemas.base.email_address import MAX_CHARACTERS, is_email_address
-from schemas.base.fields import MAX_ID, Form, Moment, Several, Text, Truth, WholeNumber, nullable, optional, required
+from schemas.base.fields import MAX_ID, Array, Boolean, Form, Integer, Text, Timestamp, nullable, optional, required
 from schemas.base.principal import ABILITIES, PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.intake.grouping import TicketGrouping
 
@@ -27,15 +27,15 @@ def _name(**options: Any) -> Text:
     return Text(min_length=1, max_length=MAX_NAME, **options)
 
 
-def _row_id(**options: Any) -> WholeNumber:
-    return WholeNumber(minimum=1, maximum=MAX_ROW_ID, **options)
+def _row_id(**options: Any) -> Integer:
+    return Integer(minimum=1, maximum=MAX_ROW_ID, **options)
 
 
 def _one_of(words: Iterable[str], **options: Any) -> Text:
     return Text(allowed=[str(word) for word in words], **options)
 
 
-def _account_id() -> WholeNumber:
+def _account_id() -> Integer:
     return _row_id(**optional("The account, with the ability `admin`; default: that of the token."))
 
 
@@ -50,7 +50,7 @@ class AccountForm(Form):
     """The body of `POST /api/accounts`."""
 
     name = _name(**required("The name."))
-    may_use_webhooks = Truth(**_described("Whether webhook and tracker targets are allowed.", load_default=True))
+    may_use_webhooks = Boolean(**_described("Whether webhook and tracker targets are allowed.", load_default=True))
 
 
 class AccountNameForm(Form):
@@ -63,7 +63,7 @@ class AccountChangeForm(_ChangeForm):
     """The body of `PATCH /api/accounts/<id>`."""
 
     name = _name(**_described("The name."))
-    may_use_webhooks = Truth(
+    may_use_webhooks = Boolean(
         **_described("`false` blocks the account's targets and what waits for them; after `true`, resume each target.")
     )
 
@@ -142,14 +142,14 @@ class TokenForm(Form):
 
     user_id = _row_id(**optional("The user that the token acts for; default: that of the token of this request."))
     kind = _one_of(TokenKind, **required("`api` for clients, `platform` for browser extension, plugin and storefront app."))
-    abilities = Several(
+    abilities = Array(
         _one_of(Ability),
         at_least=1,
         at_most=len(Ability),
         **optional("At most those of the token of this request; default: of these, all but console, account:manage, admin."),
     )
     name = Text(max_length=MAX_NAME, **_described("The token's purpose.", load_default=""))
-    expires_at = Moment(**nullable("When it expires; null or absent: never."))
+    expires_at = Timestamp(**nullable("When it expires; null or absent: never."))
 
     @post_load
     def _make(self, token: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class ScanRunForm(Form):
     """The body of `POST /api/scan-runs`."""
 
     project_id = _row_id(**required("The project that its results belong to."))
-    id = WholeNumber(
+    id = Integer(
         minimum=1,
         maximum=MAX_ID,
         **optional("The scanner's id, with a token of the operator's account; default: the next free one."),

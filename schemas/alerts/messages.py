@@ -11,7 +11,7 @@ from email.utils import format_datetime
 from typing import Any, Final, TypeAlias
 
 from schemas.alerts.alert import Alert, AlertState, describe
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.trackers.text.neutral import cut, harmless_title, one_line
 
 AlertBody: TypeAlias = dict[str, Any]
@@ -31,7 +31,7 @@ def message_body(message_id: str, alerts: Sequence[Alert], console: str | None, 
         "id": message_id,
         "type": "alert",
         "version": 1,
-        "created_at": rfc3339(now),
+        "created_at": format_rfc3339(now),
         "alerts": [_record(alert, console) for alert in alerts[:MOST_LISTED]],
         "more": max(0, len(alerts) - MOST_LISTED),
         "url": f"{console}/alerts" if console else None,
@@ -48,8 +48,8 @@ def trial_body(message_id: str, now: datetime) -> AlertBody:
         "subject": "",
         "what_to_do": "Nothing is wrong: somebody ran riskrelay alert test.",
         "url": None,
-        "first_at": rfc3339(now),
-        "last_at": rfc3339(now),
+        "first_at": format_rfc3339(now),
+        "last_at": format_rfc3339(now),
         "count": 1,
     }
     return message_body(message_id, [], None, now) | {"alerts": [trial]}
@@ -122,8 +122,8 @@ def _record(alert: Alert, console: str | None) -> AlertBody:
         "subject": cut(one_line(subject), _MAX_NAME),
         "what_to_do": advice,
         "url": f"{console}{path}" if console and path else None,
-        "first_at": rfc3339(alert.first_at),
-        "last_at": rfc3339(alert.last_at),
+        "first_at": format_rfc3339(alert.first_at),
+        "last_at": format_rfc3339(alert.last_at),
         "count": alert.count,
     }
 

@@ -20,7 +20,7 @@ from schemas.api.response_fields import (
     text,
     truth,
 )
-from schemas.base.console_session import Ended, SignInMethod
+from schemas.base.console_session import SessionEndReason, SignInMethod
 from schemas.base.principal import PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.compliance.requests import ComplianceRequest, ComplianceResult, ComplianceStatus, Topic
 from schemas.intake.grouping import TicketGrouping
@@ -161,10 +161,7 @@ class ComplianceRequestResponse(ResponseSchema):
     status = one_of(ComplianceStatus, "Whether it is done.")
     result = one_of(ComplianceResult, "What came of it.", nullable=True)
     counts = fields.Dict(
-        keys=fields.String(),
-        values=fields.Integer(),
-        required=True,
-        metadata={"description": "Number of rows by result."},
+        keys=fields.String(), values=fields.Integer(), required=True, metadata={"description": "Number of rows by result."}
     )
     has_report = truth("Whether it holds a report for the person.", example=False)
     attempts = number("How often a worker began it.")
@@ -213,7 +210,13 @@ class ConsoleSessionResponse(ResponseSchema):
     seen_at = moment("When the session was last used, to the minute.")
     ended_at = moment("When it was ended.", nullable=True)
     ended_reason = one_of(
-        [Ended.SIGNED_OUT, Ended.REVOKED, Ended.CROWDED_OUT, Ended.ANOTHER_BROWSER, Ended.RESTORED],
+        [
+            SessionEndReason.SIGNED_OUT,
+            SessionEndReason.REVOKED,
+            SessionEndReason.REPLACED,
+            SessionEndReason.ANOTHER_BROWSER,
+            SessionEndReason.RESTORED,
+        ],
         "Why it was ended.",
         nullable=True,
         attribute="ended",

@@ -23,8 +23,7 @@ class DecisionResultResponse(ResponseSchema):
 
     id = text("The export.")
     status = fields.String(
-        validate=validate.OneOf([each.value for each in ExportStatus]),
-        metadata={"description": "The current status."},
+        validate=validate.OneOf([each.value for each in ExportStatus]), metadata={"description": "The current status."}
     )
     error = fields.Nested(BulkErrorResponse, metadata={"description": "Why it was left as it is."})
 

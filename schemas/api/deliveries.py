@@ -5,20 +5,9 @@ from typing import Any, Final
 from marshmallow import fields, validate
 
 from schemas.api.exports import ProviderTicketResponse, SourceResponse, TicketResponse
-from schemas.api.response_fields import (
-    DIGEST,
-    ResponseSchema,
-    dump,
-    identifier,
-    moment,
-    number,
-    one_of,
-    part,
-    several,
-    text,
-)
+from schemas.api.response_fields import DIGEST, ResponseSchema, dump, identifier, moment, number, one_of, part, several, text
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.exports.attempt_record import Trace
+from schemas.exports.attempt_record import AttemptDetails
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.events import TrackerEventAction
@@ -158,10 +147,10 @@ class TicketEventBody(ResponseSchema):
     change = part(TicketChangeResponse, "What changed.")
 
 
-def dump_trace(trace: Trace) -> dict[str, Any]:
+def dump_details(details: AttemptDetails) -> dict[str, Any]:
     """Return the JSON object of an attempt as the operator sees it, with what clients do not see."""
-    own = {"address": trace.address, "nonce": trace.nonce, "worker": trace.worker, "answer": trace.answer}
-    return {**dump(AttemptResponse, trace.attempt), **own}
+    own = {"address": details.address, "nonce": details.nonce, "worker": details.worker, "answer": details.response_excerpt}
+    return {**dump(AttemptResponse, details.attempt), **own}
 
 
 class RecoveryResponse(ResponseSchema):

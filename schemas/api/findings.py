@@ -2,15 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.api.response_fields import (
-    ResponseSchema,
-    identifier,
-    moment,
-    number,
-    one_of,
-    several,
-    text,
-)
+from schemas.api.response_fields import ResponseSchema, identifier, moment, number, one_of, several, text
 from schemas.findings.life_cycle import FindingState, RunOutcome
 from schemas.intake.scanner import SEVERITIES
 

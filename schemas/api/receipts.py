@@ -3,17 +3,7 @@
 from marshmallow import fields
 
 from schemas.api.deliveries import AttemptResultResponse
-from schemas.api.response_fields import (
-    DIGEST,
-    SHA256,
-    ResponseSchema,
-    constant,
-    identifier,
-    moment,
-    number,
-    several,
-    text,
-)
+from schemas.api.response_fields import DIGEST, SHA256, ResponseSchema, constant, identifier, moment, number, several, text
 from schemas.exports import receipt
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from marshmallow import RAISE, Schema, fields, missing, validate
 
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 
 #: 26 characters of a ULID.
 ULID: Final = "[0-9A-HJKMNP-TV-Z]{26}"
@@ -40,11 +40,11 @@ def dump(schema: type[ResponseSchema], record: Any) -> dict[str, Any]:
     return dumped
 
 
-class MomentText(fields.String):
+class TimestampText(fields.String):
     """An instant, dumped as RFC 3339 in UTC with milliseconds."""
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
-        return None if value is None else rfc3339(value)
+        return None if value is None else format_rfc3339(value)
 
 
 class Fixed(fields.String):
@@ -136,7 +136,7 @@ def moment(
     description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
 ) -> fields.String:
     """An instant as `schemas.base.timestamps` writes it."""
-    return MomentText(**_options(description, nullable, optional, attribute, format="date-time", pattern=MOMENT))
+    return TimestampText(**_options(description, nullable, optional, attribute, format="date-time", pattern=MOMENT))
 
 
 def number(
@@ -159,12 +159,7 @@ def truth(description: str, *, attribute: str | None = None, example: bool | Non
 
 
 def part(
-    schema: type[Schema],
-    description: str,
-    *,
-    nullable: bool = False,
-    optional: bool = False,
-    attribute: str | None = None,
+    schema: type[Schema], description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
 ) -> fields.Nested:
     """An object with a schema of its own."""
     return fields.Nested(schema, **_options(description, nullable, optional, attribute))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas.base.strict_json import JsonValue, canonical
-from schemas.base.timestamps import from_ms, rfc3339
+from schemas.base.timestamps import format_rfc3339, from_ms
 
 #: What the first entry has as the hash of the entry before.
 GENESIS: Final = "0" * 64
@@ -58,7 +58,7 @@ def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:
     hashed: dict[str, JsonValue] = {
         "position": position,
         "id": entry.id,
-        "at": rfc3339(from_ms(entry.at)),
+        "at": format_rfc3339(from_ms(entry.at)),
         "actor_sha256": hashlib.sha256(entry.actor.encode()).hexdigest(),
         "action": entry.action,
         "subject_id": entry.subject_id,

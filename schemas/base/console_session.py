@@ -15,7 +15,7 @@ class SignInMethod(StrEnum):
     EMAIL_LINK = "email_link"
 
 
-class Ended(StrEnum):
+class SessionEndReason(StrEnum):
     """Why a session is not valid."""
 
     #: The session does not exist.
@@ -25,11 +25,11 @@ class Ended(StrEnum):
     SIGNED_OUT = "signed_out"
     REVOKED = "revoked"
     #: Its token, or its user by the same method, has the maximum number of newer sessions.
-    CROWDED_OUT = "crowded_out"
+    REPLACED = "crowded_out"
     #: Its token was revoked, has expired or lost the ability.
-    TOKEN_OVER = "token_over"  # noqa: S105 - the word for it
+    TOKEN_INVALID = "token_over"  # noqa: S105 - the word for it
     #: The user, who signed in without a token, has no role with the console any more.
-    USER_OVER = "user_over"
+    USER_INVALID = "user_over"
     #: The cookie came from another browser.
     ANOTHER_BROWSER = "another_browser"
     #: It was restored from a backup.
@@ -50,4 +50,4 @@ class Session:
     created_at: datetime
     seen_at: datetime
     ended_at: datetime | None = None
-    ended: Ended | None = None
+    ended: SessionEndReason | None = None

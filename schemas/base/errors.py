@@ -41,9 +41,7 @@ def error_body(error: RiskRelayError, request_id: str) -> dict[str, Any]:
     """Return the response body of an error."""
     fields = [asdict(each) for each in error.problems]
     details = {**error.details, **({"fields": fields} if fields else {})}
-    return {
-        "error": {"code": error.code, "message": error.message, "details": details, "request_id": request_id},
-    }
+    return {"error": {"code": error.code, "message": error.message, "details": details, "request_id": request_id}}
 
 
 class Unauthorized(RiskRelayError):

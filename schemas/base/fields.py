@@ -17,7 +17,7 @@ from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_lo
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.timestamps import moment_from
+from schemas.base.timestamps import parse_rfc3339
 
 #: Long enough for a selected passage or a stack of headers, short enough to keep a row small.
 MAX_TEXT: Final = 20_000
@@ -105,7 +105,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "not_a_path": "A pattern for a path begins with /, * or ?.",
     "preview_not_safe": "The ticket's preview has problems; preview.problems lists them.",
     "target_removed": "The target of this export was removed; choose another target with target_id.",
-    "no_members": "This object names nothing to change.",
+    "no_members": "This object has no member to change.",
     "not_supported": "This parameter is not supported.",
     "ticket_changed": "The ticket changed meanwhile. Compare your text with it as it is now; saving replaces the ticket.",
     "rule_changed": "The rule changed meanwhile. Compare your entries with it as it is now; saving replaces the rule.",
@@ -173,7 +173,7 @@ class Text(fields.String):
         return super().deserialize(value, attr, data, **kwargs)
 
 
-class WholeNumber(fields.Integer):
+class Integer(fields.Integer):
     """A JSON integer; neither 1.7, nor "1", nor true."""
 
     default_error_messages = {"invalid": "invalid_type", "too_large": "out_of_range"}  # noqa: RUF012 - as marshmallow declares it
@@ -189,7 +189,7 @@ class WholeNumber(fields.Integer):
         return value
 
 
-class Truth(fields.Boolean):
+class Boolean(fields.Boolean):
     """A JSON true or false; neither 1 nor "yes"."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
@@ -226,19 +226,19 @@ class PageUrl(WebUrl):
             raise ValidationError("url_credentials")
 
 
-class Moment(fields.Field[datetime]):
+class Timestamp(fields.Field[datetime]):
     """An RFC 3339 timestamp with a time zone."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
         if not isinstance(value, str):
             raise ValidationError("invalid_type")
-        moment = moment_from(value)
+        moment = parse_rfc3339(value)
         if moment is None:
             raise ValidationError("invalid_timestamp")
         return moment
 
 
-class Several(fields.List[Any]):
+class Array(fields.List[Any]):
     """An array; its length is checked before its entries: a problem for each of a million would be a large response."""
 
     def __init__(self, entry: fields.Field[Any], *, at_most: int, at_least: int = 0, **options: Any) -> None:
@@ -420,7 +420,7 @@ def _limit_of(declared: fields.Field[Any] | None, code: str) -> str:
         return f"{MAX_URL} bytes"
     if code == "too_many":
         return str(getattr(declared, "at_most", ""))
-    if isinstance(declared, WholeNumber) and code == "out_of_range":
+    if isinstance(declared, Integer) and code == "out_of_range":
         return f"{declared.minimum} to {declared.maximum}"
     return ""
 

@@ -44,11 +44,7 @@ ABILITIES: Final = {
         Ability.MANAGE_ACCOUNT,
         Ability.ADMIN,
     ),
-    TokenKind.PLATFORM: (
-        Ability.UPLOAD_EVIDENCE,
-        Ability.UPLOAD_CMS_DIAGNOSTICS,
-        Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
-    ),
+    TokenKind.PLATFORM: (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
 }
 
 #: Abilities that must be named when a token is created.
@@ -98,19 +94,19 @@ def least_role(ability: Ability) -> Role:
     return next(role for role in _ROLES if ability in ROLE_ABILITIES[role])
 
 
-def role_abilities(role: Role | None, of_projects: Iterable[Role] = ()) -> frozenset[str]:
+def role_abilities(role: Role | None, project_roles: Iterable[Role] = ()) -> frozenset[str]:
     """Return what a role allows, in the account or else in some projects, to a user who signed in without a token."""
-    return effective_abilities(frozenset(Ability), role, frozenset(of_projects))
+    return effective_abilities(frozenset(Ability), role, frozenset(project_roles))
 
 
 @lru_cache(maxsize=_MOST_COMBINATIONS)
 def effective_abilities(
-    of_token: frozenset[str], role: Role | None, of_projects: frozenset[Role] = frozenset()
+    of_token: frozenset[str], role: Role | None, project_roles: frozenset[Role] = frozenset()
 ) -> frozenset[str]:
     """Return the abilities of a token that its user's role allows: in the account, or else in some project."""
     if role is not None:
         return of_token & ROLE_ABILITIES[role]
-    allowed: frozenset[str] = frozenset().union(*(ROLE_ABILITIES[each] for each in of_projects)) - _OF_ACCOUNTS
+    allowed: frozenset[str] = frozenset().union(*(ROLE_ABILITIES[each] for each in project_roles)) - _OF_ACCOUNTS
     return of_token & (allowed | frozenset(ABILITIES[TokenKind.PLATFORM]))
 
 

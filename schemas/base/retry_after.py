@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from schemas.base.timestamps import http_date
+from schemas.base.timestamps import parse_http_date
 
 #: Receivers and proxies send fractions, too, although RFC 9110 allows only whole seconds.
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -24,7 +24,7 @@ class RetryAfter(NamedTuple):
         return max((each for each in (self.seconds, until_s) if each is not None), default=None)
 
 
-def retry_after_of(text: str | None) -> RetryAfter:
+def parse_retry_after(text: str | None) -> RetryAfter:
     """Read Retry-After: seconds or an HTTP date; of several values, joined by commas, the latest.
 
     Values that are neither do not count. A number that is too large for a float is infinite.
@@ -32,5 +32,5 @@ def retry_after_of(text: str | None) -> RetryAfter:
     # The weekday of a date ends with a comma, too: without it the rest is still read as a date.
     values = [each.strip() for each in (text or "").split(",", _MOST_COMMAS)]
     seconds = [float(each) for each in values if _SECONDS.fullmatch(each)]
-    moments = [moment for moment in map(http_date, values) if moment is not None]
+    moments = [moment for moment in map(parse_http_date, values) if moment is not None]
     return RetryAfter(max(seconds, default=None), max(moments, default=None))

@@ -27,17 +27,17 @@ def from_ms(ms: int | None) -> datetime | None:
     return None if ms is None else _EPOCH + ms * _MILLISECOND
 
 
-def rfc3339(moment: datetime) -> str:
+def format_rfc3339(moment: datetime) -> str:
     """Return `moment` as `2026-01-31T12:00:00.000Z`."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def rfc3339_or_none(moment: datetime | None) -> str | None:
+def format_rfc3339_or_none(moment: datetime | None) -> str | None:
     """Return `moment` as text; None stays None."""
-    return None if moment is None else rfc3339(moment)
+    return None if moment is None else format_rfc3339(moment)
 
 
-def moment_from(text: str) -> datetime | None:
+def parse_rfc3339(text: str) -> datetime | None:
     """Return the time of an RFC 3339 timestamp in UTC; None for anything else, including a time without a zone."""
     if _RFC3339.fullmatch(text.upper()) is None:
         return None
@@ -47,7 +47,7 @@ def moment_from(text: str) -> datetime | None:
         return None
 
 
-def http_date(text: str) -> datetime | None:
+def parse_http_date(text: str) -> datetime | None:
     """Return the moment of an HTTP date, in UTC where it names no zone; None for any other text."""
     try:
         moment: datetime = parsedate_to_datetime(text)

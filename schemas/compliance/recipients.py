@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 
 
@@ -49,7 +49,7 @@ class Recipient:
             "event_id": self.event_id,
             "status": "not_asked_for" if self.status is None else self.status.value,
             "error_code": self.error_code,
-            "finished_at": rfc3339_or_none(self.finished_at),
+            "finished_at": format_rfc3339_or_none(self.finished_at),
             "proof": None if self.proof is None else dict(self.proof),
             "task": self.task,
         }

@@ -13,9 +13,9 @@ from typing import Any, Final
 from marshmallow import EXCLUDE, ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, nullable, problem, required
+from schemas.base.fields import MAX_ID, AnyObject, Array, Form, Text, nullable, problem, required
 from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 
 TOPIC_HEADER: Final = "X-Platform-Topic"
 SHOP_HEADER: Final = "X-Platform-Shop-Domain"
@@ -101,7 +101,7 @@ class ComplianceBody:
 
 
 @dataclass(frozen=True, slots=True)
-class ComplianceOrder:
+class ComplianceWebhook:
     """A compliance webhook whose headers and body agree; a request about a shop has no subject."""
 
     topic: Topic
@@ -167,8 +167,8 @@ class _CustomerForm(Form):
         return Subject(customer["id"], _stripped_or_none(customer["email"]), _stripped_or_none(customer["phone"]))
 
 
-def _orders(description: str) -> Several:
-    return Several(Identifier(), at_most=MAX_ORDERS, **nullable(description))
+def _orders(description: str) -> Array:
+    return Array(Identifier(), at_most=MAX_ORDERS, **nullable(description))
 
 
 class ComplianceForm(Form):
@@ -194,7 +194,7 @@ class ComplianceForm(Form):
         )
 
 
-def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
+def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
     """Read the two headers, None where one is missing. Raises ValidationFailed with what is wrong with either."""
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
@@ -208,8 +208,8 @@ def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
     return ComplianceHeaders(Topic(topic), domain)
 
 
-def order_from(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceOrder:
-    """Return what headers and body order together. Raises ValidationFailed where they do not belong together."""
+def read_webhook(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceWebhook:
+    """Return the webhook. Raises ValidationFailed if headers and body contradict each other."""
     problems = [problem(f"/{name}", "other_topic") for name in _FOREIGN[headers.topic] if getattr(body, name) is not None]
     if normalized_shop_domain(body.shop_domain) != headers.shop_domain:
         problems.append(problem("/shop_domain", "not_the_headers_shop"))
@@ -218,7 +218,7 @@ def order_from(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceOr
         problems.append(problem("/customer", "required"))
     if problems:
         raise ValidationFailed(*problems)
-    return ComplianceOrder(headers.topic, headers.shop_domain, subject)
+    return ComplianceWebhook(headers.topic, headers.shop_domain, subject)
 
 
 def report_record(
@@ -234,7 +234,7 @@ def report_record(
         "request_id": request_id,
         "shop_domain": shop_domain,
         "subject": subject.record(),
-        "searched_at": rfc3339(now),
+        "searched_at": format_rfc3339(now),
         "result": result.value,
         "records": list(records),
     }

@@ -24,11 +24,11 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """An attempt with the fields that only the operator sees; `answer` is the redacted excerpt of the response."""
+class AttemptDetails:
+    """An attempt with the fields that only the operator sees; the excerpt of the response is redacted."""
 
     attempt: Attempt
     address: str | None
     nonce: str | None
     worker: str
-    answer: str | None
+    response_excerpt: str | None

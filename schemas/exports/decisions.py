@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339_or_none
 
 
 class DismissalReason(StrEnum):
@@ -19,7 +19,7 @@ class DismissalReason(StrEnum):
 
 
 #: After a dismissal with one of these reasons, new places of a group join it and need no decision.
-STAYS_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
+REASONS_KEEPING_GROUP_OPEN: Final = frozenset({DismissalReason.FALSE_POSITIVE, DismissalReason.WONT_FIX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Dismissal:
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"reason": self.reason, "note": self.note, "at": rfc3339_or_none(self.at)}
+        return {"reason": self.reason, "note": self.note, "at": format_rfc3339_or_none(self.at)}
 
 
 @dataclass(frozen=True, slots=True)

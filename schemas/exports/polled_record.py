@@ -77,7 +77,7 @@ class PolledExport(NamedTuple):
     siblings: str | None
 
 
-def upcoming(export: PolledExport, now_ms: int) -> NextAttempt:
+def next_attempt_of(export: PolledExport, now_ms: int) -> NextAttempt:
     """Return the next attempt as clients see it at `now_ms`."""
     return next_attempt(export.status, export.due_at, export.target_status, export.held_until, now_ms)
 
@@ -207,7 +207,7 @@ def _boolean(value: bool) -> str:
 
 @lru_cache(maxsize=_MOST_MOMENTS)
 def _moment(ms: int | None) -> str:
-    """Write an instant as `schemas.base.timestamps.rfc3339` does."""
+    """Write an instant as `schemas.base.timestamps.format_rfc3339` does."""
     if ms is None:
         return "null"
     return f'"{(_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")}Z"'

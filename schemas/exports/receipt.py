@@ -13,7 +13,7 @@ from typing import Any, Final
 from schemas.audit.chain import MEMBERS as ENTRY_MEMBERS
 from schemas.audit.chain import BrokenChain, ChainVerification, Line, line_problem
 from schemas.base.strict_json import canonical, parse
-from schemas.base.timestamps import moment_from
+from schemas.base.timestamps import parse_rfc3339
 from schemas.exports.delivery import DELIVERED
 from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket import digest
@@ -240,5 +240,5 @@ def _verify_against(log: Iterable[Any], receipt: Mapping[str, Any], report: Rece
 
 def signed_at(attempt: Mapping[str, Any]) -> int:
     """Return the timestamp that an attempt signed, in seconds since 1970; -1 for a time that is none."""
-    moment = moment_from(str(attempt["started_at"]))
+    moment = parse_rfc3339(str(attempt["started_at"]))
     return -1 if moment is None else int(moment.timestamp())

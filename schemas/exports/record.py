@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Form, PageUrl, Several, Text, Truth, WholeNumber, optional, required
+from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, PageUrl, Text, optional, required
 from schemas.base.strict_json import canonical
-from schemas.base.timestamps import from_ms, rfc3339, rfc3339_or_none, to_ms
+from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
 from schemas.exports.next_attempt import next_attempt
 from schemas.exports.state_machine import ExportStatus
@@ -164,7 +164,7 @@ class _TicketForm(Form):
     description = Text(**optional("The description."))
     severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
     page_url = PageUrl(**optional("The URL of the page."))
-    labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **optional("Labels to sort tickets by."))
+    labels = Array(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **optional("Labels to sort tickets by."))
     evidence = _Evidence(**optional("Supporting data, up to 8 KiB of JSON."))
 
     @post_load
@@ -189,7 +189,7 @@ class PreparationForm(Form):
 
     ticket = fields.Nested(_TicketForm, **required("The ticket."))
     source = fields.Nested(_SourceForm, **optional("The source; by default the export itself."))
-    project_id = WholeNumber(minimum=1, **optional("The project, one of the account's."))
+    project_id = Integer(minimum=1, **optional("The project, one of the account's."))
 
     @post_load
     def _make(self, preparation: dict[str, Any], **_: Any) -> Preparation:
@@ -201,7 +201,7 @@ class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
     target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "An active target of the account."})
-    target_ids = Several(
+    target_ids = Array(
         Text(min_length=1, max_length=MAX_ID_LENGTH),
         at_least=2,
         at_most=MAX_TARGETS,
@@ -212,9 +212,8 @@ class ApprovalForm(Form):
         **optional("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."),
     )
 
-    events = Truth(
-        load_default=True,
-        metadata={"description": "Whether the approval also covers the events that the target asks for."},
+    events = Boolean(
+        load_default=True, metadata={"description": "Whether the approval also covers the events that the target asks for."}
     )
 
     @post_load
@@ -256,10 +255,10 @@ def export_record(export: Export, now: datetime) -> dict[str, Any]:
         "ticket_digest": export.ticket_digest,
         "preview": {"safe": not export.preview_problems, "problems": list(export.preview_problems)},
         "attempts": export.attempts,
-        "next_attempt_at": rfc3339_or_none(export.due_at),
-        "created_at": rfc3339(export.created_at),
-        "approved_at": rfc3339_or_none(export.approved_at),
-        "finished_at": rfc3339_or_none(export.finished_at),
+        "next_attempt_at": format_rfc3339_or_none(export.due_at),
+        "created_at": format_rfc3339(export.created_at),
+        "approved_at": format_rfc3339_or_none(export.approved_at),
+        "finished_at": format_rfc3339_or_none(export.finished_at),
         "project_id": export.project_id,
         "severity": export.severity,
         "rule": export.rule,
@@ -277,7 +276,7 @@ def export_record(export: Export, now: datetime) -> dict[str, Any]:
     if export.dismissal is not None:
         record["dismissal"] = export.dismissal.record()
     if export.snooze is not None and not export.snooze.is_over(now):
-        record["snoozed_until"] = rfc3339_or_none(export.snooze.until)
+        record["snoozed_until"] = format_rfc3339_or_none(export.snooze.until)
     if export.approved_by is not None:
         record["approved_by"] = export.approved_by.record()
     if export.siblings is not None:
@@ -297,8 +296,8 @@ def listed_record(export: Export, now: datetime) -> dict[str, Any]:
 def _sighting(finding: Sighting) -> dict[str, Any]:
     return {
         "id": finding.finding_id,
-        "first_seen_at": rfc3339(finding.first_seen_at),
-        "last_seen_at": rfc3339(finding.last_seen_at),
+        "first_seen_at": format_rfc3339(finding.first_seen_at),
+        "last_seen_at": format_rfc3339(finding.last_seen_at),
         "times_seen": finding.times_seen,
         "first_scan_run_id": finding.first_scan_run_id,
         "last_scan_run_id": finding.last_scan_run_id,
@@ -307,7 +306,7 @@ def _sighting(finding: Sighting) -> dict[str, Any]:
 
 def _last_attempt(attempt: LastAttempt) -> dict[str, Any]:
     return {
-        "at": rfc3339(attempt.at),
+        "at": format_rfc3339(attempt.at),
         "response_status": attempt.response_status,
         "error_code": attempt.error_code,
         "duration_ms": attempt.duration_ms,

@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import RecordForm, Text, problem, required
-from schemas.base.timestamps import moment_from
+from schemas.base.timestamps import parse_rfc3339
 from schemas.exports.record import MAX_ID_LENGTH
 
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -65,9 +65,9 @@ class RecoveryForm(RecordForm):
     )
 
 
-def past_from(text: str, now: datetime) -> datetime:
+def parse_past(text: str, now: datetime) -> datetime:
     """Return the moment of `text`, relative to `now`. Raises ValidationFailed on `/since`, also for a future moment."""
-    since = since_from(text, now)
+    since = parse_since(text, now)
     if since is None:
         raise ValidationFailed(problem("/since", "invalid_since"))
     if since > now:
@@ -75,12 +75,12 @@ def past_from(text: str, now: datetime) -> datetime:
     return since
 
 
-def since_from(text: str, now: datetime) -> datetime | None:
+def parse_since(text: str, now: datetime) -> datetime | None:
     """Return the moment of `text`, an age before `now` where it is one; None if it is not a moment."""
     return _moment(text, now, -1)
 
 
-def until_from(text: str, now: datetime) -> datetime | None:
+def parse_until(text: str, now: datetime) -> datetime | None:
     """Return the moment of `text`, a time after `now` where it is one such as 7d; None if it is not a moment."""
     return _moment(text, now, 1)
 
@@ -88,7 +88,7 @@ def until_from(text: str, now: datetime) -> datetime | None:
 def _moment(text: str, now: datetime, sign: int) -> datetime | None:
     span = _AGO.fullmatch(text)
     if span is None:
-        return moment_from(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+        return parse_rfc3339(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     try:
         return now + sign * int(span[1]) * _UNITS[span[2]]
     except OverflowError:  # before the year 1 or after the year 9999

@@ -19,9 +19,9 @@ from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find
 
 #: The contract's 2 KiB, in characters.
-MAX_KEPT: Final = 2048
+MAX_EXCERPT: Final = 2048
 #: Bytes that are checked, so that everything that starts in the excerpt is checked to its end.
-_LOOKED_AT_BYTES: Final = 2 * MAX_KEPT
+_LOOKED_AT_BYTES: Final = 2 * MAX_EXCERPT
 #: Deeper nesting is redacted.
 _MAX_DEPTH: Final = 16
 REDACTED: Final = "[redacted]"
@@ -51,10 +51,10 @@ def response_excerpt(body: bytes) -> str | None:
     if not text:
         return None
     if _is_innocent(text):
-        return text[:MAX_KEPT]
+        return text[:MAX_EXCERPT]
     # Once more: escapes of JSON are characters now.
     cleaned = _printable(_cleaned(text, is_cut=len(body) > _LOOKED_AT_BYTES))
-    return cleaned[:MAX_KEPT] if _is_innocent(cleaned) else REDACTED
+    return cleaned[:MAX_EXCERPT] if _is_innocent(cleaned) else REDACTED
 
 
 def has_forbidden(text: str) -> bool:

@@ -10,7 +10,7 @@
 `approved`, `delivering` and `retry_scheduled` to `failed`, if the ticket was redacted or its target was disabled: it is not
 sent again, and the result of a running attempt is not written. `block` leads from the same three states to `blocked`, if the
 policy refused the address, or a tracker the access, in this attempt or in another one of the same target. Resuming a target
-makes the `retry` of what its tracker's refusal blocked. Nothing leaves `exported`.
+retries the exports that its tracker's refusal blocked. Nothing leaves `exported`.
 Only `claims_sql`, `transitions` and `transitions_sql` of `storage.exports` write the column.
 """
 

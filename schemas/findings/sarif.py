@@ -10,13 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 _SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-LEVELS: Final[Mapping[str, str]] = {
-    "critical": "error",
-    "high": "error",
-    "medium": "warning",
-    "low": "note",
-    "info": "note",
-}
+LEVELS: Final[Mapping[str, str]] = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}
 #: Scores by which consumers distinguish critical from high, within the ranges that they share.
 _SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
 

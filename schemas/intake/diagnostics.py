@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Form, PageUrl, Several, Text, WholeNumber, optional, required
+from schemas.base.fields import Array, Form, Integer, PageUrl, Text, optional, required
 from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
@@ -72,7 +72,7 @@ class ShopDomain(fields.Field[str]):
         return domain
 
 
-class Symptoms(Several):
+class Symptoms(Array):
     """An array of texts, or one text, which becomes an array of one."""
 
     def __init__(self, description: str) -> None:
@@ -97,7 +97,7 @@ class _CmsReportForm(Form):
     cms_version = _version("The version of the CMS.")
     commerce_plugin_version = _version("The version of the commerce plugin.")
     active_theme = _name("The active theme.")
-    active_plugin_names = Several(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The active plugins."))
+    active_plugin_names = Array(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The active plugins."))
     checkout_page_url = PageUrl(**optional("The URL of the checkout page."))
     commerce_plugin_status = _name("The status of the commerce plugin.")
     visible_browser_symptoms = Symptoms("Problems that people saw in the browser: a list of texts, or one text.")
@@ -106,7 +106,7 @@ class _CmsReportForm(Form):
 class _StorefrontReportForm(Form):
     primary_domain = Text(max_length=MAX_LINE, **optional("The domain that customers use."))
     published_theme_name = _name("The published theme.")
-    theme_count = WholeNumber(**optional("The number of themes."))
+    theme_count = Integer(**optional("The number of themes."))
     product_count_bucket = Text(max_length=MAX_BUCKET, **optional("The approximate number of products, such as `100-500`."))
     checkout_profile_status = _name("The status of the checkout profile.")
     app_embed_status = _name("The status of the app embed.")
@@ -116,8 +116,8 @@ class _StorefrontReportForm(Form):
 class CmsDiagnosticsForm(Form):
     """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, **required("The project."))
-    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    project_id = Integer(minimum=1, **required("The project."))
+    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
     platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
     site_url = PageUrl(**required("The URL of the site."))
     plugin_version = _version("The version of the plugin.")
@@ -138,11 +138,11 @@ class CmsDiagnosticsForm(Form):
 class StorefrontDiagnosticsForm(Form):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, **required("The project."))
-    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    project_id = Integer(minimum=1, **required("The project."))
+    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
     shop_domain = ShopDomain(**required("The shop; it must be the project's, if the project has one."))
     shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
-    granted_scopes = Several(
+    granted_scopes = Array(
         Text(allowed=SAFE_SCOPES),
         at_least=1,
         at_most=MAX_SCOPES,

@@ -13,14 +13,14 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber, nullable, required
+from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, nullable, required
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_empty_group, mailbox_of, mailboxes_in
 
 #: The longest line that mail servers accept.
 MAX_MESSAGE_ID: Final = 998
-#: Several folded header lines, more than any subject needs.
+#: Array folded header lines, more than any subject needs.
 MAX_SUBJECT: Final = 2000
 #: A name, an address or its tag.
 MAX_NAME: Final = 1000
@@ -113,7 +113,7 @@ class _ReceivedAt(AnyText):
 class _PlainAttachmentForm(LenientForm):
     name = Text(max_length=MAX_FILE_NAME, **nullable("The file's name."))
     content_type = Text(max_length=MAX_CONTENT_TYPE, **nullable("The media type."))
-    size_bytes = WholeNumber(**nullable("The size in bytes."))
+    size_bytes = Integer(**nullable("The size in bytes."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -130,7 +130,7 @@ class _PlainForm(LenientForm):
     text = Text(**nullable("The text part."))
     html = AnyText(**nullable("The HTML part; used only if there is no text."))
     received_at = _ReceivedAt(**nullable("When it was received: RFC 3339, or a mail header's date."))
-    attachments = Several(
+    attachments = Array(
         fields.Nested(_PlainAttachmentForm),
         at_most=MAX_ATTACHMENTS,
         **nullable("The attachments; their contents are not stored."),
@@ -168,7 +168,7 @@ class _PostmarkMailboxForm(LenientForm):
 class _PostmarkAttachmentForm(LenientForm):
     name = Text(data_key="Name", max_length=MAX_FILE_NAME, **nullable("The file's name."))
     content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **nullable("The media type."))
-    size_bytes = WholeNumber(data_key="ContentLength", **nullable("The size in bytes."))
+    size_bytes = Integer(data_key="ContentLength", **nullable("The size in bytes."))
     content = AnyText(data_key="Content", **nullable("The file in base64; only its size is used."))
     data = AnyText(data_key="Data", **nullable("The same as `Content`."))
 
@@ -181,8 +181,8 @@ class _PostmarkAttachmentForm(LenientForm):
         return Attachment(data["name"] or "", data["content_type"] or "", size_bytes)
 
 
-def _several_mailboxes(data_key: str, description: str) -> Several:
-    return Several(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **nullable(description))
+def _several_mailboxes(data_key: str, description: str) -> Array:
+    return Array(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **nullable(description))
 
 
 class _PostmarkForm(LenientForm):
@@ -208,7 +208,7 @@ class _PostmarkForm(LenientForm):
     text = Text(data_key="TextBody", **nullable("The text part."))
     html = AnyText(data_key="HtmlBody", **nullable("The HTML part; used only if there is no text."))
     date = AnyText(data_key="Date", **nullable("The sender's date."))
-    attachments = Several(
+    attachments = Array(
         fields.Nested(_PostmarkAttachmentForm),
         at_most=MAX_ATTACHMENTS,
         data_key="Attachments",

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from marshmallow import fields, post_load
 
-from schemas.base.fields import Form, Moment, PageUrl, RecordForm, Several, Text, WholeNumber, optional, required
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text, Timestamp, optional, required
+from schemas.base.timestamps import format_rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
 #: Headings of one page.
@@ -55,17 +55,17 @@ class _HeadingForm(RecordForm):
 class CaptureForm(Form):
     """The body of `POST /api/browser-extension/evidence-captures`."""
 
-    project_id = WholeNumber(minimum=1, **required("The project."))
-    report_id = WholeNumber(minimum=1, **optional("The report; it must belong to the project."))
+    project_id = Integer(minimum=1, **required("The project."))
+    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
     page_url = PageUrl(**required("The URL of the page."))
     page_title = Text(max_length=MAX_LINE, **optional("The title of the page."))
     selected_text = Text(**optional("The selected text."))
     meta_description = Text(**optional("The meta description of the page."))
     canonical_url = PageUrl(**optional("The canonical URL of the page."))
-    heading_outline = Several(
+    heading_outline = Array(
         fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, **optional("The headings of the page, in order.")
     )
-    captured_at = Moment(**optional("When it was captured."))
+    captured_at = Timestamp(**optional("When it was captured."))
     extension_version = Text(max_length=MAX_VERSION, **optional("The version of the extension."))
 
     @post_load
@@ -83,7 +83,7 @@ def captured_facts(capture: Capture) -> dict[str, Any]:
         "meta_description": capture.meta_description,
         "canonical_url": capture.canonical_url,
         "heading_outline": outline_record(capture),
-        "captured_at": rfc3339_or_none(capture.captured_at),
+        "captured_at": format_rfc3339_or_none(capture.captured_at),
         "extension_version": capture.extension_version,
     }
 

@@ -12,7 +12,7 @@ from email.header import decode_header
 from email.utils import getaddresses, parsedate_to_datetime
 from typing import Final
 
-from schemas.base.timestamps import moment_from
+from schemas.base.timestamps import parse_rfc3339
 
 #: A local part of 64, an @ and a domain of 255.
 MAX_ADDRESS: Final = 320
@@ -155,7 +155,7 @@ def date_from(text: str) -> datetime | None:
     if len(text) > MAX_DATE:
         return None
     try:
-        moment = moment_from(text) or parsedate_to_datetime(text)
+        moment = parse_rfc3339(text) or parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, TypeError, IndexError, OverflowError):  # each of them for some text, by the version of Python
         return None

@@ -13,18 +13,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import (
-    MAX_URL,
-    AnyObject,
-    Form,
-    LenientForm,
-    PageUrl,
-    Several,
-    Text,
-    WholeNumber,
-    nullable,
-    required,
-)
+from schemas.base.fields import MAX_URL, AnyObject, Array, Form, Integer, LenientForm, PageUrl, Text, nullable, required
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -177,7 +166,7 @@ class _IssueForm(Form):
 class _PageForm(LenientForm):
     url = PageUrl(**required("The URL that was scanned."))
     normalized_url = PageUrl(data_key="normalizedUrl", **nullable("The scanner's normalized URL of the page."))
-    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, **nullable("The page's HTTP status."))
+    status_code = Integer(data_key="statusCode", minimum=100, maximum=999, **nullable("The page's HTTP status."))
     page_type = Text(data_key="pageType", max_length=100, **nullable("The kind of page."))
     response_headers = AnyObject(
         data_key="responseHeaders",
@@ -185,7 +174,7 @@ class _PageForm(LenientForm):
         metadata={"description": "The page's response headers; the scanner must remove `Set-Cookie`."},
     )
 
-    rules = Several(
+    rules = Array(
         Text(max_length=500),
         at_most=MAX_RULES,
         load_default=None,
@@ -211,7 +200,7 @@ class _ArtifactsForm(LenientForm):
 class PostbackForm(LenientForm):
     """The body of `POST /api/scanner/results`."""
 
-    scan_run_id = WholeNumber(
+    scan_run_id = Integer(
         data_key="scanRunId", minimum=1, **required("The scan run; an unregistered one belongs to the default project.")
     )
     status = Text(allowed=RUN_STATUSES, **required("The status of the run; only `completed` and `partial` create findings."))
@@ -219,7 +208,7 @@ class PostbackForm(LenientForm):
     artifacts = fields.Nested(
         _ArtifactsForm, load_default=dict, metadata={"description": "References to artifacts of the scanner."}
     )
-    issues = Several(
+    issues = Array(
         fields.Nested(_IssueForm),
         at_most=MAX_ISSUES,
         load_default=list,

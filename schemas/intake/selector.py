@@ -87,13 +87,13 @@ _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
 
 def exact_selector(location: str) -> str:
     """Return the normal spelling of exactly this location."""
-    return _place(location, _Spelling())
+    return _place(location, _ExactNames())
 
 
 @lru_cache(maxsize=_KNOWN_PLACES)
 def stable_selector(location: str) -> str:
     """Return the part of a location that builds and visits do not change; two locations of a page may share it."""
-    return _place(location, _Lasting())
+    return _place(location, _StableNames())
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class _Compound:
         return not (self.tag or self.ids or self.classes or self.rest)
 
 
-class _Spelling:
-    """Keeps every name."""
+class _ExactNames:
+    """Leaves every name as it is."""
 
     def address(self, text: str) -> str:
         return text
@@ -126,7 +126,7 @@ class _Spelling:
         return name
 
 
-class _Lasting(_Spelling):
+class _StableNames(_ExactNames):
     """Keeps the part of each name that builds and visits do not change."""
 
     def address(self, text: str) -> str:
@@ -142,7 +142,7 @@ class _Lasting(_Spelling):
         return stable_attribute(name)
 
 
-def _place(location: str, keep: _Spelling) -> str:
+def _place(location: str, keep: _ExactNames) -> str:
     text = " ".join(location.split())
     if _ADDRESS.fullmatch(text):
         return keep.address(text)
@@ -153,7 +153,7 @@ def _place(location: str, keep: _Spelling) -> str:
     return text if spelled is None else spelled
 
 
-def _selector(text: str, keep: _Spelling) -> str | None:
+def _selector(text: str, keep: _ExactNames) -> str | None:
     """Normalize a CSS selector; None if it is not one."""
     spelled: list[str] = []
     compound = _Compound()
@@ -181,29 +181,29 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
         yield kind, found[0] if kind == "pseudo" else found[kind]
 
 
-def _read_tag(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_tag(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
     if not compound.is_empty or not (part == "*" or _is_tag(part)):
         return False
     compound.tag = part.lower()
     return True
 
 
-def _read_id(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_id(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
     compound.ids.append(_unescaped(part))
     return True
 
 
-def _read_class(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_class(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
     compound.classes.append(_unescaped(part))
     return True
 
 
-def _read_attribute(compound: _Compound, part: str, keep: _Spelling) -> bool:
+def _read_attribute(compound: _Compound, part: str, keep: _ExactNames) -> bool:
     compound.rest.append(f"[{_attribute(part, keep)}]")
     return True
 
 
-def _read_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_pseudo(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
     name, bracket, argument = part.partition("(")
     # 2n + 1 is 2n+1
     argument = "".join(argument.split()) if name.lower().startswith(":nth-") else " ".join(argument[:-1].split()) + ")"
@@ -211,7 +211,7 @@ def _read_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     return True
 
 
-_READERS: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
+_READERS: Final[Mapping[str, Callable[[_Compound, str, _ExactNames], bool]]] = {
     "tag": _read_tag,
     "id": _read_id,
     "class": _read_class,
@@ -221,21 +221,21 @@ _READERS: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
 }
 
 
-def _compound(compound: _Compound, keep: _Spelling) -> str:
+def _compound(compound: _Compound, keep: _ExactNames) -> str:
     """Spell one element: tag, ids, sorted classes, then the rest in its order."""
     ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
     qualifiers = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
     if compound.tag == "*":
         return qualifiers or "*"
     # A state class is kept if it is all that identifies the element.
-    return compound.tag + qualifiers or "".join(_classes(compound.classes, _Spelling()))
+    return compound.tag + qualifiers or "".join(_classes(compound.classes, _ExactNames()))
 
 
-def _classes(names: Sequence[str], keep: _Spelling) -> list[str]:
+def _classes(names: Sequence[str], keep: _ExactNames) -> list[str]:
     return [f".{_escaped(each)}" for each in sorted(set(keep.classes(names)))]
 
 
-def _xpath(text: str, keep: _Spelling) -> str | None:
+def _xpath(text: str, keep: _ExactNames) -> str | None:
     """Normalize an XPath of elements; None if it is not one, such as a file path."""
     spelled: list[str] = []
     place = 0
@@ -258,7 +258,7 @@ def _is_tag(name: str) -> bool:
     return name.lower() in _TAGS or _OWN_TAG.fullmatch(name) is not None
 
 
-def _attribute(text: str, keep: _Spelling) -> str:
+def _attribute(text: str, keep: _ExactNames) -> str:
     """Normalize the text between brackets: an attribute with or without a value, or another XPath predicate."""
     found = _ATTRIBUTE.fullmatch(text)
     if found is None:
@@ -273,7 +273,7 @@ def _attribute(text: str, keep: _Spelling) -> str:
     return f"{shown}{found['operator']}{_quoted(value)}{(found['flag'] or '').lower()}"
 
 
-def _names(value: str, keep: _Spelling, *, are_classes: bool) -> str:
+def _names(value: str, keep: _ExactNames, *, are_classes: bool) -> str:
     names = value.split()
     return " ".join(sorted(set(keep.classes(names) or names)) if are_classes else map(keep.name, names))
 

@@ -21,11 +21,11 @@ KEY_BYTES: Final = 32
 
 #: Shorter shared secrets are rejected. They can only be guessed over the network, some twenty times a minute, which eight
 #: random characters resist by far; placeholders that people type are shorter.
-LEAST_SECRET_BYTES: Final = 8
+MIN_SECRET_BYTES: Final = 8
 #: A shorter signing secret can be guessed offline from one signed message: it is accepted with a warning.
-ENOUGH_SECRET_BYTES: Final = 16
+RECOMMENDED_SECRET_BYTES: Final = 16
 #: What to do about a secret that is too short.
-HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` prints one"
+HOW_TO_GENERATE: Final = "`openssl rand -hex 32` prints one"
 
 #: Ids have four bytes in PostgreSQL.
 MAX_SERIAL: Final = 2**31 - 1
@@ -49,14 +49,14 @@ _POSTGRESQL_URL: Final = re.compile(
 
 
 def secret(value: str) -> str:
-    """Return the secret unchanged: at least LEAST_SECRET_BYTES bytes of text, or empty."""
+    """Return the secret unchanged: at least MIN_SECRET_BYTES bytes of text, or empty."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         # Bytes of the environment that are not UTF-8: no digest could be computed later.
         raise ValidationError("A secret must be UTF-8 text.") from None
-    if 0 < size < LEAST_SECRET_BYTES:
-        raise ValidationError(f"A secret must have at least {LEAST_SECRET_BYTES} bytes; {HOW_TO_MAKE_ONE}.")
+    if 0 < size < MIN_SECRET_BYTES:
+        raise ValidationError(f"A secret must have at least {MIN_SECRET_BYTES} bytes; {HOW_TO_GENERATE}.")
     return value
 
 

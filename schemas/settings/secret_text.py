@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import Final
 
-from schemas.settings.parsers import LEAST_SECRET_BYTES
+from schemas.settings.parsers import MIN_SECRET_BYTES
 
 #: A longer text is a mistake, such as a key file or a whole document.
 MAX_SECRET: Final = 4096
@@ -21,6 +21,6 @@ def secret_from(text: str) -> str | SecretFault:
     secret = text.removesuffix("\n").removesuffix("\r")
     if not secret or len(secret) > MAX_SECRET or not secret.isprintable():
         return SecretFault.INVALID
-    if len(secret.encode()) < LEAST_SECRET_BYTES:
+    if len(secret.encode()) < MIN_SECRET_BYTES:
         return SecretFault.TOO_SHORT
     return secret

@@ -38,7 +38,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "The receiver's host name does not exist in DNS.", "Correct the host name or its DNS record."
     ),
     "dns_timeout": ErrorHelp("The DNS resolver did not respond in time.", _CHECK_RESOLVER),
-    "dns_failed": ErrorHelp("The DNS resolver returned no usable answer.", _CHECK_RESOLVER),
+    "dns_failed": ErrorHelp("The DNS resolver returned no usable response.", _CHECK_RESOLVER),
     "dns_overloaded": ErrorHelp("Too many DNS lookups are pending in the worker.", _CHECK_RESOLVER),
     "connect_refused": ErrorHelp(
         "The receiver refused the connection: nothing listens on its port.", "Start the receiver and check its port."

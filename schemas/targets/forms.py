@@ -6,18 +6,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import (
-    MAX_URL,
-    AnyObject,
-    Form,
-    MayName,
-    NoMembers,
-    Several,
-    Text,
-    WholeNumber,
-    optional,
-    required,
-)
+from schemas.base.fields import MAX_URL, AnyObject, Array, Form, Integer, MayName, NoMembers, Text, optional, required
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
@@ -38,9 +27,9 @@ def _name_field(**options: Any) -> Text:
     return Text(min_length=1, max_length=200, metadata={"description": "The name."}, **options)
 
 
-def _limit_field(**options: Any) -> WholeNumber:
+def _limit_field(**options: Any) -> Integer:
     description = "The most delivery attempts a minute; null for no limit."
-    return WholeNumber(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
+    return Integer(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
 
 
 def _signature_field(**options: Any) -> Text:
@@ -59,13 +48,13 @@ def _format_field(**options: Any) -> Text:
     return Text(allowed=[each.value for each in BodyFormat], metadata={"description": description}, **options)
 
 
-def _events_field(**options: Any) -> Several:
+def _events_field(**options: Any) -> Array:
     description = (
         "The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`, "
         "`ticket.redact`. A webhook gets none unless they are named, a tracker all."
     )
     entry = Text(allowed=ALL_EVENTS)
-    return Several(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)
+    return Array(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)
 
 
 class _FormWithUrl(Form):

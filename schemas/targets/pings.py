@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.base.strict_json import canonical
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 
 BODY_VERSION: Final = 1
@@ -23,7 +23,7 @@ WORKER_LOST: Final = "worker_lost"
 
 
 @dataclass(frozen=True, slots=True)
-class PingOrder:
+class PingJob:
     """A ping that a worker claimed."""
 
     id: str
@@ -60,14 +60,14 @@ class Ping:
         return self.result is not None
 
 
-def ping_body(order: PingOrder) -> bytes:
+def ping_body(order: PingJob) -> bytes:
     """Return the bytes a receiver gets."""
     return canonical(
         {
             "id": order.id,
             "type": "target.ping",
             "version": BODY_VERSION,
-            "created_at": rfc3339(order.requested_at),
+            "created_at": format_rfc3339(order.requested_at),
             "target": {"id": order.target_id, "name": order.target_name},
         }
     )

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from marshmallow import Schema, fields
 
-from schemas.base.fields import MAX_URL, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import MAX_URL, Array, Integer, Text, WebUrl
 from schemas.targets.forms import settings_form
 from schemas.targets.target import Target
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
@@ -87,9 +87,9 @@ def _type(field: fields.Field[Any]) -> dict[str, Any]:
     match field:
         case fields.Nested():
             return _object(field.schema)
-        case Several():
+        case Array():
             return {"type": "array", "items": _described(field.inner), "minItems": field.at_least, "maxItems": field.at_most}
-        case WholeNumber():
+        case Integer():
             return {"type": "integer", "minimum": field.minimum, "maximum": field.maximum}
         case WebUrl():
             return {"type": "string", "format": "uri", "maxLength": MAX_URL}

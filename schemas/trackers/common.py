@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
 
-from schemas.base.fields import Form, Several, Text, WebUrl
+from schemas.base.fields import Array, Form, Text, WebUrl
 from schemas.base.timestamps import from_ms
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
@@ -46,7 +46,7 @@ Value = TypeVar("Value")
 class TrackerSettingsForm(Form):
     """`provider_settings` that every tracker has; closed."""
 
-    labels = Several(
+    labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_most=MAX_LABELS,
         metadata={"description": "Labels of every issue, in addition to those of its ticket."},
@@ -56,7 +56,7 @@ class TrackerSettingsForm(Form):
         metadata={"description": "What happens to the issue when its ticket is fixed; by default `comment`."},
     )
     api_base = WebUrl(
-        metadata={"description": "Where the API is, if it has another address than usual; without a trailing slash."},
+        metadata={"description": "Where the API is, if it has another address than usual; without a trailing slash."}
     )
 
     @validates("api_base")

@@ -6,7 +6,7 @@ The table is the same for every tracker; a module adds what is its own (GitHub's
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.base.retry_after import retry_after_of
+from schemas.base.retry_after import parse_retry_after
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerResponse
 
 TOKEN_REJECTED: Final = "tracker_token_rejected"  # noqa: S105 - an error code
@@ -66,7 +66,7 @@ def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> 
 
 def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:
     """Return the seconds that Retry-After names, and the moment, in seconds since 1970; both may be None."""
-    asked = retry_after_of(response.headers.get("retry-after"))
+    asked = parse_retry_after(response.headers.get("retry-after"))
     return asked.seconds, None if asked.moment is None else asked.moment.timestamp()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode, urlsplit
 
-from schemas.base.fields import Form, Several, Text
+from schemas.base.fields import Array, Form, Text
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
@@ -60,7 +60,7 @@ _FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "b
 class GiteaSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Gitea target."""
 
-    assignees = Several(
+    assignees = Array(
         Text(min_length=1, max_length=100),
         at_most=10,
         metadata={"description": "Names of the users that get the issues; they must have access to the repository."},

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from schemas.base.fields import Form, Several, Text
+from schemas.base.fields import Array, Form, Text
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
@@ -76,7 +76,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 class GitLabSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a GitLab target."""
 
-    assignees = Several(
+    assignees = Array(
         Text(min_length=1, max_length=255),
         at_most=MAX_ASSIGNEES,
         metadata={"description": "User names that the issues are assigned to; GitLab Free takes the first."},

@@ -9,14 +9,7 @@ from urllib.parse import urlencode
 
 from schemas.trackers.common import Api, asked, is_number, text_at, unreadable, value_at
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerRequest,
-    TrackerResponse,
-)
+from schemas.trackers.exchange import FailureKind, Steps, TrackerAccess, TrackerFailure, TrackerRequest, TrackerResponse
 from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED
 from schemas.trackers.text import markdown
 from schemas.trackers.text.outline import erased_title

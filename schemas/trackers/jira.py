@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from marshmallow import fields, validates
 
-from schemas.base.fields import Form, Text, WholeNumber, required
+from schemas.base.fields import Form, Integer, Text, required
 from schemas.trackers.common import (
     MAX_KEY,
     Api,
@@ -98,7 +98,7 @@ class JiraSettingsForm(TrackerSettingsForm):
         max_length=200,
         metadata={"description": "Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."},
     )
-    api_version = WholeNumber(
+    api_version = Integer(
         minimum=2, maximum=3, metadata={"description": "3 for Jira Cloud, which is the default; 2 for Jira Data Center."}
     )
 

@@ -37,15 +37,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import (
-    FORBIDDEN,
-    NOT_FOUND,
-    REJECTED,
-    TOKEN_REJECTED,
-    failure_of,
-    rate_limited,
-    reset_of,
-)
+from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited, reset_of
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 

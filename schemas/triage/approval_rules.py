@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, fields, post_load, validates_schema
 
-from schemas.base.fields import Form, RecordForm, Several, Text, Truth, WholeNumber, optional, required
+from schemas.base.fields import Array, Boolean, Form, Integer, RecordForm, Text, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
 from schemas.exports.tickets.ticket import SOURCE_TYPES
@@ -51,11 +51,7 @@ class StoppedReason(StrEnum):
 
 
 #: The member that belongs to each action.
-_MEMBERS: Final = {
-    RuleActionType.APPROVE: "target_id",
-    RuleActionType.DISMISS: "reason",
-    RuleActionType.LABEL: "labels",
-}
+_MEMBERS: Final = {RuleActionType.APPROVE: "target_id", RuleActionType.DISMISS: "reason", RuleActionType.LABEL: "labels"}
 
 
 class RuleSubject(NamedTuple):
@@ -181,9 +177,9 @@ class _Glob(Text):
 
 
 class _MatchForm(Form):
-    project_id = WholeNumber(minimum=1, **optional("A project of the account."))
+    project_id = Integer(minimum=1, **optional("A project of the account."))
     severity_at_least = Text(allowed=SEVERITIES, **optional("This severity or a higher one."))
-    sources = Several(Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("Any of these sources."))
+    sources = Array(Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("Any of these sources."))
     rule = _Glob(metadata={"description": "A glob for the rule code; `*` and `?` are special."})
     page_path = _Glob(
         metadata={
@@ -208,7 +204,7 @@ class _ActionForm(Form):
         min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "For `approve`, required: a target of the account."}
     )
     reason = Text(allowed=DismissalReason, metadata={"description": "For `dismiss`, required: the reason."})
-    labels = Several(
+    labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_least=1,
         at_most=MAX_LABELS,
@@ -242,7 +238,7 @@ class RuleForm(RecordForm):
 
     makes = RuleRequest
     name = Text(required=True, min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
-    enabled = Truth(load_default=True, metadata=dict(_ENABLED))
+    enabled = Boolean(load_default=True, metadata=dict(_ENABLED))
     match = fields.Nested(_MatchForm, required=True, metadata=dict(_MATCH))
     action = fields.Nested(_ActionForm, required=True, metadata=dict(_ACTION))
 
@@ -252,7 +248,7 @@ class RuleChangeForm(RecordForm):
 
     makes = RuleChange
     name = Text(min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
-    enabled = Truth(
+    enabled = Boolean(
         metadata={"description": "Whether it decides; true also for a rule that stopped, with you as its author."}
     )
     match = fields.Nested(_MatchForm, metadata=dict(_MATCH))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import RiskRelayError
-from schemas.base.fields import Form, RecordForm, Several, Text, WholeNumber, optional, required
+from schemas.base.fields import Array, Form, Integer, RecordForm, Text, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
 from schemas.exports.state_machine import ExportStatus
@@ -122,7 +122,7 @@ class BulkDecisionForm(Form):
     target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, **optional("With `approve`: an active target of the account."))
     reason = Text(allowed=DismissalReason, **optional("With `dismiss`: why."))
     note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for others."))
-    ids = Several(
+    ids = Array(
         fields.Nested(ExportReferenceForm),
         at_least=1,
         at_most=MAX_REFERENCES,
@@ -131,9 +131,7 @@ class BulkDecisionForm(Form):
     filter = fields.Nested(
         ExportFilterForm, **optional("In place of `ids`: every export that matches, up to 10,000, as a job.")
     )
-    expected_count = WholeNumber(
-        **optional("With `filter`: the `total` of the list that was reviewed; another count is a 409.")
-    )
+    expected_count = Integer(**optional("With `filter`: the `total` of the list that was reviewed; another count is a 409."))
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> BulkRequest:

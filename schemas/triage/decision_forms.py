@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Form, Moment, RecordForm, Several, Text, optional
+from schemas.base.fields import Array, Form, RecordForm, Text, Timestamp, optional
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
 from schemas.exports.tickets.ticket import MAX_TITLE
@@ -88,7 +88,7 @@ class SnoozeForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
 
     makes = SnoozeRequest
-    until = Moment(**optional("Until when, in the future; null: until one of its findings is seen again."))
+    until = Timestamp(**optional("Until when, in the future; null: until one of its findings is seen again."))
 
 
 class EditForm(Form):
@@ -99,7 +99,7 @@ class EditForm(Form):
     severity = Severity(
         metadata={"description": "The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."}
     )
-    labels = Several(
+    labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_most=MAX_LABELS,
         metadata={"description": "All labels; an empty list removes them."},

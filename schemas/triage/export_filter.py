@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError
 
-from schemas.base.fields import Moment, RecordForm, Text
+from schemas.base.fields import RecordForm, Text, Timestamp
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -175,8 +175,8 @@ class ExportFilterForm(RecordForm):
     target_id = OneOrMore("target_ids", "Only exports for these targets.", form=_TARGET_ID)
     host = Hosts("hosts", "Only exports with a page on one of these hosts, any page of a group.")
     q = SearchText("Only exports with all these words in their title, description or URLs, in any case.")
-    created_after = Moment(metadata={"description": "Only exports prepared at this time or later."})
-    created_before = Moment(metadata={"description": "Only exports prepared before this time."})
+    created_after = Timestamp(metadata={"description": "Only exports prepared at this time or later."})
+    created_before = Timestamp(metadata={"description": "Only exports prepared before this time."})
 
 
 _FORM: Final = ExportFilterForm()

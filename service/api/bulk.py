@@ -26,7 +26,9 @@ class BulkDecisionsResource(ApiResource):
     """Approves, dismisses, restores or retries many exports."""
 
     path = f"{EXPORTS}/bulk"
-    checks = by_method(POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), BulkDecisionForm()))
+    checks = by_method(
+        POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True), BulkDecisionForm())
+    )
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Decide on the exports or begin a job, and wake the workers once after the commit."""

@@ -17,7 +17,7 @@ from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
 from service.http.request_pipeline import Body, Operation
 
-_DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True)
+_DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True)
 
 
 class TicketExportApprovalResource(ApiResource):

@@ -14,7 +14,7 @@ from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
+from schemas.exports.polled_record import PolledExport, entity_tag, next_attempt_of, record_json
 from schemas.exports.record import Export, PreparationForm, export_record
 from schemas.triage.decision_forms import EditForm
 from service.api.resources import ApiResource, by_method, once_per_key
@@ -30,7 +30,7 @@ from storage.exports.events import queries as events
 from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
-_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True))
+_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True))
 
 
 def export_url(public_base_url: str, export_id: str) -> str:
@@ -69,8 +69,8 @@ class TicketExportResource(ApiResource):
 
     path = f"{EXPORTS}/{{export_id}}"
     checks = by_method(
-        GET=Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS, of_projects=True)),
-        PATCH=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, of_projects=True), EditForm()),
+        GET=Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True)),
+        PATCH=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True), EditForm()),
     )
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
@@ -79,12 +79,12 @@ class TicketExportResource(ApiResource):
         if export is None:
             raise ExportNotFound
         now_ms = to_ms(utc_now())
-        attempt = upcoming(export, now_ms)
+        attempt = next_attempt_of(export, now_ms)
         tag = entity_tag(export, attempt, now_ms)
         resp.set_header("ETag", f'"{tag}"')
         if attempt.retry_after_s is not None:
             resp.set_header("Retry-After", str(attempt.retry_after_s))
-        if conditional_requests.has(req, tag):
+        if conditional_requests.matches(req, tag):
             resp.status = falcon.HTTP_304
             return
         resp.data = record_json(export, attempt, now_ms)

@@ -22,7 +22,7 @@ from storage.intake import finding_history, finding_list
 
 #: Scan runs of a finding's history.
 MOST_RUNS: Final = 200
-_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, of_projects=True))
+_READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, allows_project_roles=True))
 
 
 class FindingsResource(ApiResource):

@@ -24,7 +24,7 @@ from storage.db import identifiers
 from storage.exports import recoveries
 
 _READING: Final = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS))
-_DELIVERING: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True)
+_DELIVERING: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, requires_webhooks=True)
 
 
 class RecoveriesResource(ApiResource):

@@ -20,7 +20,7 @@ from service.http.request_pipeline import Body, Operation
 from service.operations.accounts import sessions
 from storage.db import identifiers
 
-_USER: Final = Bearer(TokenKind.API, Ability.CONSOLE, of_projects=True)
+_USER: Final = Bearer(TokenKind.API, Ability.CONSOLE, allows_project_roles=True)
 
 
 class ConsoleSessionsResource(ApiResource):

@@ -22,11 +22,11 @@ class _TargetActionResource(ApiResource):
     """A POST without members to one target."""
 
     verb: str
-    for_webhooks = True
+    requires_webhooks = True
 
     def __init__(self, api: ApiContext) -> None:
         self.path = f"{TargetResource.path}/{self.verb}"
-        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=self.for_webhooks)
+        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, requires_webhooks=self.requires_webhooks)
         super().__init__(api, {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)})
         self._targets = api.operations.targets
 
@@ -37,7 +37,7 @@ class _TargetActionResource(ApiResource):
 class TargetSwitchResource(_TargetActionResource):
     """Pauses or disables a target: its exports wait, or it accepts no more."""
 
-    for_webhooks = False
+    requires_webhooks = False
 
     def __init__(self, verb: str, api: ApiContext) -> None:
         self.verb = verb

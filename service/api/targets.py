@@ -24,7 +24,7 @@ from storage.db import identifiers
 from storage.targets import targets
 
 _MANAGING: Final = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
-_WEBHOOK_MANAGER: Final = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
+_WEBHOOK_MANAGER: Final = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, requires_webhooks=True)
 _STATUSES: Final = tuple(status.value for status in TargetStatus)
 
 

@@ -16,7 +16,7 @@ import falcon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from schemas.base.errors import FieldProblem, RiskRelayError, ValidationFailed
 from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
@@ -133,7 +133,7 @@ class PageLayout:
         """Return the address of a page, for the browser; `path` is relative to the console."""
         return self._base + path
 
-    def go_on(self, req: falcon.Request, resp: falcon.Response, address: str) -> None:
+    def render_redirect_page(self, req: falcon.Request, resp: falcon.Response, address: str) -> None:
         """Respond with a page that opens another address by itself."""
         self.render(req, resp, "continue.html", _continued(f"0; url={address}", address, "You are being redirected."))
 
@@ -152,7 +152,7 @@ class PageLayout:
         }
         self.render(req, resp, "error.html", content, req.context.get("user"))
 
-    def _redirect_to_sign_in(self, req: falcon.Request, resp: falcon.Response, ended: Ended | None) -> None:
+    def _redirect_to_sign_in(self, req: falcon.Request, resp: falcon.Response, ended: SessionEndReason | None) -> None:
         if req.get_header("Sec-Fetch-Site") == _CROSS_SITE and not self.gate.has_cookie(req):
             # Browsers omit the SameSite cookie after a link on another site. This page reloads itself, which sends it.
             resp.status = falcon.HTTP_200
@@ -211,7 +211,7 @@ class ConsoleRoute:
         self._layout.redirect(resp, to.path, done=to.done)
 
 
-class Moved(ConsoleRoute):
+class RedirectRoute(ConsoleRoute):
     """Redirects from one path to another, both relative to the console."""
 
     def __init__(self, path: str, to: str, layout: PageLayout) -> None:
@@ -329,14 +329,14 @@ def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | N
     }
 
 
-def sent_back(text: str) -> str:
+def normalize_line_breaks(text: str) -> str:
     """Return a text as its field sends it back, with line feeds: browsers send every line break as CR LF."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def entries_of(text: str) -> list[str]:
     """Return the entries of a field that has one a line."""
-    return [each.strip() for each in sent_back(text).split("\n") if each.strip()]
+    return [each.strip() for each in normalize_line_breaks(text).split("\n") if each.strip()]
 
 
 def safe_next(path: str) -> str:

@@ -96,17 +96,17 @@ class OpenIdConnect:
             raise _unavailable(failed) from None
         return url, base64.urlsafe_b64encode(self._vault.seal(json.dumps(kept), _CONTEXT)).decode().rstrip("=")
 
-    def finish(self, answer: Mapping[str, str], cookie: str, now: datetime) -> SignedInPerson:
-        """Return the person of the issuer's redirect; `answer` has its parameters.
+    def finish(self, params: Mapping[str, str], cookie: str, now: datetime) -> SignedInPerson:
+        """Return the person of the issuer's redirect; `params` has its parameters.
 
         Raises SignInFailed for what fails a check, Forbidden for a person without a role, ServiceUnavailable.
         """
         kept = self._kept(cookie, now)
-        if not hmac.compare_digest(answer.get("state", "").encode(), kept["state"].encode()):
+        if not hmac.compare_digest(params.get("state", "").encode(), kept["state"].encode()):
             raise _failed("state")
         engine.release()
         try:
-            return self._person(answer, kept, now)
+            return self._person(params, kept, now)
         except TokenRefused as refused:
             raise _failed(refused.reason) from None
         except IssuerUnavailable as failed:
@@ -144,17 +144,17 @@ class OpenIdConnect:
             raise _failed("too_late")
         return kept
 
-    def _person(self, answer: Mapping[str, str], kept: Mapping[str, str], now: datetime) -> SignedInPerson:
+    def _person(self, params: Mapping[str, str], kept: Mapping[str, str], now: datetime) -> SignedInPerson:
         issuer = self._issuer
         # RFC 9207: another issuer would make us send its code, or that of its victim, to this one.
-        named = answer.get("iss")
+        named = params.get("iss")
         if named != issuer.url and (named is not None or issuer.describe().names_itself):
             raise _failed("another_issuer")
-        if "error" in answer:
+        if "error" in params:
             raise _failed("denied", "The issuer did not sign you in.")
-        if not answer.get("code"):
+        if not params.get("code"):
             raise _failed("no_code")
-        tokens = issuer.exchange(answer["code"], kept["verifier"], self._console_url + CALLBACK)
+        tokens = issuer.exchange(params["code"], kept["verifier"], self._console_url + CALLBACK)
         claims = issuer.claims_of(tokens, kept["nonce"], now)
         groups_claim, roles = self._settings.oidc_groups_claim, self._settings.oidc_roles
         if "email" not in claims or (roles and groups_claim not in claims):

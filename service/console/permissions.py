@@ -15,17 +15,17 @@ from service.http.auth import require_project_role
 
 
 class Need(NamedTuple):
-    """What a page or form needs; `of_projects` admits users whose roles are in single projects."""
+    """What a page or form needs; `allows_project_roles` admits users whose roles are in single projects."""
 
     ability: Ability
-    of_projects: bool = False
+    allows_project_roles: bool = False
 
 
 _READ: Final = Need(Ability.READ_EXPORTS)
-_READ_IN_PROJECTS: Final = Need(Ability.READ_EXPORTS, of_projects=True)
+_READ_IN_PROJECTS: Final = Need(Ability.READ_EXPORTS, allows_project_roles=True)
 _DECIDE: Final = Need(Ability.APPROVE_EXPORTS)
-_DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, of_projects=True)
-_FINDINGS: Final = Need(Ability.READ_FINDINGS, of_projects=True)
+_DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, allows_project_roles=True)
+_FINDINGS: Final = Need(Ability.READ_FINDINGS, allows_project_roles=True)
 _TARGETS: Final = Need(Ability.MANAGE_TARGETS)
 _RULES: Final = Need(Ability.MANAGE_RULES)
 
@@ -88,11 +88,11 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/alerts": _READ,
     "/alerts/{alert_id}/acknowledge": _DECIDE,
     # One's own sessions; an owner also sees and revokes those of others.
-    "/sessions": Need(Ability.CONSOLE, of_projects=True),
-    "/sessions/{session_id}/revoke": Need(Ability.CONSOLE, of_projects=True),
-    "/shortcuts/on": Need(Ability.CONSOLE, of_projects=True),
-    "/shortcuts/off": Need(Ability.CONSOLE, of_projects=True),
-    "/counts": Need(Ability.CONSOLE, of_projects=True),
+    "/sessions": Need(Ability.CONSOLE, allows_project_roles=True),
+    "/sessions/{session_id}/revoke": Need(Ability.CONSOLE, allows_project_roles=True),
+    "/shortcuts/on": Need(Ability.CONSOLE, allows_project_roles=True),
+    "/shortcuts/off": Need(Ability.CONSOLE, allows_project_roles=True),
+    "/counts": Need(Ability.CONSOLE, allows_project_roles=True),
     "/integrations": _TARGETS,
     "/compliance": _TARGETS,
     "/audit": _TARGETS,
@@ -112,14 +112,14 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
         raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
     if need.ability in _OF_TOKEN - principal.abilities:
         raise Forbidden(f"This needs the ability {need.ability}, which the token of this session lacks.")
-    require_project_role(principal, need.ability, ids, of_projects=need.of_projects)
+    require_project_role(principal, need.ability, ids, allows_project_roles=need.allows_project_roles)
 
 
 def is_offered(path: str, principal: TokenPrincipal) -> bool:
     """Return whether pages show a link or a form for `path`, which may contain ids: whether some role allows it."""
     need = NEEDS[route_of(path)]
     may = need.ability in principal.role_abilities and need.ability not in _OF_TOKEN - principal.abilities
-    return may and (need.of_projects or principal.projects is None)
+    return may and (need.allows_project_roles or principal.projects is None)
 
 
 def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrincipal) -> bool:

@@ -7,7 +7,7 @@ import falcon
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import Settings
-from service.console.layout import CONSOLE, Moved, PageLayout
+from service.console.layout import CONSOLE, PageLayout, RedirectRoute
 from service.console.navigation import LiveCounts
 from service.console.pages.alerts import AcknowledgeAlert, AlertsPage
 from service.console.pages.audit import AuditPage
@@ -63,8 +63,8 @@ class Console:
             *([BeginOpenIdSignIn(layout, openid), FinishOpenIdSignIn(layout, openid)] if openid else []),
             *([SignInLink(layout), SignInByLink(layout)] if settings.console_sign_in_links else []),
             SignOut(layout),
-            Moved("", "/inbox", layout),
-            Moved("/", "/inbox", layout),
+            RedirectRoute("", "/inbox", layout),
+            RedirectRoute("/", "/inbox", layout),
             InboxPage(layout),
             DeliveriesPage(layout),
             *(ReviewSelection(path, layout) for path in (INBOX, DELIVERIES)),

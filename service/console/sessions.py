@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, Session, SignInMethod
+from schemas.base.console_session import Session, SessionEndReason, SignInMethod
 from schemas.base.errors import (
     Forbidden,
     NotFound,
@@ -72,7 +72,7 @@ _log: Final = logging.getLogger(__name__)
 class SignInRequired(Unauthorized):
     """You are not signed in. Nothing was changed."""
 
-    def __init__(self, ended: Ended | None) -> None:
+    def __init__(self, ended: SessionEndReason | None) -> None:
         super().__init__()
         self.ended = ended
 
@@ -260,8 +260,8 @@ class SessionGate:
         if valid:
             return *valid[0], len({each.principal.account_id for _, each in valid}) > 1
         # The reason of an ended session counts before that of an unknown one.
-        reasons = [each for _, each in found if isinstance(each, Ended)]
-        ended = next((each for each in reasons if each is not Ended.UNKNOWN), reasons[0] if reasons else None)
+        reasons = [each for _, each in found if isinstance(each, SessionEndReason)]
+        ended = next((each for each in reasons if each is not SessionEndReason.UNKNOWN), reasons[0] if reasons else None)
         if ended is not None:
             self._log_rejection(req, f"session_{ended.value}")
             # Without the cookie, the reason is shown only once.
@@ -288,15 +288,15 @@ class SessionGate:
         self._log_rejection(req, "csrf")
         raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
 
-    def _find_sessions(self, req: falcon.Request) -> list[tuple[str, Session | Ended]]:
+    def _find_sessions(self, req: falcon.Request) -> list[tuple[str, Session | SessionEndReason]]:
         """Return the session of each session cookie, or why there is none, in the order of the cookies."""
         secrets = dict.fromkeys(req.get_cookie_values(self._cookie) or [])
-        return sessions.find_all(list(secrets)[:_MAX_COOKIES], _browser(req), utc_now())
+        return sessions.authenticate_cookies(list(secrets)[:_MAX_COOKIES], _browser(req), utc_now())
 
     def _end_sessions(self, req: falcon.Request) -> None:
         for _, found in self._find_sessions(req):
             if isinstance(found, Session):
-                sessions.end(found.id, Ended.SIGNED_OUT, utc_now(), found.principal.key)
+                sessions.end(found.id, SessionEndReason.SIGNED_OUT, utc_now(), found.principal.key)
 
     def _set_cookie(
         self, resp: falcon.Response, secret: str, name: str | None = None, same_site: Literal["Strict", "Lax"] = "Strict"

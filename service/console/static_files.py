@@ -34,6 +34,6 @@ class StaticFiles:
         """Respond with the file, or with 304 if the client has it. Raises NotFound."""
         if file not in self._files:
             raise NotFound
-        conditional_requests.answer(req, resp, self._files[file], _TYPES[file])
+        conditional_requests.send_tagged(req, resp, self._files[file], _TYPES[file])
 
     on_head = on_get

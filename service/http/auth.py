@@ -58,21 +58,26 @@ class Authenticate(Protocol):
 
 
 class Bearer:
-    """Requires a token of one kind with one ability; `for_webhooks` also an account that may use webhook targets.
+    """Requires a token of one kind with one ability; `requires_webhooks` also an account that may use webhook targets.
 
-    Without an ability, any token of the kind will do. `of_projects` admits users whose roles are in single projects, to
-    records of these.
+    Without an ability, any token of the kind will do. `allows_project_roles` admits users whose roles are in single
+    projects, to records of these.
     """
 
     def __init__(
-        self, kind: TokenKind, ability: Ability | None = None, *, for_webhooks: bool = False, of_projects: bool = False
+        self,
+        kind: TokenKind,
+        ability: Ability | None = None,
+        *,
+        requires_webhooks: bool = False,
+        allows_project_roles: bool = False,
     ) -> None:
         self.kind = kind
         self.ability = ability
-        self.of_projects = of_projects
+        self.allows_project_roles = allows_project_roles
         #: Abilities that count like `ability`.
         self.alternatives: tuple[Ability, ...] = ()
-        self._for_webhooks = for_webhooks
+        self._for_webhooks = requires_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
         req.context.challenge = _CHALLENGE
@@ -91,7 +96,7 @@ class Bearer:
             cause = "" if principal.role is Role.OWNER else ", or its user's role does not allow it"
             raise Forbidden(f"This token lacks the ability {self.ability.value}{cause}.")
         if principal.projects is not None and self.kind is TokenKind.API:
-            require_project_role(principal, self.ability, req.context.params, of_projects=self.of_projects)
+            require_project_role(principal, self.ability, req.context.params, allows_project_roles=self.allows_project_roles)
         if self._for_webhooks and not principal.may_use_webhooks:
             raise WebhooksForbidden
         return principal
@@ -178,17 +183,17 @@ class StorefrontSignature:
 
 
 def require_project_role(
-    principal: TokenPrincipal, ability: Ability | None, ids: Mapping[str, str], *, of_projects: bool
+    principal: TokenPrincipal, ability: Ability | None, ids: Mapping[str, str], *, allows_project_roles: bool
 ) -> None:
     """Raise unless a role of the caller gives `ability` for the record that a route names; a role in the account does.
 
-    `of_projects` says that the route is for such callers at all: its responder shows no other project's records.
+    `allows_project_roles` says that the route is for such callers at all: its responder shows no other project's records.
     Raises NotFound for a record of a project without a role, Forbidden for a role that lacks the ability.
     """
     roles = principal.projects
     if roles is None:
         return
-    if not of_projects:
+    if not allows_project_roles:
         raise Forbidden("This needs a role in the whole account; your roles are in single projects.")
     for name, value in ids.items():
         if name not in _PROJECT_OF:
@@ -197,7 +202,7 @@ def require_project_role(
         if project_id is None or project_id not in roles:
             raise ExportNotFound if name == "export_id" else NotFound
         if ability is not None and ability not in ROLE_ABILITIES[roles[project_id]]:
-            raise Forbidden(f"Your role in this project, {roles[project_id].value}, does not allow this.")
+            raise Forbidden(f"Your role in this project, {roles[project_id].value}, lacks the ability {ability.value}.")
 
 
 def is_of_another_site(req: falcon.Request) -> bool:

@@ -20,18 +20,18 @@ def tagged(body: bytes) -> TaggedBody:
     return TaggedBody(body, hashlib.sha256(body).hexdigest()[:32])
 
 
-def answer(req: falcon.Request, resp: falcon.Response, kept: TaggedBody, media_type: str) -> None:
+def send_tagged(req: falcon.Request, resp: falcon.Response, tagged_body: TaggedBody, media_type: str) -> None:
     """Respond with the body, or with 304 if the client has this version."""
-    resp.set_header("ETag", f'"{kept.tag}"')
+    resp.set_header("ETag", f'"{tagged_body.tag}"')
     resp.set_header("Cache-Control", _KEEP)
-    if has(req, kept.tag):
+    if matches(req, tagged_body.tag):
         resp.status = falcon.HTTP_304
         return
     resp.content_type = media_type
-    resp.data = kept.body
+    resp.data = tagged_body.body
 
 
-def has(req: falcon.Request, tag: str) -> bool:
+def matches(req: falcon.Request, tag: str) -> bool:
     """Return whether `If-None-Match` names this version."""
     # Nearly always the header is the ETag as it was sent; falcon parses every other form.
     header = req.env.get("HTTP_IF_NONE_MATCH")

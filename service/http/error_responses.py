@@ -96,7 +96,7 @@ class _ErrorHandlers:
             # A mistake of the operator, such as a wrong encryption key: the log names it, the response does not.
             self.broken(req, resp, error, params)
             return
-        self._answer(req, resp, error)
+        self._send_error(req, resp, error)
 
     def framework_error(self, req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
         """Handle an error of the framework."""
@@ -106,7 +106,7 @@ class _ErrorHandlers:
             kind = errors.ValidationFailed if error.status_code < 500 else errors.RiskRelayError
         if error.headers:
             resp.set_headers(error.headers)
-        self._answer(req, resp, kind())
+        self._send_error(req, resp, kind())
 
     def outage(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
         """Handle an outage of the database."""
@@ -115,14 +115,14 @@ class _ErrorHandlers:
         _log.error(message, extra={"error": type(error).__name__, "request_id": req.context.request_id})
         unavailable = errors.ServiceUnavailable()
         unavailable.retry_after_s = _FULL_DISK_RETRY_S if is_full else _OUTAGE_RETRY_S
-        self._answer(req, resp, unavailable)
+        self._send_error(req, resp, unavailable)
 
     def broken(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
         """Handle an unexpected error."""
         _log.error("unhandled error", exc_info=error, extra={"request_id": req.context.request_id})
-        self._answer(req, resp, errors.RiskRelayError())
+        self._send_error(req, resp, errors.RiskRelayError())
 
-    def _answer(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
+    def _send_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
         resp.status = STATUS[error.code]
         self._note(req, error, STATUS[error.code])
         for name in _SUCCESS_HEADERS:
@@ -130,10 +130,10 @@ class _ErrorHandlers:
         if error.retry_after_s is not None:
             resp.set_header("Retry-After", str(error.retry_after_s))
         if not self._show_error(req, resp, error):
-            _answer_data(req, resp, error)
+            _send_error_json(req, resp, error)
 
 
-def _answer_data(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
+def _send_error_json(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
         resp.set_header("WWW-Authenticate", req.context.challenge)
     as_problem = req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON

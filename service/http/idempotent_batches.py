@@ -1,6 +1,6 @@
 """Does the work of requests that arrive at the same moment in one transaction, together with their keys and responses.
 
-A request alone, a repeated one, and every request of a batch in which one fails are answered one by one.
+A request alone, a repeated one, and every request of a batch in which one fails are handled one by one.
 """
 
 from collections.abc import Callable, Hashable, Sequence

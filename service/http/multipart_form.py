@@ -40,7 +40,7 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
     boundary = parameters.get("boundary", "")
     if media_type.lower() != _FORM_TYPE or not boundary.isascii():
         raise UnsupportedMediaType(f"A form with a file must have the content type {_FORM_TYPE}.")
-    too_large = PayloadTooLarge(f"A file has at most {max_file_bytes // 1024**2} MiB. Nothing was stored.")
+    too_large = PayloadTooLarge(f"The file is larger than {max_file_bytes // 1024**2} MiB. Nothing was stored.")
     if (req.content_length or 0) > max_file_bytes + MAX_OTHER_BYTES:
         raise too_large
     body = _body(req, budget)

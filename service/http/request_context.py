@@ -58,10 +58,14 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self._total = Counter(
-            f"{PREFIX}http_requests_total", "Requests answered.", ("method", "route", "status"), registry=None
+            f"{PREFIX}http_requests_total", "Requests responded to.", ("method", "route", "status"), registry=None
         )
         self._seconds = Histogram(
-            f"{PREFIX}http_request_seconds", "Seconds to an answer.", ("route",), buckets=REQUEST_BUCKETS_S, registry=None
+            f"{PREFIX}http_request_seconds",
+            "Seconds until the response.",
+            ("route",),
+            buckets=REQUEST_BUCKETS_S,
+            registry=None,
         )
         #: The series of each kind of response: looking one up by its labels costs more than counting.
         self._bound: dict[tuple[str, str | None, int], _Series] = {}

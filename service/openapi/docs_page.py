@@ -59,7 +59,7 @@ class DocsPageResource:
         """Return the page, or 304 if the client has it. Raises DocsPageMissing if the files are missing."""
         self.files.require()
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-        conditional_requests.answer(req, resp, self._page, falcon.MEDIA_HTML)
+        conditional_requests.send_tagged(req, resp, self._page, falcon.MEDIA_HTML)
 
     on_head = on_get
 
@@ -88,7 +88,7 @@ class DocsFilesResource:
         if file not in FILES:
             raise NotFound
         self.require()
-        conditional_requests.answer(req, resp, self._read(file), _INSTALLED.get(file, _SCRIPT))
+        conditional_requests.send_tagged(req, resp, self._read(file), _INSTALLED.get(file, _SCRIPT))
 
     on_head = on_get
 

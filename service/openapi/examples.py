@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from marshmallow import Schema, fields, validate
 
-from schemas.api.response_fields import DIGEST, EXAMPLE, FINGERPRINT, SHA256, MomentText
+from schemas.api.response_fields import DIGEST, EXAMPLE, FINGERPRINT, SHA256, TimestampText
 
 #: The instant of the examples.
 AT: Final = "2026-03-01T12:00:00.000Z"
@@ -40,7 +40,7 @@ def _example(field: fields.Field[Any]) -> Any:
             return {}
         case fields.Boolean():
             return True
-        case MomentText():
+        case TimestampText():
             return AT
         case _:
             return _fit(field)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from marshmallow import fields
 
-from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, AnyObject, Moment, Several, Text, WebUrl
+from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, AnyObject, Array, Text, Timestamp, WebUrl
 from schemas.compliance import requests as compliance_requests
 from schemas.exports import record
 from schemas.intake import diagnostics, email_forms
@@ -74,7 +74,7 @@ def _own(field: fields.Field[Any]) -> dict[str, Any]:
             return dict(schema)
     if isinstance(field, OneOrMore):
         return _text_or_several(field)
-    if isinstance(field, Several):
+    if isinstance(field, Array):
         counted = {"minItems": field.at_least, "maxItems": field.at_most}
         return {name: count for name, count in counted.items() if count}
     if isinstance(field, Text) and field.min_length:
@@ -93,7 +93,7 @@ def _text_or_several(field: OneOrMore) -> dict[str, Any]:
 #: Fields whose kind says everything, the narrower ones first.
 _KINDS: Final[Mapping[type[fields.Field[Any]], Mapping[str, Any]]] = {
     WebUrl: _URL,
-    Moment: {"type": "string", "format": "date-time"},
+    Timestamp: {"type": "string", "format": "date-time"},
     AnyObject: {"type": "object"},
     record.Title: {"minLength": 1, "pattern": _ONE_LINE},
     record.Severity: {"enum": sorted(SEVERITY_SYNONYMS)},

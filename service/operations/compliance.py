@@ -7,7 +7,7 @@ from typing import Final
 
 from runtime.clock import utc_now
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
-from schemas.compliance.requests import ComplianceOrder
+from schemas.compliance.requests import ComplianceWebhook
 from storage.compliance import requests
 from storage.secrets.vault import Vault
 
@@ -20,7 +20,7 @@ class ComplianceOperations:
 
     vault: Vault
 
-    def receive(self, order: ComplianceOrder, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
+    def receive(self, order: ComplianceWebhook, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
         """Store a request and return when it is due by law; None for a repeated webhook.
 
         Call `Operations.wake_workers` after the commit. Raises ValidationFailed for a body that was accepted under another

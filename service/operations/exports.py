@@ -51,13 +51,10 @@ class ExportOperations:
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        The service runs it, and the transaction around it, in `blocking_refused_target`. Call `Operations.wake_workers`
-        after the commit.
+        In the service, call it and the transaction around it inside `blocking_refused_target`. After the commit, call
+        `Operations.wake_workers`.
         """
-        account_id = actor.account_id
-        if account_id is None:
-            account_id = queries.get(export_id).account_id
-        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key, self.policy)
+        return transitions.approve(export_id, _account_of(export_id, actor), approval, utc_now(), actor.key, self.policy)
 
     def approve_all(self, approvals: Sequence[tuple[str, Approval]], actor: TokenPrincipal) -> list[Export]:
         """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
@@ -68,9 +65,7 @@ class ExportOperations:
 
         Raises ValidationFailed at the account's limit, too.
         """
-        account_id = actor.account_id
-        if account_id is None:
-            account_id = queries.get(export_id).account_id
+        account_id = _account_of(export_id, actor)
         return targeting.approve_for_all(export_id, account_id, approval, utc_now(), actor.key, self.policy, self.limits)
 
     @contextmanager
@@ -86,10 +81,11 @@ class ExportOperations:
             raise
 
     def check_blocked_target(self, export_id: str, actor: Actor, target_id: str | None = None) -> Validation | None:
-        """Check the address of an export's target before a retry; None unless it is blocked and is `target_id`, if given.
+        """Check the address of an export's target before a retry.
 
-        Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
-        webhook targets; ValidationFailed for a caller with roles in projects alone: the target is the whole account's.
+        Returns None if the target is not blocked, or if `target_id` names another one. Waits for the resolver,
+        so no transaction may be open. Raises WebhooksForbidden if the account may no longer use webhook targets;
+        ValidationFailed for a caller with roles in projects alone: the target is the whole account's.
         """
         url = queries.blocked_url(export_id, actor.account_id, target_id)
         engine.release()
@@ -104,9 +100,10 @@ class ExportOperations:
     def retry(self, export_id: str, actor: Actor, validation: Validation | None, target_id: str | None = None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
 
-        With `target_id` at that target; the service runs it, and the transaction around it, in `blocking_refused_target`.
-        Resumes a blocked target whose address is allowed now; for the operator's shell, whose settings may differ from those
-        of the workers, a worker validates it then. Call `Operations.wake_workers` after the commit.
+        With `target_id` at that target. In the service, call it and the transaction around it inside
+        `blocking_refused_target`. Resumes a blocked target whose address is allowed now; for the operator's shell, whose
+        settings may differ from those of the workers, a worker validates it then. After the commit, call
+        `Operations.wake_workers`.
         """
         if target_id is not None:
             elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self.policy)
@@ -156,3 +153,8 @@ def read_preparation(body: Any) -> Preparation:
     """Read the body of a ticket prepared by hand. Raises ValidationFailed with every problem, forbidden content included."""
     preparation: Preparation = read_checked(PreparationForm(), body)
     return preparation
+
+
+def _account_of(export_id: str, actor: Actor) -> int:
+    """Return the account of the actor; for the operator, who has none, that of the export. Raises ExportNotFound."""
+    return queries.get(export_id).account_id if actor.account_id is None else actor.account_id

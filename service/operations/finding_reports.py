@@ -20,7 +20,7 @@ from schemas.api.findings import FindingResponse
 from schemas.api.response_fields import dump
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.printable import printable
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.findings.life_cycle import FindingState
 from schemas.findings.sarif import LEVELS, logical_locations, path_of, sarif_log, sarif_rule
 from schemas.intake.scanner import SEVERITIES
@@ -105,7 +105,7 @@ def _json(project: Project, now: datetime) -> Iterator[str]:
     counts: dict[str, dict[str, int]] = {severity: {} for severity in _WORST_FIRST}
     for (severity, state), number in finding_list.totals(project.id, now).items():
         counts[severity][state.value] = number
-    head = {"project": {"id": project.id, "name": project.name}, "created_at": rfc3339(now), "counts": counts}
+    head = {"project": {"id": project.id, "name": project.name}, "created_at": format_rfc3339(now), "counts": counts}
     yield json.dumps(head, ensure_ascii=False).removesuffix("}") + ', "findings": ['
     between = "\n"
     for each in _walk(project, now, _WORST_FIRST):

@@ -5,7 +5,7 @@ A target has one recovery at a time, and only an active or paused target gets a 
 
 from runtime.clock import utc_now
 from schemas.base.principal import Actor, TokenPrincipal
-from schemas.exports.recoveries import Recovery, past_from
+from schemas.exports.recoveries import Recovery, parse_past
 from storage.exports import recoveries
 
 
@@ -15,7 +15,7 @@ def begin(target_id: str, since: str, principal: TokenPrincipal) -> Recovery:
     Call `Operations.wake_workers` after the commit. Raises TargetNotFound, Conflict, and ValidationFailed on `/since`.
     """
     now = utc_now()
-    return recoveries.request(target_id, principal.account_id, past_from(since, now), now, principal.key)
+    return recoveries.request(target_id, principal.account_id, parse_past(since, now), now, principal.key)
 
 
 def cancel(recovery_id: str, actor: Actor) -> Recovery:

@@ -154,7 +154,7 @@ class TargetOperations:
 
         Call `Operations.wake_workers` after the commit. Raises Conflict, WebhooksForbidden.
         """
-        # Before the target's lock, in the order of a withdrawal of the right.
+        # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
         require_webhooks(self.get(target_id, actor).account_id)
         if validation is not None and validation.has_passed:
             targets.record_validation(target_id, actor.account_id, validation, utc_now(), actor.key)
@@ -195,8 +195,8 @@ class TargetOperations:
             self._wait_for_validation(
                 target_id,
                 actor,
-                lambda asked_at: validations.withdraw(target_id, asked_at, utc_now(), actor.key),
-                lambda asked_at: validations.give_up(target_id, asked_at, utc_now(), actor.key),
+                lambda requested_at: validations.cancel_unstarted(target_id, requested_at, utc_now(), actor.key),
+                lambda requested_at: validations.stop_waiting(target_id, requested_at, utc_now(), actor.key),
             )
         else:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
@@ -212,8 +212,8 @@ class TargetOperations:
             return False
         cancelled: list[bool] = []
 
-        def cancel(asked_at: datetime) -> None:
-            cancelled.append(validations.cancel(target_id, asked_at))
+        def cancel(requested_at: datetime) -> None:
+            cancelled.append(validations.cancel(target_id, requested_at))
 
         self._wait_for_validation(target_id, actor, cancel, cancel)
         engine.release()
@@ -238,8 +238,8 @@ class TargetOperations:
         self.wake_ups.notify()
         _wait(
             lambda: _stage(pings.get(ping_id)),
-            lambda: pings.withdraw(ping_id, utc_now()),
-            lambda: pings.give_up(ping_id, utc_now()),
+            lambda: pings.cancel_unstarted(ping_id, utc_now()),
+            lambda: pings.stop_waiting(ping_id, utc_now()),
             self.delivery_timeout_s + _MARGIN_S,
         )
         result = pings.get(ping_id).result
@@ -253,16 +253,20 @@ class TargetOperations:
             self.check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
     def _wait_for_validation(
-        self, target_id: str, actor: Actor, withdraw: Callable[[datetime], object], give_up: Callable[[datetime], object]
+        self,
+        target_id: str,
+        actor: Actor,
+        cancel_unstarted: Callable[[datetime], object],
+        stop_waiting: Callable[[datetime], object],
     ) -> None:
         """Request a validation and wait as `_wait` does; both functions get the time of the request."""
-        asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
+        requested_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         engine.release()
         self.wake_ups.notify()
         _wait(
-            lambda: _stage(validations.get(target_id, asked_at, utc_now())),
-            lambda: withdraw(asked_at),
-            lambda: give_up(asked_at),
+            lambda: _stage(validations.get(target_id, requested_at, utc_now())),
+            lambda: cancel_unstarted(requested_at),
+            lambda: stop_waiting(requested_at),
             self.delivery_timeout_s + _MARGIN_S,
         )
 
@@ -282,22 +286,25 @@ def _stage(job: Ping | RequestedValidation) -> _JobStage:
 
 
 def _wait(
-    stage: Callable[[], _JobStage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
+    stage: Callable[[], _JobStage],
+    cancel_unstarted: Callable[[], object],
+    stop_waiting: Callable[[], object],
+    end_within_s: float,
 ) -> None:
     """Wait until the job is over; end it if no worker begins it in time, or the worker does not finish in time.
 
     No connection is held meanwhile.
     """
-    began_at = asked_at = time.monotonic()
+    began_at = requested_at = time.monotonic()
     while (reached := stage()) is not _JobStage.OVER:
         engine.release()
         now = time.monotonic()
         if reached is _JobStage.WAITING:
             began_at = now
-            if now - asked_at > BEGIN_WITHIN_S:
+            if now - requested_at > BEGIN_WITHIN_S:
                 # A worker that begins at this very moment wins, and is waited for.
-                withdraw()
+                cancel_unstarted()
         elif now - began_at > end_within_s:
-            give_up()
+            stop_waiting()
         engine.release()
         time.sleep(_POLL_INTERVAL_S)

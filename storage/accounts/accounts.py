@@ -173,7 +173,7 @@ def user_by_email(email: str) -> User:
     is_theirs = (UserRow.email == email) & UserRow.removed_at.is_null()
     user = read_first(User, _users().where(is_theirs))
     if user is None:
-        raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
+        raise NotFound("There is no user with this email; see `bin/riskrelay user list`.")
     return user
 
 

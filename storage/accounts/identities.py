@@ -45,7 +45,7 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
             if user.account_id != account_id:
                 raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
             if user.disabled_at is not None:
-                raise Forbidden("This user is disabled.")
+                raise Forbidden("This user is disabled. An owner of the account can enable it.")
             return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
     except IntegrityError:
         raise Conflict("Another sign-in of yours is still running. Sign in again.") from None
@@ -69,7 +69,10 @@ def _linked(identity: Identity) -> User | None:
 def _link(identity: Identity, account_id: int, now: datetime) -> User:
     email = identity.email
     if email is None or not is_email_address(email):
-        raise Forbidden("The issuer names no verified email address of yours, so no user can be found or created.")
+        raise Forbidden(
+            "The sign-in server did not send a verified email address for you. Verify it there, or ask the operator about "
+            "OIDC_TRUST_EMAIL."
+        )
     # Addresses are stored as they were typed; issuers often send them in lower case.
     named = users_by_email(email)
     user = min(named, key=lambda each: (each.account_id != account_id, each.email != email), default=None)

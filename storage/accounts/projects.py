@@ -70,11 +70,7 @@ def add_project(
     with transaction():
         require_account(account_id)
         row = ProjectRow.create(
-            name=name,
-            account=account_id,
-            shop_domain=shop,
-            created_at=now,
-            ticket_grouping=ticket_grouping.value,
+            name=name, account=account_id, shop_domain=shop, created_at=now, ticket_grouping=ticket_grouping.value
         )
     return get_project(row.id)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from peewee import JOIN, Expression, IntegrityError, ModelSelect, fn
 
-from schemas.base.console_session import Ended, Session, SignInMethod
+from schemas.base.console_session import Session, SessionEndReason, SignInMethod
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
 from schemas.base.timestamps import to_ms
@@ -54,20 +54,21 @@ def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
         _lock_user(principal.user_id)
         # Sessions of one token begin one after the other, so that each sees those before it.
         tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
-        alike = ConsoleSessionRow.token == principal.token_id
-        _begin(alike, secret, browser, now, principal.key, token=principal.token_id)
+        same_origin = ConsoleSessionRow.token == principal.token_id
+        _begin(same_origin, secret, browser, now, principal.key, token=principal.token_id)
     return secret
 
 
 def begin_for_user(
     user_id: int,
     method: SignInMethod,
-    once: str,
+    credential: str,
     browser: str,
     now: datetime,
     seal_id_token: Callable[[str], bytes] | None = None,
 ) -> str:
-    """Create a session for a user without a token; `once` is the credential used to sign in, valid for one session only.
+    """Create a session for a user without a token; `credential` is what the user signed in with, which is
+    valid for one session only.
 
     `seal_id_token` encrypts the ID token for the session with the id that it is given. Raises Conflict for a second use, and
     for a user who was disabled meanwhile.
@@ -77,11 +78,11 @@ def begin_for_user(
     try:
         with transaction():
             _lock_user(user_id)
-            alike = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
-            own: dict[str, Any] = {"user": user_id, "method": method, "sign_in_sha256": sha256_hex(once)}
-            _begin(alike, secret, browser, now, actor, seal_id_token, **own)
+            same_origin = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
+            own: dict[str, Any] = {"user": user_id, "method": method, "sign_in_sha256": sha256_hex(credential)}
+            _begin(same_origin, secret, browser, now, actor, seal_id_token, **own)
     except IntegrityError:
-        raise Conflict("This sign-in was used already.") from None
+        raise Conflict("This sign-in has already been used. Sign in again.") from None
     return secret
 
 
@@ -92,11 +93,11 @@ def _lock_user(user_id: int) -> None:
     """
     wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
     if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
-        raise Conflict("This user is disabled.")
+        raise Conflict("This user is disabled. An owner of the account can enable it.")
 
 
 def _begin(
-    alike: Expression,
+    same_origin: Expression,
     secret: str,
     browser: str,
     now: datetime,
@@ -104,7 +105,7 @@ def _begin(
     seal_id_token: Callable[[str], bytes] | None = None,
     **columns: object,
 ) -> None:
-    """Store a session, and end the oldest of those `alike` beyond MAX_LIVE, in the caller's transaction."""
+    """Store a session, and end the oldest that match `same_origin` beyond MAX_LIVE, in the caller's transaction."""
     session_id = identifiers.new_id(identifiers.SESSION, now)
     ConsoleSessionRow.insert(
         id=session_id,
@@ -118,22 +119,24 @@ def _begin(
     append(now, actor, "sign_in", session_id)
     surplus = (
         ConsoleSessionRow.select(ConsoleSessionRow.id)
-        .where(alike, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.id != session_id)
+        .where(same_origin, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.id != session_id)
         .order_by(ConsoleSessionRow.id.desc())
         .offset(MAX_LIVE - 1)
     )
-    end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, actor)
+    end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), SessionEndReason.REPLACED, now, actor)
 
 
-def find_all(cookies: Sequence[str], browser: str, now: datetime) -> list[tuple[str, Session | Ended]]:
-    """Return each cookie with its session, or why it has none; one query. Note that the sessions were used at `now`.
+def authenticate_cookies(
+    cookies: Sequence[str], browser: str, now: datetime
+) -> list[tuple[str, Session | SessionEndReason]]:
+    """Return each cookie with its session, or the reason why it has none, in one query.
 
-    A cookie that another browser brings was stolen: its session ends.
+    Also records that the sessions were used at `now`. A cookie that another browser sends was stolen: its session ends.
     """
     digests = {sha256_hex(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
     found = list(_sessions().where(ConsoleSessionRow.secret_sha256.in_(list(digests)))) if digests else []
     known = {digests[row.secret_sha256]: _used(row, browser, now) for row in found}
-    return [(secret, known.get(secret, Ended.UNKNOWN)) for secret in cookies]
+    return [(secret, known.get(secret, SessionEndReason.UNKNOWN)) for secret in cookies]
 
 
 def sealed_id_token(session_id: str) -> bytes | None:
@@ -160,7 +163,12 @@ def list_live(
 
 
 def end(
-    session_id: str, reason: Ended, now: datetime, actor: str, account_id: int | None = None, user_id: int | None = None
+    session_id: str,
+    reason: SessionEndReason,
+    now: datetime,
+    actor: str,
+    account_id: int | None = None,
+    user_id: int | None = None,
 ) -> Session:
     """End a session and return it; an ended session keeps its reason.
 
@@ -174,7 +182,7 @@ def end(
         return _get(session_id)
 
 
-def end_of_user(email: str, reason: Ended, now: datetime, actor: str) -> list[Session]:
+def end_of_user(email: str, reason: SessionEndReason, now: datetime, actor: str) -> list[Session]:
     """End every live session of a user and return them, the newest first."""
     live = _sessions().where(_is_live(now), UserRow.email == email)
     with transaction():
@@ -182,12 +190,12 @@ def end_of_user(email: str, reason: Ended, now: datetime, actor: str) -> list[Se
         return _listed(_sessions().where(ConsoleSessionRow.id.in_(ended)).order_by(ConsoleSessionRow.id.desc()))
 
 
-def end_all(reason: Ended, now: datetime, actor: str) -> None:
+def end_all(reason: SessionEndReason, now: datetime, actor: str) -> None:
     """End every session that has not ended, in the caller's transaction."""
     end_where(ConsoleSessionRow.ended_at.is_null(), reason, now, actor)
 
 
-def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> list[str]:
+def end_where(condition: Expression, reason: SessionEndReason, now: datetime, actor: str) -> list[str]:
     """End the sessions that match, in the caller's transaction, and return their ids."""
     # A concurrent end may have won; it stays.
     ended = (
@@ -200,15 +208,15 @@ def end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -
     return ids
 
 
-def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | Ended:
+def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:
     session, over = _session(row), _why_over(row, browser, now)
-    if over is Ended.ANOTHER_BROWSER:
+    if over is SessionEndReason.ANOTHER_BROWSER:
         with transaction():
             end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
     if over is not None:
         return over
     if Ability.CONSOLE not in session.principal.abilities:
-        return Ended.USER_OVER if session.principal.token_id is None else Ended.TOKEN_OVER
+        return SessionEndReason.USER_INVALID if session.principal.token_id is None else SessionEndReason.TOKEN_INVALID
     if now - session.seen_at >= _SEEN_EVERY:
         _note_seen(session.id, now)
     return session
@@ -219,10 +227,7 @@ def _sessions() -> "ModelSelect[ConsoleSessionRow]":
         ConsoleSessionRow.select(ConsoleSessionRow, TokenRow, UserRow, AccountRow)
         .join(TokenRow, JOIN.LEFT_OUTER)
         .join_from(
-            ConsoleSessionRow,
-            UserRow,
-            on=(UserRow.id == fn.COALESCE(TokenRow.user, ConsoleSessionRow.user)),
-            attr="holder",
+            ConsoleSessionRow, UserRow, on=(UserRow.id == fn.COALESCE(TokenRow.user, ConsoleSessionRow.user)), attr="holder"
         )
         .join(AccountRow)
     )
@@ -296,7 +301,7 @@ def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = No
         created_at=row.created_at,
         seen_at=row.seen_at,
         ended_at=row.ended_at,
-        ended=None if row.ended_reason is None else Ended(row.ended_reason),
+        ended=None if row.ended_reason is None else SessionEndReason(row.ended_reason),
     )
 
 
@@ -306,20 +311,20 @@ def _holder(row: ConsoleSessionRow) -> UserRow:
     return holder
 
 
-def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | None:
+def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> SessionEndReason | None:
     """Return why a session has ended, or None; an explicit end comes first, and only a live session checks the browser."""
     token = row.token
     if row.ended_reason is not None:
-        return Ended(row.ended_reason)
+        return SessionEndReason(row.ended_reason)
     if token is not None:
         is_live = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
         if not is_live or Ability.CONSOLE not in token.abilities:
-            return Ended.TOKEN_OVER
+            return SessionEndReason.TOKEN_INVALID
     if _holder(row).disabled_at is not None:
-        return Ended.USER_OVER if token is None else Ended.TOKEN_OVER
+        return SessionEndReason.USER_INVALID if token is None else SessionEndReason.TOKEN_INVALID
     if now - row.created_at >= LASTS_FOR:
-        return Ended.TOO_OLD
+        return SessionEndReason.TOO_OLD
     # A `seen_at` far in the future comes from a clock that was wrong: counted from there, the session would last until then.
     if now - row.seen_at >= IDLE_FOR or row.seen_at - now > IDLE_FOR:
-        return Ended.IDLE
-    return None if secrets.compare_digest(row.browser_sha256, sha256_hex(browser)) else Ended.ANOTHER_BROWSER
+        return SessionEndReason.IDLE
+    return None if secrets.compare_digest(row.browser_sha256, sha256_hex(browser)) else SessionEndReason.ANOTHER_BROWSER

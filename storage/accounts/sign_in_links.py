@@ -36,7 +36,7 @@ class NewLink(NamedTuple):
     browser: str
 
 
-class DueLink(NamedTuple):
+class SignInLinkJob(NamedTuple):
     """A link whose mail is to be sent, with its lease."""
 
     lease: JobLease
@@ -59,7 +59,7 @@ def request(seal_mail: Callable[[str, str], bytes], now: datetime) -> NewLink:
     return link
 
 
-def claim(now: datetime, lease_s: float) -> DueLink | None:
+def claim(now: datetime, lease_s: float) -> SignInLinkJob | None:
     """Claim the request that has waited longest; None if there is none. Requests that are too old are deleted."""
     if not _jobs.any_waiting(now):
         return None
@@ -68,11 +68,11 @@ def claim(now: datetime, lease_s: float) -> DueLink | None:
         k.delete().where(k.next_run_at <= now, k.created_at <= now - LASTS_FOR).execute()
         lease = _jobs.claim_oldest(now, lease_s)
         found = tuples(k.select(k.mail_sealed).where(k.id == lease.id)) if lease else []
-    return DueLink(lease, bytes(found[0][0])) if lease and found else None
+    return SignInLinkJob(lease, bytes(found[0][0])) if lease and found else None
 
 
-def addressee(due: DueLink, email: str, now: datetime) -> str | None:
-    """Return the address of the user with this email, for whom the link is from now on; without one, delete the request."""
+def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | None:
+    """Assign a link to the user with this email and return the address; without one, delete the request and return None."""
     k = SignInLinkRow
     with transaction():
         # Addresses are stored as they were typed. One that has users in several accounts leads to none.
@@ -89,25 +89,25 @@ def addressee(due: DueLink, email: str, now: datetime) -> str | None:
     return None
 
 
-def sent(due: DueLink) -> None:
+def mark_sent(due: SignInLinkJob) -> None:
     """Erase the mail of a link that was sent."""
     with transaction():
         _jobs.finish(due.lease.id, due.lease.lease, mail_sealed=None)
 
 
-def send_later(due: DueLink, at: datetime) -> None:
-    """Send the mail of a link at `at`: the mail server did not take it."""
+def postpone(due: SignInLinkJob, at: datetime) -> None:
+    """Send the mail of a link at `at` again: the mail server did not accept it."""
     with transaction():
         _jobs.finish(due.lease.id, due.lease.lease, due_at=at)
 
 
-def discard(due: DueLink) -> None:
+def discard(due: SignInLinkJob) -> None:
     """Delete a request that leads to no mail."""
     with transaction():
         SignInLinkRow.delete().where(SignInLinkRow.id == due.lease.id).execute()
 
 
-def use(token: str, browser: str, now: datetime) -> int:
+def consume(token: str, browser: str, now: datetime) -> int:
     """Spend a link in the browser that asked for it, and return its user's id. Raises Forbidden for any other."""
     k = SignInLinkRow
     is_theirs = (k.token_sha256 == sha256_hex(token)) & (k.browser_sha256 == sha256_hex(browser)) & k.user.is_null(False)

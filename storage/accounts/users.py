@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from schemas.base.errors import Conflict
 from schemas.base.principal import Role
 from schemas.base.timestamps import to_ms
@@ -139,7 +139,7 @@ def _names(email: str) -> Any:
 
 def _end_sessions(user: User, now: datetime, actor: str) -> None:
     by_token = ConsoleSessionRow.token.in_(TokenRow.select(TokenRow.id).where(TokenRow.user == user.id))
-    sessions.end_where(by_token | (ConsoleSessionRow.user == user.id), Ended.REVOKED, now, actor)
+    sessions.end_where(by_token | (ConsoleSessionRow.user == user.id), SessionEndReason.REVOKED, now, actor)
 
 
 def _stop_rules(user: User, now: datetime, actor: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from peewee import SQL, AutoField, BigAutoField, Field, Value, fn
 
 from schemas.base.principal import Ability, TokenKind
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.compliance.subject_matching import Mentions
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError
@@ -148,7 +148,7 @@ class SubjectMatch:
 
     def record(self) -> dict[str, Any]:
         """Return it as reports show it."""
-        return {"table": self.table, "id": self.id, "created_at": rfc3339(self.created_at), "texts": self.texts}
+        return {"table": self.table, "id": self.id, "created_at": format_rfc3339(self.created_at), "texts": self.texts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,12 +305,7 @@ ERASABLE_TABLES: Final = (
         DiagnosticRow,
         owner=lambda shop: DiagnosticRow.project.in_(_projects(shop)) | (DiagnosticRow.shop_domain == shop),
         moment=DiagnosticRow.created_at,
-        columns=(
-            DiagnosticRow.site_url,
-            DiagnosticRow.shop_name,
-            DiagnosticRow.client_version,
-            DiagnosticRow.diagnostics,
-        ),
+        columns=(DiagnosticRow.site_url, DiagnosticRow.shop_name, DiagnosticRow.client_version, DiagnosticRow.diagnostics),
         erase=partial(_erase_uploads, DiagnosticRow),
     ),
     ErasableTable(

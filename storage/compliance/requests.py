@@ -20,10 +20,10 @@ from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.compliance.requests import (
     TOPIC_HEADER,
-    ComplianceOrder,
     ComplianceRequest,
     ComplianceResult,
     ComplianceStatus,
+    ComplianceWebhook,
     Subject,
     Topic,
     subject_from,
@@ -74,7 +74,7 @@ class ComplianceLease:
     received_at: datetime
 
 
-def receive(order: ComplianceOrder, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
+def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
     """Store a request and return its id; None if the same one is stored already.
 
     Raises ValidationFailed for a body that was accepted under another topic. For a request about a person, raises
@@ -338,7 +338,9 @@ def _require_topic(topic: Topic, digest: str) -> None:
         raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
 
 
-def _sealed_subject(request_id: str, order: ComplianceOrder, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:
+def _sealed_subject(
+    request_id: str, order: ComplianceWebhook, vault: Vault, now: datetime
+) -> tuple[bytes | None, str | None]:
     if order.subject is None:
         return None, None
     check_keys(vault, now)

@@ -37,7 +37,7 @@ Record = TypeVar("Record")
 Row = tuple[Any, ...]
 
 
-class MomentField(BigIntegerField):
+class TimestampField(BigIntegerField):
     """An instant, in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client."""
 
     def db_value(self, value: datetime | int | None) -> int | None:
@@ -74,7 +74,7 @@ class EnumField(TextField):
 
 
 #: The fields whose values are not what the drivers return.
-_CONVERTED: Final = (MomentField, JsonField, EnumField)
+_CONVERTED: Final = (TimestampField, JsonField, EnumField)
 
 
 def field_names(shape: Any) -> tuple[str, ...]:

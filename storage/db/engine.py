@@ -54,7 +54,7 @@ def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: "Driver | 
 
         chosen = open_postgresql("postgresql://" + url.partition("://")[2], lock_wait_s, driver)
     else:
-        raise ValueError("A database URL begins with sqlite:/// or postgresql://")
+        raise ValueError("DATABASE_URL must begin with sqlite:/// or postgresql://")
     hide_values()
     if database.obj is not None:
         close_database()
@@ -233,7 +233,7 @@ def location_hint() -> str:
     return (
         f"{folder}, a folder that does not exist"
         if folder
-        else f"{database.obj.database}, its owner and the room left there"
+        else f"{database.obj.database}, its owner and the free space there"
     )
 
 

@@ -34,15 +34,15 @@ class BatchProgress(Enum):
     """The result of one batch of a job."""
 
     #: There may be more.
-    MOVED = auto()
+    MORE = auto()
     #: Every item is processed.
-    DONE = auto()
-    #: The job is done, or was stopped.
-    ENDED = auto()
+    ITEMS_DONE = auto()
+    #: The job has ended: done, or stopped.
+    FINISHED = auto()
     #: The target of a recovery was turned off; the recovery continues once the target is resumed.
-    HALTED = auto()
+    WAITING_FOR_TARGET = auto()
     #: The job was cancelled, or another worker holds it.
-    LOST = auto()
+    LEASE_LOST = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import TargetStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
-from storage.db.columns import EnumField, JsonField, MomentField
+from storage.db.columns import EnumField, JsonField, TimestampField
 from storage.db.engine import database
 
 
@@ -57,7 +57,7 @@ class AccountRow(BaseModel):
     id = AutoField()
     name = TextField()
     may_use_webhooks = BooleanField()
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class UserRow(BaseModel):
@@ -67,13 +67,13 @@ class UserRow(BaseModel):
     account = ForeignKeyField(AccountRow)
     #: Of a removed user: `removed:` and the id.
     email = TextField(unique=True)
-    created_at = MomentField()
+    created_at = TimestampField()
     #: Null: the user may do only what grants with a role allow, in their projects.
     role = EnumField(Role, null=True)
     #: Since when the user's tokens and sessions are refused.
-    disabled_at = MomentField(null=True)
+    disabled_at = TimestampField(null=True)
     #: When the user was removed: disabled for good, and the address erased.
-    removed_at = MomentField(null=True)
+    removed_at = TimestampField(null=True)
 
 
 class UserIdentityRow(BaseModel):
@@ -82,7 +82,7 @@ class UserIdentityRow(BaseModel):
     issuer = TextField()
     subject = TextField()
     user = ForeignKeyField(UserRow)
-    created_at = MomentField()
+    created_at = TimestampField()
 
     class Meta:
         table_name = "user_identities"
@@ -96,7 +96,7 @@ class ProjectRow(BaseModel):
     account = ForeignKeyField(AccountRow)
     name = TextField()
     shop_domain = TextField(null=True)
-    created_at = MomentField()
+    created_at = TimestampField()
     ticket_grouping = EnumField(TicketGrouping, default=TicketGrouping.FINDING)
 
 
@@ -106,7 +106,7 @@ class ReportRow(BaseModel):
     id = AutoField()
     project = ForeignKeyField(ProjectRow)
     title = TextField()
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class GrantRow(BaseModel):
@@ -116,7 +116,7 @@ class GrantRow(BaseModel):
     user = ForeignKeyField(UserRow)
     project = ForeignKeyField(ProjectRow, null=True)
     report = ForeignKeyField(ReportRow, null=True)
-    created_at = MomentField()
+    created_at = TimestampField()
     #: Null: the grant is for uploads alone.
     role = EnumField(Role, null=True)
 
@@ -127,11 +127,11 @@ class ScanRunRow(BaseModel):
     id = BigIntegerField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
     status = TextField()
-    created_at = MomentField()
-    updated_at = MomentField()
+    created_at = TimestampField()
+    updated_at = TimestampField()
     #: Whether `ticket_changes` has rows of it, and when they were last read.
     has_changes = BooleanField(default=False)
-    changes_read_at = MomentField(null=True)
+    changes_read_at = TimestampField(null=True)
 
 
 class PageResultRow(BaseModel):
@@ -145,7 +145,7 @@ class PageResultRow(BaseModel):
     page_type = TextField(null=True)
     response_headers = JsonField()
     screenshot_path = TextField(null=True)
-    received_at = MomentField()
+    received_at = TimestampField()
 
 
 class FindingRow(BaseModel):
@@ -161,8 +161,8 @@ class FindingRow(BaseModel):
     location = TextField()
     first_scan_run = ForeignKeyField(ScanRunRow, backref="+")
     last_scan_run = ForeignKeyField(ScanRunRow, backref="+")
-    first_seen_at = MomentField()
-    last_seen_at = MomentField()
+    first_seen_at = TimestampField()
+    last_seen_at = TimestampField()
     times_seen = IntegerField()
     #: The export whose ticket it belongs to; retention may have deleted it.
     export_id = TextField(null=True)
@@ -175,7 +175,7 @@ class FindingRow(BaseModel):
     host = TextField(default="")
     #: How many scan runs in a row have visited the page without reporting it; when it was fixed; how often it was reopened.
     missed_runs = IntegerField(default=0)
-    fixed_at = MomentField(null=True)
+    fixed_at = TimestampField(null=True)
     times_reopened = IntegerField(default=0)
 
 
@@ -184,7 +184,7 @@ class FindingSightingRow(BaseModel):
 
     finding = ForeignKeyField(FindingRow)
     scan_run = ForeignKeyField(ScanRunRow)
-    seen_at = MomentField()
+    seen_at = TimestampField()
     outcome = EnumField(RunOutcome, default=RunOutcome.SEEN)
 
     class Meta:
@@ -222,16 +222,16 @@ class TargetRow(BaseModel):
     certificate_sealed = BlobField(null=True)
     certificate_fingerprint = TextField(null=True)
     connected_status = TextField()
-    last_success_at = MomentField(null=True)
+    last_success_at = TimestampField(null=True)
     validation_status = TextField(null=True)
     validation_reason = TextField(null=True)
-    validated_at = MomentField(null=True)
+    validated_at = TimestampField(null=True)
     #: Failed validations in a row: the more, the later the next one.
     validation_failures = IntegerField(default=0)
-    created_at = MomentField()
-    updated_at = MomentField()
+    created_at = TimestampField()
+    updated_at = TimestampField()
     #: No attempt starts before. The reason: the receiver asked for it, or its breaker is open.
-    held_until = MomentField(null=True)
+    held_until = TimestampField(null=True)
     held_reason = TextField(null=True)
     #: The most concurrent requests, over all workers; a fraction is progress towards the next whole number.
     concurrency = DoubleField(default=16)
@@ -239,7 +239,7 @@ class TargetRow(BaseModel):
     ramp = IntegerField(default=4)
     failures_in_row = IntegerField(default=0)
     #: The first failure since the last success.
-    failing_since = MomentField(null=True)
+    failing_since = TimestampField(null=True)
     #: Attempts since the last success that delivered nothing, rejected ones included; counted up to FAILING_AFTER.
     undelivered_in_row = IntegerField(default=0)
     #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand
@@ -248,13 +248,13 @@ class TargetRow(BaseModel):
     paced_until = BigIntegerField(null=True)
     #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
     #: validation, sooner after a failed one, or the end of the lease. NULL: never.
-    validation_due_at = MomentField(null=True)
+    validation_due_at = TimestampField(null=True)
     #: Since when a request waits for a validation.
-    validation_asked_at = MomentField(null=True)
+    validation_asked_at = TimestampField(null=True)
     #: The lease of the validating worker; a write under another lease changes nothing.
     validation_lease = TextField(null=True)
     #: When it was removed: it is found no more, and its exports keep its id.
-    deleted_at = MomentField(null=True)
+    deleted_at = TimestampField(null=True)
 
 
 class ExportRow(BaseModel):
@@ -278,14 +278,14 @@ class ExportRow(BaseModel):
     attempts = IntegerField()
     #: Attempts made before the last manual retry; the schedule counts from there.
     attempts_before = IntegerField()
-    schedule_began_at = MomentField(null=True)
+    schedule_began_at = TimestampField(null=True)
     #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
-    due_at = MomentField(null=True)
+    due_at = TimestampField(null=True)
     #: The present claim; a write under another lease changes nothing.
     lease = TextField(null=True)
     #: Incremented by every change; the ETag.
     version = IntegerField()
-    last_attempt_at = MomentField(null=True)
+    last_attempt_at = TimestampField(null=True)
     last_response_status = IntegerField(null=True)
     last_error_code = TextField(null=True)
     last_duration_ms = IntegerField(null=True)
@@ -293,11 +293,11 @@ class ExportRow(BaseModel):
     provider_ticket_url = TextField(null=True)
     #: Whether the target may have the ticket although no response said so: a tracker is searched before the next attempt.
     is_outcome_unknown = BooleanField(default=False)
-    created_at = MomentField()
-    approved_at = MomentField(null=True)
-    finished_at = MomentField(null=True)
+    created_at = TimestampField()
+    approved_at = TimestampField(null=True)
+    finished_at = TimestampField(null=True)
     #: When it was redacted for a compliance request: its ticket is empty and it is never sent again.
-    redacted_at = MomentField(null=True)
+    redacted_at = TimestampField(null=True)
     #: The ticket's severity as a number, from 0 for `info` to 4 for `critical`, to sort by.
     severity_rank = IntegerField(default=0)
     #: The rule code of its findings; NULL for other sources.
@@ -313,8 +313,8 @@ class ExportRow(BaseModel):
     dismissal_reason = TextField(null=True)
     dismissal_note = TextField(null=True)
     #: Since when it is snoozed, and until when; NULL: until one of its findings is seen again.
-    snoozed_at = MomentField(null=True)
-    snoozed_until = MomentField(null=True)
+    snoozed_at = TimestampField(null=True)
+    snoozed_until = TimestampField(null=True)
     #: The user or the rule that approved it; neither where the operator did. Of a prepared export: the rule for whose target
     #: it waits.
     approved_by_user_id = IntegerField(null=True)
@@ -356,7 +356,7 @@ class AttemptRow(BaseModel):
     id = TextField(primary_key=True)
     export = ForeignKeyField(ExportRow)
     number = IntegerField()
-    started_at = MomentField()
+    started_at = TimestampField()
     outcome = TextField()
     response_status = IntegerField(null=True)
     error_code = TextField(null=True)
@@ -390,7 +390,7 @@ class TicketChangeRow(BaseModel):
     export = ForeignKeyField(ExportRow, on_delete="CASCADE")
     finding_id = TextField()
     change = EnumField(PlaceChange)
-    changed_at = MomentField()
+    changed_at = TimestampField()
 
     class Meta:
         primary_key = CompositeKey("scan_run", "export", "finding_id")
@@ -417,10 +417,10 @@ class TicketEventRow(BaseModel):
     #: Whether an earlier attempt may have been applied although no response said so.
     is_outcome_unknown = BooleanField()
     #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
-    due_at = MomentField(null=True)
+    due_at = TimestampField(null=True)
     lease = TextField(null=True)
-    created_at = MomentField()
-    finished_at = MomentField(null=True)
+    created_at = TimestampField()
+    finished_at = TimestampField(null=True)
 
 
 class EvidenceCaptureRow(BaseModel):
@@ -435,9 +435,9 @@ class EvidenceCaptureRow(BaseModel):
     meta_description = TextField(null=True)
     canonical_url = TextField(null=True)
     heading_outline = JsonField(null=True)
-    captured_at = MomentField(null=True)
+    captured_at = TimestampField(null=True)
     extension_version = TextField(null=True)
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class DiagnosticRow(BaseModel):
@@ -454,7 +454,7 @@ class DiagnosticRow(BaseModel):
     #: The version of the plugin or app that sent it.
     client_version = TextField(null=True)
     diagnostics = JsonField()
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class HandoffRow(BaseModel):
@@ -468,7 +468,7 @@ class HandoffRow(BaseModel):
     user = ForeignKeyField(UserRow)
     export = ForeignKeyField(ExportRow, unique=True)
     status = TextField()
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class InboundEmailRow(BaseModel):
@@ -483,13 +483,13 @@ class InboundEmailRow(BaseModel):
     subject = TextField()
     text = TextField()
     attachments = JsonField()
-    sent_at = MomentField(null=True)
+    sent_at = TimestampField(null=True)
     export = ForeignKeyField(ExportRow, unique=True)
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class ComplianceRequestRow(BaseModel):
-    """A storefront's compliance webhook: an order while it waits, an entry of the ledger when it is done."""
+    """A storefront's compliance webhook: a request that waits, or the ledger's entry of one that is done."""
 
     id = TextField(primary_key=True)
     topic = EnumField(Topic)
@@ -512,10 +512,10 @@ class ComplianceRequestRow(BaseModel):
     last_error = TextField(null=True)
     lease = TextField(null=True)
     #: The legal deadline.
-    due_at = MomentField()
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
-    finished_at = MomentField(null=True)
+    due_at = TimestampField()
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
+    finished_at = TimestampField(null=True)
 
 
 class PingRow(BaseModel):
@@ -525,9 +525,9 @@ class PingRow(BaseModel):
     target = ForeignKeyField(TargetRow)
     #: The keyed request that asked for it: a repeat meanwhile waits for the same ping.
     request_sha256 = TextField(null=True, unique=True)
-    requested_at = MomentField()
-    started_at = MomentField(null=True)
-    finished_at = MomentField(null=True)
+    requested_at = TimestampField()
+    started_at = TimestampField(null=True)
+    finished_at = TimestampField(null=True)
     delivered = BooleanField(null=True)
     response_status = IntegerField(null=True)
     error_code = TextField(null=True)
@@ -542,7 +542,7 @@ class DeliveryHourRow(BaseModel):
 
     target = ForeignKeyField(TargetRow)
     #: The start of the hour.
-    hour_at = MomentField()
+    hour_at = TimestampField()
     worker = TextField()
     delivered = IntegerField()
     failed = IntegerField()
@@ -555,7 +555,7 @@ class InboundRefusalRow(BaseModel):
     """The last rejection of an inbound source, without any of the submitted content."""
 
     source = TextField(primary_key=True)
-    refused_at = MomentField()
+    refused_at = TimestampField()
     status = IntegerField()
     code = TextField()
     #: Paths and codes of its problems, or why a credential was rejected.
@@ -567,8 +567,8 @@ class WorkerRow(BaseModel):
     """The heartbeat of a worker process; living workers share the targets' concurrency."""
 
     name = TextField(primary_key=True)
-    started_at = MomentField()
-    seen_at = MomentField()
+    started_at = TimestampField()
+    seen_at = TimestampField()
 
 
 class RecoveryRow(BaseModel):
@@ -577,7 +577,7 @@ class RecoveryRow(BaseModel):
     id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
     #: Exports that failed or were blocked since then are made due.
-    since = MomentField()
+    since = TimestampField()
     status = EnumField(RecoveryStatus)
     total = IntegerField()
     done = IntegerField()
@@ -585,9 +585,9 @@ class RecoveryRow(BaseModel):
     after_id = TextField()
     actor = TextField()
     lease = TextField(null=True)
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
-    finished_at = MomentField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
+    finished_at = TimestampField(null=True)
 
     class Meta:
         table_name = "recoveries"
@@ -606,8 +606,8 @@ class ApprovalRuleRow(BaseModel):
     author = ForeignKeyField(UserRow)
     #: Why it stopped by itself.
     stopped_reason = TextField(null=True)
-    created_at = MomentField()
-    updated_at = MomentField()
+    created_at = TimestampField()
+    updated_at = TimestampField()
 
 
 class BulkJobRow(BaseModel):
@@ -629,9 +629,9 @@ class BulkJobRow(BaseModel):
     errors = JsonField()
     actor = TextField()
     lease = TextField(null=True)
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
-    finished_at = MomentField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
+    finished_at = TimestampField(null=True)
 
 
 class ReportUploadRow(BaseModel):
@@ -658,9 +658,9 @@ class ReportUploadRow(BaseModel):
     error = EnumField(UploadError, null=True)
     actor = TextField()
     lease = TextField(null=True)
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
-    finished_at = MomentField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
+    finished_at = TimestampField(null=True)
     #: The report, sealed by the vault; erased when the import ends. The last column: rows are read without its pages.
     content_sealed = BlobField(null=True)
 
@@ -686,9 +686,9 @@ class TokenRow(BaseModel):
     name = TextField()
     abilities = JsonField()
     token_sha256 = TextField(unique=True)
-    created_at = MomentField()
-    expires_at = MomentField(null=True)
-    revoked_at = MomentField(null=True)
+    created_at = TimestampField()
+    expires_at = TimestampField(null=True)
+    revoked_at = TimestampField(null=True)
 
 
 class ConsoleSessionRow(BaseModel):
@@ -701,10 +701,10 @@ class ConsoleSessionRow(BaseModel):
     secret_sha256 = TextField(unique=True)
     #: Of the browser's User-Agent: a cookie from another browser was stolen.
     browser_sha256 = TextField()
-    created_at = MomentField()
+    created_at = TimestampField()
     #: Written once a minute at most, so that most reads cost no write.
-    seen_at = MomentField()
-    ended_at = MomentField(null=True)
+    seen_at = TimestampField()
+    ended_at = TimestampField(null=True)
     #: signed_out, revoked, crowded_out, another_browser or restored.
     ended_reason = TextField(null=True)
     user = ForeignKeyField(UserRow, null=True)
@@ -727,8 +727,8 @@ class SignInLinkRow(BaseModel):
     #: The user with that address, from when a worker looked.
     user = ForeignKeyField(UserRow, null=True)
     lease = TextField(null=True)
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
 
 
 class IntegrationSecretRow(BaseModel):
@@ -737,7 +737,7 @@ class IntegrationSecretRow(BaseModel):
     name = TextField(primary_key=True)
     secret_sealed = BlobField()
     secret_fingerprint = TextField()
-    updated_at = MomentField()
+    updated_at = TimestampField()
 
 
 class IdempotencyKeyRow(BaseModel):
@@ -752,14 +752,14 @@ class IdempotencyKeyRow(BaseModel):
     response_status = IntegerField(null=True)
     response_headers = JsonField(null=True)
     response_body = TextField(null=True)
-    created_at = MomentField()
+    created_at = TimestampField()
 
 
 class AuditEntryRow(BaseModel):
     """One entry of the audit log, appended and never changed; a worker gives it its place in the chain."""
 
     id = BigAutoField()
-    at = MomentField()
+    at = TimestampField()
     actor = TextField()
     action = TextField()
     subject_id = TextField()
@@ -784,9 +784,9 @@ class InstallationRow(BaseModel):
     id = IntegerField(primary_key=True)
     #: A known text sealed by the first key; a key that cannot open it belongs to another installation.
     key_canary = BlobField()
-    created_at = MomentField()
+    created_at = TimestampField()
     #: When `backup` last made a backup.
-    backup_at = MomentField(null=True)
+    backup_at = TimestampField(null=True)
 
     class Meta:
         table_name = "installation"
@@ -799,7 +799,7 @@ class RedactionRow(BaseModel):
     request_id = TextField()
     table_name = TextField()
     row_id = TextField()
-    redacted_at = MomentField()
+    redacted_at = TimestampField()
 
 
 class AlertRow(BaseModel):
@@ -815,13 +815,13 @@ class AlertRow(BaseModel):
     subject_id = TextField(null=True)
     #: Names, counts and reasons for the text.
     details = JsonField()
-    first_at = MomentField()
-    last_at = MomentField()
+    first_at = TimestampField()
+    last_at = TimestampField()
     count = IntegerField()
     #: When the last message about it was queued, and the state that it had.
-    sent_at = MomentField(null=True)
+    sent_at = TimestampField(null=True)
     sent_state = EnumField(AlertState, null=True)
-    acknowledged_at = MomentField(null=True)
+    acknowledged_at = TimestampField(null=True)
     acknowledged_by = TextField(null=True)
 
 
@@ -834,8 +834,8 @@ class AlertMessageRow(BaseModel):
     #: How often a worker claimed it.
     attempts = IntegerField()
     lease = TextField(null=True)
-    next_run_at = MomentField(null=True)
-    created_at = MomentField()
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
 
 
 #: Every table.

@@ -86,7 +86,7 @@ class SchemaState:
             return f"The database holds another application's tables ({tables}); {fix}"
         if self.unknown:
             fix = "install that version, or restore a backup made before it."
-            return f"The database is of a newer RiskRelay ({', '.join(self.unknown)}); {fix}"
+            return f"The database was written by a newer RiskRelay ({', '.join(self.unknown)}); {fix}"
         return None
 
 

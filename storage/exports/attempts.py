@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.exports.attempt_record import Attempt, Trace
+from schemas.exports.attempt_record import Attempt, AttemptDetails
 from schemas.exports.delivery import Timings
 from storage.db import identifiers
 from storage.db.columns import record_of
@@ -23,15 +23,15 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
     return [_attempt(row) for row in _page(export_id, account_id, limit, before)]
 
 
-def list_traces(export_id: str) -> list[Trace]:
+def list_details(export_id: str) -> list[AttemptDetails]:
     """Return every attempt of an export with the operator's fields, newest first. Raises ExportNotFound."""
     require_export(export_id, None)
-    return [_trace(row) for row in _attempts(export_id)]
+    return [_details(row) for row in _attempts(export_id)]
 
 
-def list_traces_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Trace]:
+def list_details_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[AttemptDetails]:
     """Return attempts as `list_page` does, with the operator's fields; the caller shows those to nobody else."""
-    return [_trace(row) for row in _page(export_id, account_id, limit, before)]
+    return [_details(row) for row in _page(export_id, account_id, limit, before)]
 
 
 def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
@@ -59,8 +59,8 @@ def _number_before(attempt_id: str | None, export_id: str) -> int:
     return int(found[0][0])
 
 
-def _trace(row: AttemptRow) -> Trace:
-    return Trace(_attempt(row), row.address, row.nonce, row.worker, row.answer)
+def _details(row: AttemptRow) -> AttemptDetails:
+    return AttemptDetails(_attempt(row), row.address, row.nonce, row.worker, row.answer)
 
 
 def _attempt(row: AttemptRow) -> Attempt:

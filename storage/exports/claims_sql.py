@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.receipt import attempt_digest
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
@@ -209,17 +209,12 @@ def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
 
 def _result_entry(now: datetime, worker: str, attempt: CompletedAttempt, record: Mapping[str, Any]) -> AuditEntry:
     """Return the entry of an attempt's result, which has the digest of the attempt as receipts show it."""
-    verdict, shown = attempt.verdict, {**record, "started_at": rfc3339(attempt.started_at)}
+    verdict, shown = attempt.verdict, {**record, "started_at": format_rfc3339(attempt.started_at)}
     return _entry(now, worker, verdict.transition, attempt.claim.export_id, verdict.reason, attempt_digest(shown))
 
 
 def _entry(
-    now: datetime,
-    worker: str,
-    transition: Transition,
-    export_id: str,
-    reason: str | None = None,
-    digest: str | None = None,
+    now: datetime, worker: str, transition: Transition, export_id: str, reason: str | None = None, digest: str | None = None
 ) -> AuditEntry:
     before, after = ExportStatus.DELIVERING.value, TRANSITIONS[transition].target.value
     return AuditEntry(to_ms(now), worker, transition.value, export_id, before, after, reason, digest)

@@ -117,9 +117,11 @@ def blocked_url(export_id: str, account_id: int | None = None, target_id: str | 
     return str(found[0]) if found is not None and account_id in {None, found[1]} else None
 
 
-def recoverable(target_id: str, since: datetime | int, after_id: str = "") -> Any:
-    """Return the query of the ids of a target's exports that failed or were blocked at `since` or later, from an id on."""
-    wanted = (ExportRow.target == target_id, ExportRow.id > after_id, ExportRow.finished_at >= since, _IS_RECOVERABLE)
+def recoverable(target_id: str, since: datetime | None = None, after_id: str = "") -> Any:
+    """Return the query of the ids of a target's exports that failed or were blocked, at `since` or later, after an id."""
+    wanted = [ExportRow.target == target_id, ExportRow.id > after_id, _IS_RECOVERABLE]
+    if since is not None:
+        wanted.append(ExportRow.finished_at >= since)
     return ExportRow.select(ExportRow.id).where(*wanted)
 
 
@@ -130,9 +132,7 @@ def count_recoverable_since(target_id: str, moments: Sequence[datetime], limit: 
     """
     if not moments:
         return []
-    newest = (
-        recoverable(target_id, 0).select(ExportRow.finished_at).order_by(ExportRow.id.desc()).limit(limit).alias("newest")
-    )
+    newest = recoverable(target_id).select(ExportRow.finished_at).order_by(ExportRow.id.desc()).limit(limit).alias("newest")
     counts = [fn.COUNT(Case(None, [(newest.c.finished_at >= to_ms(moment), 1)])) for moment in moments]
     [found] = Select([newest], counts).bind(ExportRow._meta.database).tuples()
     return [int(count) for count in found]

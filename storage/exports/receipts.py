@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from schemas.audit.chain import GENESIS, ChainEntry, line_of
 from schemas.base.errors import Conflict
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none
 from schemas.exports.receipt import ATTEMPT_MEMBERS, TYPE, VERSION, approval_in, without_hosts
 from schemas.exports.state_machine import ExportStatus
 from storage.accounts import audit_log_sql
@@ -39,7 +39,7 @@ def read(export_id: str, account_id: int | None) -> dict[str, Any]:
         "ticket_digest": approval["digest"] or export.ticket_digest,
         "approved_by": approval["actor"],
         "approved_at": approval["at"],
-        "delivered_at": rfc3339_or_none(export.finished_at),
+        "delivered_at": format_rfc3339_or_none(export.finished_at),
         "body": None if body is None else body.decode(),
         "body_sha256": None if body is None else hashlib.sha256(body).hexdigest(),
         "attempts": [_attempt(row) for row in attempts],
@@ -63,4 +63,4 @@ def _line(position: int, stored_hash: bytes, before: bytes | None, *columns: Any
 
 def _attempt(row: AttemptRow) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in ATTEMPT_MEMBERS}
-    return {**shown, "started_at": rfc3339(row.started_at)}
+    return {**shown, "started_at": format_rfc3339(row.started_at)}

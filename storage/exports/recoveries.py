@@ -76,21 +76,21 @@ def advance(held: JobLease, now: datetime) -> JobBatch:
     """Make the next batch due again, or end the recovery where nothing is left; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return JobBatch(BatchProgress.LOST)
+            return JobBatch(BatchProgress.LEASE_LOST)
         r = RecoveryRow
         held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
         [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
         if _target_status(target_id) not in ENABLED:
             _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
-            return JobBatch(BatchProgress.HALTED)
+            return JobBatch(BatchProgress.WAITING_FOR_TARGET)
         last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
         if last_id is None:
             _end(held.id, RecoveryStatus.DONE, now, actor)
-            return JobBatch(BatchProgress.DONE)
+            return JobBatch(BatchProgress.ITEMS_DONE)
         done += moved
         # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
         compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
-    return JobBatch(BatchProgress.MOVED, processed=moved, due=moved)
+    return JobBatch(BatchProgress.MORE, processed=moved, due=moved)
 
 
 def release(held: JobLease, now: datetime) -> None:

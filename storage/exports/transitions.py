@@ -14,7 +14,7 @@ from peewee import SQL, Case, fn
 from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
-from schemas.exports.decisions import STAYS_OPEN, DismissalReason
+from schemas.exports.decisions import REASONS_KEEPING_GROUP_OPEN, DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import IN_PROGRESS, TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.tickets.group_ticket import is_group
@@ -207,7 +207,7 @@ def retry(
         if validation is not None:
             results, held = check_transition(wanted, account_id, Transition.RETRY, refusal=redaction_error)
             require_changed(results, Transition.RETRY)
-            # Before the target's lock, in the order of a withdrawal.
+            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
             require_webhooks(held[0].account_id)
             _unblock(held[0], validation, now, actor, default, records_validation)
         require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
@@ -248,13 +248,13 @@ def dismiss_many(
 ) -> list[DecisionResult]:
     """Dismiss prepared exports with a reason and a note; the results are in the order of `wanted`.
 
-    New places join a group that is dismissed with a reason of STAYS_OPEN; with another one they make a new group. `reason`
-    is for the audit log, by default the one of the dismissal.
+    New places join a group that is dismissed with a reason of REASONS_KEEPING_GROUP_OPEN; with another one they make a
+    new group. `reason` is for the audit log, by default the one of the dismissal.
     """
     why, note = dismissal
     named = None if why is None else why.value
     changes: dict[str, Any] = {"finished_at": now, "dismissal_reason": named, "dismissal_note": note, **NOT_SNOOZED}
-    if why not in STAYS_OPEN:
+    if why not in REASONS_KEEPING_GROUP_OPEN:
         changes["open_group"] = None
     with transaction():
         results, held = check_transition(wanted, account_id, Transition.DISMISS)
@@ -272,7 +272,7 @@ def recover_batch(
     are due again. The caller holds the transaction and has checked that the target accepts exports; `reason` is for the
     audit log.
     """
-    failed = recoverable(target_id, 0, after_id).order_by(ExportRow.id)
+    failed = recoverable(target_id, after_id=after_id).order_by(ExportRow.id)
     end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
     wanted = recoverable(target_id, since, after_id).where(ExportRow.id <= end[0][0] if end else True)
     found = [row[0] for row in tuples(wanted.order_by(ExportRow.id).limit(limit))]
@@ -343,7 +343,7 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     Return how many, REQUEUED_AT_ONCE at most: a validation that passes makes the rest due. `except_id` is left as it is. The
     caller holds the transaction.
     """
-    wanted = recoverable(target_id, 0).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
+    wanted = recoverable(target_id).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
     wanted = wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)
     # Another request may retry one meanwhile.
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
@@ -384,8 +384,8 @@ def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict
     return {each.id: each for each in lock_exports(ids, account_id)}
 
 
-def open_groups(exports: Sequence[LockedExport]) -> None:
-    """Let new places join groups again: of a project and a rule the newest, unless another one is open or all is fixed.
+def reopen_groups(exports: Sequence[LockedExport]) -> None:
+    """Reopen the groups of restored exports: the newest of each project and rule, unless another is open or all is fixed.
 
     The caller has locked the projects, so that no postback begins a group meanwhile.
     """
@@ -544,7 +544,7 @@ def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: da
     update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
 
 
-def expect_issues_at_trackers() -> None:
+def mark_outcomes_unknown() -> None:
     """Have workers look for the issue of every export that is not exported before they create one: a backup was restored.
 
     A tracker may have got it since, by an approval of before the backup or after it.

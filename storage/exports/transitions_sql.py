@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, to_ms
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.exports.tickets.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
@@ -177,4 +177,4 @@ def lock_targets(target_ids: Collection[str]) -> dict[str, LockedTarget]:
 def frozen_body(export: LockedExport, target_id: str, approved_at: datetime) -> bytes:
     """Return the bytes that every attempt at a target sends."""
     source = Source(export.source_type, export.source_id, export.scan_run_id)
-    return delivery_body(export.id, target_id, source, export.ticket, rfc3339(approved_at))
+    return delivery_body(export.id, target_id, source, export.ticket, format_rfc3339(approved_at))

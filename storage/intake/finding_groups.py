@@ -27,10 +27,10 @@ from storage.triage.groups import Extension, OpenGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class GroupAddition:
     """The new findings of a rule, by fingerprint, and the highest severity of known ones that became more severe."""
 
-    marks: tuple[str, ...]
+    fingerprints: tuple[str, ...]
     raised_to: str | None = None
 
 
@@ -39,7 +39,7 @@ class GroupTicket:
     """A group's ticket and what it was written from: the group's version, 0 for a new one, and the findings that join it."""
 
     version: int
-    joining: Joining
+    joining: GroupAddition
     ticket: WrittenTicket
 
 
@@ -61,16 +61,17 @@ class GroupedPostback:
         """Return for each fingerprint the export of its rule's group, or the id of one to be prepared."""
         rules = dict.fromkeys(map(rule_of, self.issues.values()))
         ids = {rule: self._id_of(rule) or identifiers.new_id(identifiers.EXPORT, now) for rule in rules}
-        return {mark: ids[rule_of(issue)] for mark, issue in self.issues.items()}
+        return {fingerprint: ids[rule_of(issue)] for fingerprint, issue in self.issues.items()}
 
     def renewed(
-        self, issues: Mapping[str, Issue], marks: Iterable[str], export_ids: Mapping[str, str], now: datetime
+        self, issues: Mapping[str, Issue], fingerprints: Iterable[str], export_ids: Mapping[str, str], now: datetime
     ) -> tuple[Self, dict[str, str]]:
-        """Return the postback with `issues`, and the export id of each; those of `marks` need a ticket that can still grow.
+        """Return the postback with `issues`, and the export id of each.
 
-        A group of their rules that was approved is closed: those findings begin a new one, which later ones join.
+        A group that was approved is closed: the findings in `fingerprints` of its rule begin a new one, and later ones
+        join that.
         """
-        rules = {rule_of(issues[mark]) for mark in marks}
+        rules = {rule_of(issues[fingerprint]) for fingerprint in fingerprints}
         closed = {
             rule: each.row.id
             for rule, each in self.opened.items()
@@ -80,22 +81,27 @@ class GroupedPostback:
         opened = {rule: each for rule, each in self.opened.items() if rule not in closed}
         again = replace(self, issues=issues, opened=opened)
         fresh = again.export_ids(now)
-        return again, {**export_ids, **{mark: fresh[mark] for mark in issues if rule_of(issues[mark]) in closed}}
+        return again, {
+            **export_ids,
+            **{fingerprint: fresh[fingerprint] for fingerprint in issues if rule_of(issues[fingerprint]) in closed},
+        }
 
-    def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, Joining]:
+    def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, GroupAddition]:
         """Return what joins each rule's group: new findings by fingerprint, and severities of known ones by export."""
-        found: dict[str, Joining] = {}
-        for mark in new:
-            before = found.get(rule_of(self.issues[mark]), Joining(()))
-            found[rule_of(self.issues[mark])] = replace(before, marks=(*before.marks, mark))
+        found: dict[str, GroupAddition] = {}
+        for fingerprint in new:
+            before = found.get(rule_of(self.issues[fingerprint]), GroupAddition(()))
+            found[rule_of(self.issues[fingerprint])] = replace(before, fingerprints=(*before.fingerprints, fingerprint))
         rules = {opened.row.id: rule for rule, opened in self.opened.items() if opened.group is not None}
         for export_id, severity in raised:
             if (rule := rules.get(export_id or "")) is not None:
-                before = found.get(rule, Joining(()))
+                before = found.get(rule, GroupAddition(()))
                 found[rule] = replace(before, raised_to=highest([severity, before.raised_to or severity]))
         return found
 
-    def tickets(self, joining: Mapping[str, Joining], checkpoint: Checkpoint = no_checkpoint) -> dict[str, GroupTicket]:
+    def tickets(
+        self, joining: Mapping[str, GroupAddition], checkpoint: Checkpoint = no_checkpoint
+    ) -> dict[str, GroupTicket]:
         """Write the tickets of groups that begin or grow, by rule; those of frozen groups stay as they are."""
         rules = [rule for rule in joining if rule not in self.opened or self.opened[rule].group is not None]
         texts = written([self._ticket(rule, joining[rule]) for rule in rules], checkpoint)
@@ -106,7 +112,7 @@ class GroupedPostback:
     def store(
         self,
         run: PostedRun,
-        joining: Mapping[str, Joining],
+        joining: Mapping[str, GroupAddition],
         prepared: Mapping[str, GroupTicket],
         finding_ids: Mapping[str, str],
         export_ids: Mapping[str, str],
@@ -125,44 +131,49 @@ class GroupedPostback:
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
-                export_id, source = export_ids[each.marks[0]], finding_source(self.postback, finding_ids[each.marks[0]])
+                export_id, source = (
+                    export_ids[each.fingerprints[0]],
+                    finding_source(self.postback, finding_ids[each.fingerprints[0]]),
+                )
                 drafts.append(
-                    Draft(run.account_id, run.project_id, source, tickets[rule], rule, len(each.marks), rule, export_id)
+                    Draft(
+                        run.account_id, run.project_id, source, tickets[rule], rule, len(each.fingerprints), rule, export_id
+                    )
                 )
                 changed.append(export_id)
             elif opened.group is None:
-                waiting.append((opened.row, each.marks))
-            elif each.marks or tickets[rule].text != opened.row.ticket:
-                extensions.append(Extension(opened.row, tickets[rule], len(each.marks)))
+                waiting.append((opened.row, each.fingerprints))
+            elif each.fingerprints or tickets[rule].text != opened.row.ticket:
+                extensions.append(Extension(opened.row, tickets[rule], len(each.fingerprints)))
                 changed.append(opened.row.id)
         # The caller applies the approval rules to new and extended groups together.
         prepare(drafts, now, actor, limits, None)
         groups.extend(extensions, now, actor)
-        informed = groups.join_frozen([(row, len(marks)) for row, marks in waiting], now, actor)
+        informed = groups.join_frozen([(row, len(fingerprints)) for row, fingerprints in waiting], now, actor)
         noted = [
-            NotedChange(export_id, finding_ids[mark], PlaceChange.ADDED)
-            for row, marks in waiting
+            NotedChange(export_id, finding_ids[fingerprint], PlaceChange.ADDED)
+            for row, fingerprints in waiting
             for export_id in informed[row.id]
-            for mark in marks
+            for fingerprint in fingerprints
         ]
         note(noted, self.postback.scan_run_id, now)
         return changed
 
-    def _ticket(self, rule: str, joining: Joining) -> Ticket:
-        opened, marks = self.opened.get(rule), joining.marks
+    def _ticket(self, rule: str, joining: GroupAddition) -> Ticket:
+        opened, fingerprints = self.opened.get(rule), joining.fingerprints
         if opened is None or opened.group is None:
-            first = self.issues[marks[0]]
+            first = self.issues[fingerprints[0]]
             begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot)
-            return group_ticket(self._grown(begun, marks[1:], {begun.places[0].url}))
-        grown = self._grown(opened.group, marks, opened.known_pages)
+            return group_ticket(self._grown(begun, fingerprints[1:], {begun.places[0].url}))
+        grown = self._grown(opened.group, fingerprints, opened.known_pages)
         return groups.extended_ticket(
             opened, replace(grown, severity=highest([grown.severity, joining.raised_to or "info"]))
         )
 
-    def _grown(self, group: Group, marks: Sequence[str], known_pages: Iterable[str]) -> Group:
+    def _grown(self, group: Group, fingerprints: Sequence[str], known_pages: Iterable[str]) -> Group:
         added = [
             (Place(issue.url or self.postback.page.url, issue.location), issue.severity)
-            for issue in (self.issues[mark] for mark in marks)
+            for issue in (self.issues[fingerprint] for fingerprint in fingerprints)
         ]
         return with_findings(group, added, frozenset(known_pages))
 
@@ -172,7 +183,7 @@ class GroupedPostback:
     def _version_of(self, rule: str) -> int:
         return self.opened[rule].row.version if rule in self.opened else 0
 
-    def _is_current(self, rule: str, joining: Joining, ticket: GroupTicket | None) -> bool:
+    def _is_current(self, rule: str, joining: GroupAddition, ticket: GroupTicket | None) -> bool:
         return ticket is not None and (ticket.version, ticket.joining) == (self._version_of(rule), joining)
 
 

@@ -26,7 +26,7 @@ from storage.db.models import ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
-from storage.exports.transitions import open_groups, prepare
+from storage.exports.transitions import prepare, reopen_groups
 from storage.intake import findings_sql, life_cycle
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
 from storage.intake.findings_sql import PostedRun
@@ -158,7 +158,7 @@ def _store(
     if grouped is not None:
         joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
-        open_groups(changes.reopened_groups)
+        reopen_groups(changes.reopened_groups)
         # Those that were open before are raised already.
         closed = {each.id for each in changes.reopened_groups} - {each.row.id for each in grouped.opened.values()}
         if more_severe := closed & {export_id for export_id, _ in raised}:

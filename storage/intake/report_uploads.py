@@ -222,7 +222,9 @@ def _require_room(account_id: int) -> None:
         ReportUploadRow.next_run_at.is_null(False), ReportUploadRow.account == account_id
     )
     if waiting.scalar() > MAX_WAITING:
-        raise Conflict(f"The account has {MAX_WAITING} uploaded reports that wait for their import; let one end first.")
+        raise Conflict(
+            f"The account has {MAX_WAITING} uploaded reports that wait for their import; wait until one is imported."
+        )
 
 
 def _stop_reason(upload: _Progress) -> UploadError | None:

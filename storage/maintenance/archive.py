@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 from runtime.files import sync
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 
 #: Encrypted values are useless without their keys, and those are rotated.
 _SEALED: Final = "_sealed"
@@ -85,5 +85,5 @@ def archived_fields(model: Any) -> list[Any]:
 
 def _readable(value: Any) -> Any:
     if isinstance(value, datetime):
-        return rfc3339(value)
+        return format_rfc3339(value)
     return bytes(value).decode() if isinstance(value, bytes | memoryview) else value

@@ -155,12 +155,14 @@ def _require_known(file: Path, applied: set[str]) -> None:
         raise BackupRefused(f"{file} is not a backup of RiskRelay.")
     newer = sorted(applied - {*known})
     if newer:
-        raise BackupRefused(f"{file} is of a newer RiskRelay ({', '.join(newer)}); install that version to restore it.")
+        raise BackupRefused(
+            f"{file} was written by a newer RiskRelay ({', '.join(newer)}); install that version to restore it."
+        )
 
 
 def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
     if not canaries:
-        raise BackupRefused(f"{file} does not say whose keys encrypted it: use a file that `bin/riskrelay backup` wrote.")
+        raise BackupRefused(f"{file} contains no key check: use a file that `bin/riskrelay backup` wrote.")
     [stored] = canaries
     # A dump has bytes as text.
     canary = bytes.fromhex(stored.removeprefix("\\x")) if isinstance(stored, str) else bytes(stored)

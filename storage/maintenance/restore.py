@@ -16,33 +16,15 @@ from typing import Final
 
 from peewee import DatabaseError
 
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from schemas.targets.pings import NO_WORKER
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.accounts import sessions
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_replay
 from storage.db import schema_version
-from storage.db.engine import (
-    OUTAGES,
-    close_database,
-    connection,
-    database,
-    execute,
-    is_sqlite,
-    open_database,
-    transaction,
-)
-from storage.db.models import (
-    ALL,
-    AccountRow,
-    AuditEntryRow,
-    ComplianceRequestRow,
-    ExportRow,
-    PingRow,
-    TargetRow,
-    WorkerRow,
-)
+from storage.db.engine import OUTAGES, close_database, connection, database, execute, is_sqlite, open_database, transaction
+from storage.db.models import ALL, AccountRow, AuditEntryRow, ComplianceRequestRow, ExportRow, PingRow, TargetRow, WorkerRow
 from storage.db.schema_version import UnsuitableDatabase
 from storage.db.shared_clock import SharedClock
 from storage.exports import transitions, worker_heartbeats
@@ -185,9 +167,9 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
         # No request waits for these pings any more, and a paused target may be pinged.
         abandoned = PingRow.started_at.is_null() & PingRow.finished_at.is_null()
         PingRow.update(finished_at=now, delivered=False, error_code=NO_WORKER).where(abandoned).execute()
-        transitions.expect_issues_at_trackers()
+        transitions.mark_outcomes_unknown()
         # A session of then may have ended since; nobody is signed in again by a restore.
-        sessions.end_all(Ended.RESTORED, now, "operator")
+        sessions.end_all(SessionEndReason.RESTORED, now, "operator")
         requests = ComplianceRequestRow
         requests.update(lease=None, next_run_at=now).where(requests.next_run_at.is_null(False)).execute()
     counts = sum((erasure_replay.apply(source, now) for source in sources), Counter[str]())

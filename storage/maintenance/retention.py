@@ -120,10 +120,10 @@ _OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, TicketEventRow, TicketChangeRow,
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """Times before which records are removed: `over`: finished, `answered`: stored responses, `sessions`: last use."""
+    """Times before which records are removed: `over`: finished, `responses`: stored responses, `sessions`: last use."""
 
     over: datetime
-    answered: datetime
+    responses: datetime
     sessions: datetime
     #: The time from which the cutoffs were computed.
     now: datetime
@@ -138,7 +138,7 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     stored_for = max(idempotency_ttl, NATURAL_KEY_TTL)
     over = now - max(retention, stored_for)
     # Sessions go no later than their token, which is removed by `over`.
-    return Cutoffs(over=over, answered=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
+    return Cutoffs(over=over, responses=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
 
 
 def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
@@ -252,9 +252,9 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
         PurgeRule(FindingSightingRow, sighted.in_(old_runs) & ~_is_counted(until), sighted, address, "finding_sightings"),
         # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
-        _rule(PingRow, _is_before(PingRow, identifiers.PING, until.answered), PingRow.id),
+        _rule(PingRow, _is_before(PingRow, identifiers.PING, until.responses), PingRow.id),
         *(_rule(job, _is_before(job, kind, until.over) & (job.finished_at < until.over), job.id) for job, kind in jobs),
-        _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
+        _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.responses, IdempotencyKeyRow.created_at),
         PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, address, "delivery_hours"),
         _id_token_rule(until.now),
         _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
@@ -262,9 +262,9 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
         _rule(AlertRow, _is_old_alert(until), AlertRow.last_at),
         # Those of channels that are no longer configured; others are dropped after a day.
-        _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.answered), AlertMessageRow.id),
+        _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.responses), AlertMessageRow.id),
         # Requests that no worker claimed; others are deleted when they are used or too old.
-        _rule(SignInLinkRow, _is_before(SignInLinkRow, identifiers.SIGN_IN_LINK, until.answered), SignInLinkRow.id),
+        _rule(SignInLinkRow, _is_before(SignInLinkRow, identifiers.SIGN_IN_LINK, until.responses), SignInLinkRow.id),
         PurgeRule(
             reports,
             (reports.finished_at < until.over) & reports.report_sealed.is_null(False),

@@ -57,7 +57,7 @@ MakeBody = Callable[[str, Sequence[Alert]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMessage:
+class ClaimedMessage:
     """A message that this worker sends."""
 
     lease: JobLease
@@ -95,7 +95,7 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
         _queue(unsent, channels, make_body, now)
 
 
-def claim_message(now: datetime, lease_s: float) -> HeldMessage | None:
+def claim_message(now: datetime, lease_s: float) -> ClaimedMessage | None:
     """Claim the message that has waited longest; None if there is none. Messages that are too old are deleted."""
     m = AlertMessageRow
     is_too_late = m.next_run_at > now + _LONGEST_WAIT
@@ -108,10 +108,10 @@ def claim_message(now: datetime, lease_s: float) -> HeldMessage | None:
         if lease is None:
             return None
         [held] = tuples(m.select(m.channel, m.body, m.attempts, m.created_at).where(m.id == lease.id))
-    return HeldMessage(lease, *held)
+    return ClaimedMessage(lease, *held)
 
 
-def finish_message(held: HeldMessage, *, is_sent: bool, now: datetime) -> None:
+def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> None:
     """Delete a message that was sent; one that was not is due again later, unless another worker holds it."""
     lease = held.lease
     with transaction():

@@ -62,8 +62,8 @@ class TargetInUse(Conflict):
     def __init__(self, target_id: str, waiting: Mapping[str, int]) -> None:
         counted = ", ".join(f"{count} {status}" for status, count in waiting.items() if count)
         super().__init__(
-            f"Deliveries wait for target {target_id} ({counted}). Let them be delivered, or disable the target, which fails "
-            "them; then remove it."
+            f"Deliveries wait for target {target_id} ({counted}). Wait until they are delivered, or disable the target, "
+            "which makes them fail; then remove it."
         )
         self.details = waiting
 
@@ -80,7 +80,7 @@ def edit(
     """
     with transaction():
         if wanted.base_url is not None or wanted.provider_settings is not None:
-            # Before the target's lock, in the order of a withdrawal.
+            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
             require_webhooks(targets.account_of(targets.find_row(target_id, account_id)))
         row = targets.locked_row(target_id, account_id)
         changes: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas.base.errors import Conflict
-from schemas.targets.pings import NO_WORKER, STALE_AFTER_S, WORKER_LOST, Ping, PingOrder, PingResult
+from schemas.targets.pings import NO_WORKER, STALE_AFTER_S, WORKER_LOST, Ping, PingJob, PingResult
 from schemas.targets.target import PINGABLE, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
@@ -49,13 +49,11 @@ def request(target_id: str, account_id: int, now: datetime, actor: str, request_
     return ping_id
 
 
-def draft(target_id: str, now: datetime) -> PingOrder:
+def draft(target_id: str, now: datetime) -> PingJob:
     """Return a ping that is not stored, so that no worker sends it. Raises TargetNotFound, Conflict as `request` does."""
     _require_pingable(target_id, None)
     row, ping_id = TargetRow.get_by_id(target_id), identifiers.new_id(identifiers.PING, now)
-    return PingOrder(
-        ping_id, now, row.id, row.__data__["account"], row.name, row.base_url, row.secret_sealed, options_of(row)
-    )
+    return PingJob(ping_id, now, row.id, row.__data__["account"], row.name, row.base_url, row.secret_sealed, options_of(row))
 
 
 def get(ping_id: str) -> Ping:
@@ -71,17 +69,17 @@ def latest(target_id: str) -> tuple[datetime, PingResult] | None:
     return None if row is None else (row.finished_at, _result(row))
 
 
-def withdraw(ping_id: str, now: datetime) -> bool:
+def cancel_unstarted(ping_id: str, now: datetime) -> bool:
     """Take back a ping that no worker has started; return whether that was in time."""
     return _end(ping_id, PingResult(False, error_code=NO_WORKER), now, _IS_WAITING)
 
 
-def give_up(ping_id: str, now: datetime) -> bool:
+def stop_waiting(ping_id: str, now: datetime) -> bool:
     """Stop waiting for a ping that a worker has started; return whether that was before its end."""
     return finish(ping_id, PingResult(False, error_code=WORKER_LOST), now)
 
 
-def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrder | None:
+def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob | None:
     """Claim the ping that has waited longest; None where none waits. Ends stale ones unsent.
 
     Pings of the accounts `excluded` are left alone.
@@ -89,7 +87,7 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrde
     oldest = (
         PingRow.select(
             *columns(
-                PingOrder,
+                PingJob,
                 PingRow,
                 target_id=TargetRow.id,
                 account_id=TargetRow.account,
@@ -112,7 +110,7 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingOrde
     while found := tuples(oldest.clone()):
         [(*values, status)] = found
         own, options = values[: -len(OPTION_FIELDS)], values[-len(OPTION_FIELDS) :]
-        order = PingOrder(*[*own, options_from(options)])
+        order = PingJob(*[*own, options_from(options)])
         obstacle = _obstacle(order, status, now)
         if obstacle is not None:
             _end(order.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)
@@ -138,7 +136,7 @@ def _result(row: PingRow) -> PingResult:
     return PingResult(bool(row.delivered), row.response_status, row.error_code, row.duration_ms)
 
 
-def _obstacle(order: PingOrder, status: TargetStatus, now: datetime) -> str | None:
+def _obstacle(order: PingJob, status: TargetStatus, now: datetime) -> str | None:
     """Return the error code by which a waiting ping must not be sent."""
     if now - order.requested_at > timedelta(seconds=STALE_AFTER_S):
         return NO_WORKER

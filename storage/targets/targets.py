@@ -44,12 +44,7 @@ _AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
 def create(
-    request: TargetRequest,
-    account_id: int,
-    deployment_mode: str,
-    default: DefaultSecret,
-    now: datetime,
-    actor: str,
+    request: TargetRequest, account_id: int, deployment_mode: str, default: DefaultSecret, now: datetime, actor: str
 ) -> Target:
     """Store a validated target: `active` if the default secret signs for it, else `inactive` until it has what it needs.
 
@@ -154,7 +149,7 @@ def change_status(
     sources, status = _CHANGES[verb]
     with transaction():
         if verb == "resume":
-            # Before the target's lock, in the order of a withdrawal.
+            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
             require_webhooks(account_of(find_row(target_id, account_id)))
         row = locked_row(target_id, account_id)
         if verb == "resume":

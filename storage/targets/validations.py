@@ -58,11 +58,11 @@ def request(target_id: str, account_id: int | None, now: datetime, actor: str) -
     with transaction():
         targets.get(target_id, None, account_id)
         # A request while another one waits, or while a worker validates, gets the same result.
-        asked_at = fn.COALESCE(TargetRow.validation_asked_at, to_ms(now))
+        first = fn.COALESCE(TargetRow.validation_asked_at, to_ms(now))
         due_at = Case(None, [(TargetRow.validation_lease.is_null(), _AT_ONCE)], TargetRow.validation_due_at)
         # A removal may have won since the read.
         if not compare_and_swap(
-            TargetRow, target_id, targets.IS_PRESENT, validation_asked_at=asked_at, validation_due_at=due_at
+            TargetRow, target_id, targets.IS_PRESENT, validation_asked_at=first, validation_due_at=due_at
         ):
             raise TargetNotFound
         append(now, actor, "ask_validation", target_id)
@@ -75,31 +75,31 @@ def draft(target_id: str) -> ValidationJob:
     return _job(targets.find_row(target_id), "")
 
 
-def get(target_id: str, asked_at: datetime, now: datetime) -> RequestedValidation:
-    """Return the state of the validation that is requested since `asked_at`."""
+def get(target_id: str, requested_at: datetime, now: datetime) -> RequestedValidation:
+    """Return the state of the validation that is requested since `requested_at`."""
     row = TargetRow.get_by_id(target_id)
     has_begun = row.validation_lease is not None and row.validation_due_at > now
-    return RequestedValidation(has_begun, is_over=row.validation_asked_at != asked_at)
+    return RequestedValidation(has_begun, is_over=row.validation_asked_at != requested_at)
 
 
-def withdraw(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bool:
+def cancel_unstarted(target_id: str, requested_at: datetime, now: datetime, actor: str) -> bool:
     """Take back a validation that no worker has begun; return whether that was in time.
 
     The request's own finding is recorded then: nothing against the target.
     """
     has_not_begun = TargetRow.validation_lease.is_null() | (TargetRow.validation_due_at <= now)
-    return _take_back(target_id, asked_at, now, actor, has_not_begun)
+    return _take_back(target_id, requested_at, now, actor, has_not_begun)
 
 
-def give_up(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bool:
-    """Stop waiting for a worker that has begun, as `withdraw` does; its result still counts if it returns."""
-    return _take_back(target_id, asked_at, now, actor)
+def stop_waiting(target_id: str, requested_at: datetime, now: datetime, actor: str) -> bool:
+    """Stop waiting for a worker that has begun, as `cancel_unstarted` does; its result still counts if it returns."""
+    return _take_back(target_id, requested_at, now, actor)
 
 
-def cancel(target_id: str, asked_at: datetime) -> bool:
+def cancel(target_id: str, requested_at: datetime) -> bool:
     """Withdraw a request and record nothing; return False if it had ended. A worker may still validate the target."""
     with transaction():
-        is_same = TargetRow.validation_asked_at == asked_at
+        is_same = TargetRow.validation_asked_at == requested_at
         return compare_and_swap(TargetRow, target_id, is_same, validation_asked_at=None)
 
 
@@ -158,9 +158,9 @@ def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
     return valid_until if valid_until is not None and valid_until > now else None
 
 
-def _take_back(target_id: str, asked_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
+def _take_back(target_id: str, requested_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
     with transaction():
-        is_same = TargetRow.validation_asked_at == asked_at
+        is_same = TargetRow.validation_asked_at == requested_at
         if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
             return False
         targets.record_validation(target_id, None, Validation(is_partial=True), now, actor)

@@ -70,7 +70,7 @@ class NewBulkJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _JobState:
     """What a batch reads of its job."""
 
     account_id: int
@@ -119,15 +119,15 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
     """Decide on the next batch, and end the job after the last one; a stale lease changes nothing."""
     with transaction():
         if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return JobBatch(BatchProgress.LOST)
-        [job] = read(_Held, BulkJobRow.select(*columns(_Held, BulkJobRow)).where(BulkJobRow.id == held.id))
+            return JobBatch(BatchProgress.LEASE_LOST)
+        [job] = read(_JobState, BulkJobRow.select(*columns(_JobState, BulkJobRow)).where(BulkJobRow.id == held.id))
         stopped = _stop_reason(job)
         if stopped is not None:
             rest = job.total - job.done
             errors = {**job.errors, stopped: rest}
             compare_and_swap(BulkJobRow, held.id, done=job.total, errors=errors)
             _end(held.id, BulkJobStatus.CANCELLED, now, job.actor, stopped)
-            return JobBatch(BatchProgress.ENDED, rest)
+            return JobBatch(BatchProgress.FINISHED, rest)
         items = BulkJobItemRow.select(BulkJobItemRow.position, BulkJobItemRow.export, BulkJobItemRow.version)
         batch = tuples(items.where(BulkJobItemRow.job == held.id).order_by(BulkJobItemRow.position).limit(BATCH_SIZE))
         if batch:
@@ -140,9 +140,9 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
             results = []
         due = sum(each.is_changed for each in results) if job.action in DELIVERING_ACTIONS else 0
         if job.done + len(batch) < job.total:
-            return JobBatch(BatchProgress.MOVED, len(batch), due)
+            return JobBatch(BatchProgress.MORE, len(batch), due)
         _end(held.id, BulkJobStatus.DONE, now, job.actor)
-        return JobBatch(BatchProgress.ENDED, len(batch), due)
+        return JobBatch(BatchProgress.FINISHED, len(batch), due)
 
 
 def release(held: JobLease, now: datetime) -> None:
@@ -227,10 +227,12 @@ def _require_room(account_id: int) -> None:
         BulkJobRow.next_run_at.is_null(False), BulkJobRow.account == account_id
     )
     if running.scalar() >= MAX_RUNNING:
-        raise Conflict(f"The account has {MAX_RUNNING} bulk jobs that run already; let one end, or cancel one.")
+        raise Conflict(
+            f"The account already has {MAX_RUNNING} running bulk jobs; wait until one has finished, or cancel one."
+        )
 
 
-def _stop_reason(job: _Held) -> str | None:
+def _stop_reason(job: _JobState) -> str | None:
     """Return why a job may not go on; None if it may."""
     for disabled_at, role in tuples(UserRow.select(UserRow.disabled_at, UserRow.role).where(UserRow.id == job.user_id)):
         if disabled_at is not None:
@@ -242,7 +244,7 @@ def _stop_reason(job: _Held) -> str | None:
 
 
 def _decided(
-    job: _Held, wanted: list[ExportReference], now: datetime, policy: TargetPolicy, limits: AccountLimits, job_id: str
+    job: _JobState, wanted: list[ExportReference], now: datetime, policy: TargetPolicy, limits: AccountLimits, job_id: str
 ) -> list[DecisionResult]:
     try:
         with savepoint():
@@ -252,7 +254,7 @@ def _decided(
         return [DecisionResult(each.id, error=refused) for each in wanted]
 
 
-def _count(job_id: str, job: _Held, results: list[DecisionResult]) -> None:
+def _count(job_id: str, job: _JobState, results: list[DecisionResult]) -> None:
     errors = Counter(each.error_code for each in results if each.error_code is not None)
     compare_and_swap(
         BulkJobRow,
@@ -272,14 +274,7 @@ def _end(job_id: str, status: BulkJobStatus, now: datetime, actor: str, reason: 
     """End a job that is running, and delete what it leaves; return whether it was running."""
     # The note of a dismissal is on the exports; here it would survive their erasure.
     ended = compare_and_swap(
-        BulkJobRow,
-        job_id,
-        _IS_RUNNING,
-        status=status.value,
-        lease=None,
-        next_run_at=None,
-        finished_at=now,
-        options={},
+        BulkJobRow, job_id, _IS_RUNNING, status=status.value, lease=None, next_run_at=None, finished_at=now, options={}
     )
     if ended:
         BulkJobItemRow.delete().where(BulkJobItemRow.job == job_id).execute()

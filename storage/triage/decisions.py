@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.timestamps import from_ms, rfc3339_or_none, to_ms
+from schemas.base.timestamps import format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition
@@ -33,8 +33,8 @@ from storage.exports.transitions import (
     digest_error,
     dismiss_many,
     lock,
-    open_groups,
     redaction_error,
+    reopen_groups,
     require_changed,
     transition_many,
 )
@@ -129,8 +129,8 @@ def restore_many(
         # No rule decides again what a person brought back.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
         transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
-        open_groups(dismissed)
-        groups.write_what_waited(dismissed)
+        reopen_groups(dismissed)
+        groups.update_restored_tickets(dismissed)
         snoozed = [each for each in held if _is_snoozed(each)]
         transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
         # A snoozed export has counted as waiting all the time.
@@ -154,7 +154,7 @@ def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, un
         _require_prepared("snooze", export)
         if export.snooze == Snooze(until):
             return export
-        change(export, {"snoozed_at": now, "snoozed_until": until}, "snooze", now, actor, rfc3339_or_none(until))
+        change(export, {"snoozed_at": now, "snoozed_until": until}, "snooze", now, actor, format_rfc3339_or_none(until))
         return get(export_id)
 
 

@@ -81,7 +81,7 @@ def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
     return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)
 
 
-def write_what_waited(exports: Sequence[LockedExport]) -> None:
+def update_restored_tickets(exports: Sequence[LockedExport]) -> None:
     """Write the tickets of restored groups with what they gained while they were dismissed: findings, a higher severity.
 
     The caller's transaction has locked the exports.

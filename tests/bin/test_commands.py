@@ -492,12 +492,7 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
     severity = record["ticket"]["severity"]
     every = ("--status", "prepared,approved", "--severity", f"info, {severity}", "--project", "1", "--target", target_id)
     assert listed(*every) == 1
-    for options in (
-        ("--status", "failed"),
-        ("--project", "2,3"),
-        ("--target", f"tgt_{'0' * 26}"),
-        ("--severity", "low"),
-    ):
+    for options in (("--status", "failed"), ("--project", "2,3"), ("--target", f"tgt_{'0' * 26}"), ("--severity", "low")):
         assert listed(*every, *options) == 0
     word = record["ticket"]["title"].split()[0].upper()
     assert listed("--search", word, "--created-after", "2020-01-01T00:00:00Z", "--sort", "-severity") == 1

@@ -21,12 +21,7 @@ CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
         {"name": "A", "may_use_webhooks": False},
     ),
     (lambda client: client.accounts.get(2), "GET", "/api/accounts/2", None),
-    (
-        lambda client: client.accounts.edit(2, may_use_webhooks=True),
-        "PATCH",
-        "/api/accounts/2",
-        {"may_use_webhooks": True},
-    ),
+    (lambda client: client.accounts.edit(2, may_use_webhooks=True), "PATCH", "/api/accounts/2", {"may_use_webhooks": True}),
     (lambda client: client.projects.list(account_id=2), "GET", "/api/projects?account_id=2", None),
     (
         lambda client: client.projects.create("Shop", shop_domain="shop.example", ticket_grouping="finding", account_id=2),
@@ -81,12 +76,7 @@ CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
     (lambda client: client.tokens.revoke(5), "DELETE", "/api/tokens/5", None),
     (lambda client: client.scan_runs.list(project_id=7), "GET", "/api/scan-runs?project_id=7", None),
     (lambda client: client.scan_runs.register(7), "POST", "/api/scan-runs", {"project_id": 7}),
-    (
-        lambda client: client.scan_runs.register(7, scan_run_id=42),
-        "POST",
-        "/api/scan-runs",
-        {"project_id": 7, "id": 42},
-    ),
+    (lambda client: client.scan_runs.register(7, scan_run_id=42), "POST", "/api/scan-runs", {"project_id": 7, "id": 42}),
     (lambda client: client.scan_runs.get(42), "GET", "/api/scan-runs/42", None),
     (
         lambda client: client.audit.list(action="export.approved", created_after="2026-03-01T00:00:00Z", page_size=200),

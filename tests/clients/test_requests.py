@@ -98,10 +98,7 @@ def test_an_approval_can_leave_out_the_events(ask: Ask) -> None:
     script = Script([ok(EXPORT, 202), ok({"items": [EXPORT]}, 202)])
     ask(script, lambda client: client.exports.approve("exp_1", "tgt_1", events=False))
     ask(script, lambda client: client.exports.approve_for_each("exp_1", ["tgt_1", "tgt_2"], events=False))
-    assert script.bodies == [
-        {"target_id": "tgt_1", "events": False},
-        {"target_ids": ["tgt_1", "tgt_2"], "events": False},
-    ]
+    assert script.bodies == [{"target_id": "tgt_1", "events": False}, {"target_ids": ["tgt_1", "tgt_2"], "events": False}]
 
 
 def test_a_comma_in_a_filter_separates_nothing(ask: Ask) -> None:

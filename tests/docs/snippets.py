@@ -31,12 +31,7 @@ from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: All documentation pages.
-PAGES: Final = [
-    ROOT / "README.md",
-    ROOT / "SECURITY.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES: Final = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Matches anything in expected output.
 ANYTHING: Final = "…"

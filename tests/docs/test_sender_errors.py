@@ -21,14 +21,7 @@ from falcon.testing import Result, TestClient
 
 from schemas.base.principal import Ability
 from service.app import create_app
-from tests.support.factories import (
-    SCANNER_SECRET,
-    Customer,
-    make_platform_token,
-    make_project,
-    make_report,
-    make_settings,
-)
+from tests.support.factories import SCANNER_SECRET, Customer, make_platform_token, make_project, make_report, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import Call, everything_stored
 from tests.support.http.specification import EMAIL_SECRET, STOREFRONT_SECRET, everything

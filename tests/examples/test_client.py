@@ -80,10 +80,7 @@ def installation(
         customer = make_customer()
         settings = {"DATABASE_URL": url, "REDIS_URL": redis_server.url, "WEB_PROCESSES": "1", **LOOPBACK}
         named = environment(folder, DEFAULT_PROJECT_ID=str(customer.project_id), **settings)
-        with (
-            Service(named) as service,
-            WorkerProcess(folder, url, redis_server.url, RETRY_SCHEDULE="1,1,1"),
-        ):
+        with Service(named) as service, WorkerProcess(folder, url, redis_server.url, RETRY_SCHEDULE="1,1,1"):
             yield ServiceAndCustomer(service, customer)
     close_database()
 

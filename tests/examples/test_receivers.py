@@ -455,10 +455,7 @@ def test_a_connection_closed_within_a_body_does_no_harm(receiver: ReceiverProces
 
 @pytest.mark.parametrize(
     "pieces",
-    [
-        (head(b"x" * 99), b"x" * 10),
-        (head(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), b"zz\r\n"),
-    ],
+    [(head(b"x" * 99), b"x" * 10), (head(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), b"zz\r\n")],
     ids=["half a body", "no chunk"],
 )
 def test_an_incomplete_request_is_never_accepted(receiver: ReceiverProcess, pieces: tuple[bytes, ...]) -> None:

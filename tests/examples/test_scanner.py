@@ -192,8 +192,7 @@ def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., RecordingSer
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["http://127.0.0.1:9/", "file:///etc/passwd", "ftp://127.0.0.1/", "not a url", "http://[", "http://" + "a" * 300],
+    "url", ["http://127.0.0.1:9/", "file:///etc/passwd", "ftp://127.0.0.1/", "not a url", "http://[", "http://" + "a" * 300]
 )
 def test_an_unreachable_page_is_reported_in_one_line(relay: RecordingServer, url: str) -> None:
     done = scan(url, "--to", relay.url)

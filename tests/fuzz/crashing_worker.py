@@ -31,14 +31,7 @@ PATIENCE_S: Final = 20.0
 NO_SWEEP_S: Final = 600.0
 
 #: Where a worker may die; the last two are on either side of a commit.
-DEATHS: Final = (
-    "claimed",
-    "before the request",
-    "answered",
-    "before the result",
-    "result written",
-    "result committed",
-)
+DEATHS: Final = ("claimed", "before the request", "answered", "before the result", "result written", "result committed")
 #: Where it may fall asleep, with one thread that sends: nothing is locked there, and what it does next it looks at anew.
 SLEEPS: Final = ("claimed", "answered")
 

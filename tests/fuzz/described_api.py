@@ -110,10 +110,7 @@ class DescribedApi:
         }
         self._manage()
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
-        own = {
-            "DEFAULT_PROJECT_ID": str(self.customer.project_id),
-            "OPERATOR_ACCOUNT_ID": str(self.customer.account_id),
-        }
+        own = {"DEFAULT_PROJECT_ID": str(self.customer.project_id), "OPERATOR_ACCOUNT_ID": str(self.customer.account_id)}
         settings = make_settings(folder, {**CLOUD, **own, **changes})
         resolver = FakeResolver({HOST: ["93.184.215.14"]})
         app = create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver)

@@ -118,7 +118,7 @@ ANSWERS_TO_WHAT_FITS: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", 
 #: Checks that cannot hold for an operation, and why.
 EXCLUDED: Final = {
     # Another name of a member is evidence where the member itself is there, whatever it holds.
-    "postScannerResults": ("negative_data_rejection",),
+    "postScannerResults": ("negative_data_rejection",)
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.base.strict_json import MalformedJson, canonical, parse
 from schemas.content_policy.rules import MAX_PROBLEMS, find
-from schemas.exports.response_excerpt import MAX_KEPT, response_excerpt, without_secret
+from schemas.exports.response_excerpt import MAX_EXCERPT, response_excerpt, without_secret
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
 from schemas.url_policy.policy import TargetPolicy, UrlRefusal
@@ -148,6 +148,6 @@ def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
 def test_any_answer_is_kept_in_part_and_without_the_secret_that_signed(body: bytes, secret: str) -> None:
     kept = response_excerpt(without_secret(body + secret.encode() + body, secret))
     if kept is not None:
-        assert len(kept) <= MAX_KEPT
+        assert len(kept) <= MAX_EXCERPT
         assert "\x00" not in kept
         assert secret not in kept

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from runtime import clock as storage_clock
 from runtime import wake_up_queue
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.timestamps import rfc3339_or_none, to_ms
+from schemas.base.timestamps import format_rfc3339_or_none, to_ms
 from schemas.intake.grouping import TicketGrouping
 from schemas.settings.definitions import Settings
 from service.app import create_app
@@ -552,7 +552,7 @@ class Machine(RuleBasedStateMachine):
             return
         row = self.model.rows[export_id]
         until = None if seconds is None else self.clock.at + timedelta(seconds=seconds)
-        body = {"until": rfc3339_or_none(until)}
+        body = {"until": format_rfc3339_or_none(until)}
         answer = self.post(f"{EXPORTS}/{export_id}/snooze", body, self.customer.bearer, death=death)
         is_past = seconds is not None and seconds < 0
         expected = 422 if is_past else 200 if row.status == "prepared" else 409
@@ -639,7 +639,7 @@ class Machine(RuleBasedStateMachine):
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
         task = recovery_task(self.house.wake_ups, storage_clock.utc_now)
-        while task.process_batch(held).progress is BatchProgress.MOVED:
+        while task.process_batch(held).progress is BatchProgress.MORE:
             pass
         self.model.ask("retry", wanted)
 
@@ -1014,7 +1014,7 @@ class Machine(RuleBasedStateMachine):
         counts = self.life.counts[export_id]
         assert record["findings"] == ({name: counts[name] for name in ("total", "fixed")} if counts else None), answer.text
         seconds = record.pop("retry_after_seconds", None)
-        assert (record["next_attempt_at"], seconds) == (rfc3339_or_none(upcoming.at), upcoming.wait_s), answer.text
+        assert (record["next_attempt_at"], seconds) == (format_rfc3339_or_none(upcoming.at), upcoming.wait_s), answer.text
         assert answer.headers.get("retry-after") == (None if seconds is None else str(seconds))
         before = self.polled.get(export_id)
         if before is not None:
@@ -1295,7 +1295,7 @@ class Machine(RuleBasedStateMachine):
         )
         left = {((row[0], row[1], row[2]), row[3]) for row in rows(sighted)}
         self.life.forget_runs(left, {row[0] for row in rows("SELECT id FROM scan_runs")})
-        self._forget_answers(until.answered)
+        self._forget_answers(until.responses)
 
     # --- what must hold
 

@@ -102,10 +102,7 @@ FAILURES = [
     (socket.gaierror(socket.EAI_NONAME, "unknown"), DnsFailure.NOT_FOUND),
     (socket.gaierror(socket.EAI_NODATA, "no address"), DnsFailure.NOT_FOUND),
     ([], DnsFailure.NOT_FOUND),
-    (
-        socket.gaierror(socket.EAI_AGAIN, "temporary"),
-        DnsFailure.FAILED,
-    ),  # the server is away: the name may exist
+    (socket.gaierror(socket.EAI_AGAIN, "temporary"), DnsFailure.FAILED),  # the server is away: the name may exist
     (socket.gaierror(socket.EAI_FAIL, "refused"), DnsFailure.FAILED),
     (OSError(24, "too many open files"), DnsFailure.FAILED),
     (UnicodeError("label too long"), DnsFailure.FAILED),

@@ -156,11 +156,7 @@ def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCap
     assert record.getMessage() == "GET /api/ticket-exports/{export_id} 200"
     logged = json.loads(JsonFormatter().format(record))
     fields = logged["route"], logged["duration_ms"], logged["request_id"]
-    assert fields == (
-        "/api/ticket-exports/{export_id}",
-        1.5,
-        "req_1",
-    )
+    assert fields == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
 
 
 def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:

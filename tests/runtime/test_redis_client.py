@@ -116,7 +116,7 @@ def test_every_form_needs_its_password(url: str, caplog: pytest.LogCaptureFixtur
         with caplog.at_level(logging.DEBUG), redis_client.connect(changed) as client:
             assert WakeUpQueue(client).notify() is False
     assert "hunter2" not in caplog.text
-    assert "redis unreachable" in caplog.text
+    assert "Redis unavailable" in caplog.text
 
 
 def test_a_database_of_its_own_is_kept_apart(server: PortRedis) -> None:

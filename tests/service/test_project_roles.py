@@ -174,13 +174,7 @@ def test_roles_in_two_projects_count_each_in_its_own(scene: MakeScene) -> None:
 @pytest.mark.parametrize("role", PROJECT_ROLES)
 def test_what_is_the_accounts_is_closed(role: Role, scene: MakeScene) -> None:
     at = scene(role)
-    closed = [
-        TARGETS,
-        RULES,
-        RECOVERIES,
-        "/api/bulk-jobs",
-        "/api/providers",
-    ]
+    closed = [TARGETS, RULES, RECOVERIES, "/api/bulk-jobs", "/api/providers"]
     for path in closed:
         assert at.api("GET", path).status_code == 403, path
     by_hand = {"ticket": {"title": "By hand"}, "source": {"type": "manual", "id": "1"}}

@@ -57,11 +57,7 @@ WEBHOOK_SECRET: Final = "webhook-secret-for-tests"
 DEFAULT_SECRET: Final = DefaultSecret(WEBHOOK_SECRET, "fp:000000000000")
 
 #: What an installation that delivers to loopback is run with.
-LOOPBACK: Final = {
-    "TARGET_ALLOW_HTTP": "true",
-    "TARGET_ALLOWED_PORTS": "1-65535",
-    "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8",
-}
+LOOPBACK: Final = {"TARGET_ALLOW_HTTP": "true", "TARGET_ALLOWED_PORTS": "1-65535", "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8"}
 
 #: The target policy of such an installation.
 LOOPBACK_POLICY: Final = TargetPolicy(True, ((1, 65535),), (ip_network("127.0.0.0/8"),))
@@ -91,10 +87,7 @@ def in_s(seconds: float) -> datetime:
 
 
 def make_customer(
-    *,
-    may_use_webhooks: bool = True,
-    abilities: tuple[Ability, ...] = (),
-    grouping: TicketGrouping = TicketGrouping.FINDING,
+    *, may_use_webhooks: bool = True, abilities: tuple[Ability, ...] = (), grouping: TicketGrouping = TicketGrouping.FINDING
 ) -> Customer:
     """Store a customer in the open database, whose project groups its findings as named."""
     number = next(_numbers)

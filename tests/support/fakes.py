@@ -16,7 +16,7 @@ from typing import Final, Self, cast
 import falcon
 
 from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
-from runtime.wake_up_queue import Queued, WakeUpQueue
+from runtime.wake_up_queue import QueueCounts, WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.limits.rate_limits import RateLimits
 from worker.trackers.runner import TrackerRunner
@@ -48,8 +48,8 @@ class FakeWakeUpQueue(WakeUpQueue):
     def is_reachable(self) -> bool:
         return self.is_connected
 
-    def queued(self) -> Queued | None:
-        return Queued(0, 0, 0, 0) if self.is_connected else None
+    def queued(self) -> QueueCounts | None:
+        return QueueCounts(0, 0, 0, 0) if self.is_connected else None
 
 
 class FakeResolver(DnsResolver):
@@ -181,11 +181,7 @@ class LoopbackServer:
     """
 
     def __init__(
-        self,
-        behave: Callable[[Peer], None],
-        tls: ssl.SSLContext | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        self, behave: Callable[[Peer], None], tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         self.connections = 0
         self._behave = behave

@@ -187,7 +187,4 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
     ]
     assert [name for name in _SET_BY_RUN if not runner.values[name]] == []
     # It changes only what it creates.
-    assert present == (
-        accounts.get_account(customer.account_id),
-        *map(projects.get_project, (customer.project_id, shop_id)),
-    )
+    assert present == (accounts.get_account(customer.account_id), *map(projects.get_project, (customer.project_id, shop_id)))

@@ -25,11 +25,11 @@ from worker.http.client import HttpClient
 from worker.http.signed_request import Message, new_nonce, signed_headers
 
 #: Of one SMTP step; a person may be waiting for the mail.
-_MOST_STEP_S: Final = 20.0
+_MAX_STEP_S: Final = 20.0
 #: How long a sender holds a message: longer than the slowest mail, a dozen SMTP steps that each take their whole timeout.
 SEND_LEASE_S: Final = 300.0
 #: Characters of a response that `alert test` shows: a chat names its error in a few words.
-_MAX_ANSWER: Final = 120
+_MAX_RESPONSE: Final = 120
 #: How we introduce ourselves, as smtplib does for hosts without a full name; looking that up could take longer than sending.
 _LOCAL_NAME: Final = "[127.0.0.1]"
 
@@ -70,7 +70,16 @@ class AlertSender:
         url = self._urls[channel]
         if channel is AlertChannel.WEBHOOK:
             content = _json(body)
-            message = Message(body["id"], body["id"], "", url, None, content, now, new_nonce())
+            message = Message(
+                id=body["id"],
+                key=body["id"],
+                target_id="",
+                url=url,
+                secret_sealed=None,
+                body=content,
+                at=now,
+                nonce=new_nonce(),
+            )
             headers = signed_headers(message, self._settings.alert_webhook_secret or "")
         else:
             content = _json(_FORMS[channel](body))
@@ -88,13 +97,13 @@ def send_email(settings: Settings, message: EmailMessage) -> ChannelResponse:
     if server is None:
         return ChannelResponse(is_sent=False, text="no SMTP_URL")
     try:
-        with _connected(server, settings.target_ca, min(settings.delivery_timeout_s, _MOST_STEP_S)) as smtp:
+        with _connected(server, settings.target_ca, min(settings.delivery_timeout_s, _MAX_STEP_S)) as smtp:
             if server.username is not None:
                 smtp.login(server.username, server.password or "")
             refused = smtp.send_message(message)
     except (smtplib.SMTPException, OSError) as failed:
         return ChannelResponse(is_sent=False, text=_smtp_failure(failed))
-    return ChannelResponse(is_sent=True, text=f"accepted, but not for {len(refused)} addresses" if refused else "accepted")
+    return ChannelResponse(is_sent=True, text=f"accepted, except for {len(refused)} recipients" if refused else "accepted")
 
 
 def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtplib.SMTP:
@@ -119,7 +128,7 @@ def _smtp_failure(failed: Exception) -> str:
     if isinstance(failed, TimeoutError):
         return "deadline_exceeded"
     if isinstance(failed, smtplib.SMTPNotSupportedError):
-        return "the server has no STARTTLS, or no way to sign in"
+        return "the server offers no STARTTLS or no supported authentication"
     if isinstance(failed, smtplib.SMTPResponseException):
         return f"{type(failed).__name__} {failed.smtp_code}"
     return type(failed).__name__
@@ -129,7 +138,7 @@ def _channel_response(outcome: Outcome, url: str) -> ChannelResponse:
     if outcome.status is None:
         return ChannelResponse(is_sent=False, text=outcome.error or "no_answer")
     said = one_line(without_secret(outcome.body, url).decode("utf-8", "replace"))
-    return ChannelResponse(200 <= outcome.status < 300, cut(f"HTTP {outcome.status} {said}".strip(), _MAX_ANSWER))
+    return ChannelResponse(200 <= outcome.status < 300, cut(f"HTTP {outcome.status} {said}".strip(), _MAX_RESPONSE))
 
 
 def _json(value: Any) -> bytes:

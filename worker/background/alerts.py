@@ -19,6 +19,7 @@ from storage.db.engine import connection
 from storage.db.locks import Lock
 from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
+from storage.reporting.alerts import ClaimedMessage
 from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A new cause is noticed within this many seconds.
@@ -75,16 +76,20 @@ class AlertTask:
             held = alerts.claim_message(self.now(), SEND_LEASE_S)
         if held is None:
             return False
-        if held.channel in self.channels:
-            answer = self.send(AlertChannel(held.channel), held.body, self.now())
-        else:
-            answer = ChannelResponse(is_sent=True, text="no longer configured")
-        _log.log(
-            logging.INFO if answer.is_sent else logging.WARNING,
-            "alert sent to %s" if answer.is_sent else "alert not sent to %s",
-            held.channel,
-            extra={"reason": answer.text},
-        )
+        is_finished = self._is_sent(held) if held.channel in self.channels else True
+        if held.channel not in self.channels:
+            _log.info("alert dropped: the channel %s is not configured any more", held.channel)
         with connection():
-            alerts.finish_message(held, is_sent=answer.is_sent, now=self.now())
+            alerts.finish_message(held, is_sent=is_finished, now=self.now())
         return True
+
+    def _is_sent(self, held: ClaimedMessage) -> bool:
+        """Send a message, and return whether its channel accepted it."""
+        response = self.send(AlertChannel(held.channel), held.body, self.now())
+        _log.log(
+            logging.INFO if response.is_sent else logging.WARNING,
+            "alert sent to %s" if response.is_sent else "alert not sent to %s",
+            held.channel,
+            extra={"reason": response.text},
+        )
+        return response.is_sent

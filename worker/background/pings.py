@@ -12,7 +12,7 @@ from typing import Final
 
 from runtime.account_shares import AccountId
 from schemas.exports.delivery import DELIVERED, Verdict
-from schemas.targets.pings import PingOrder, PingResult, ping_body
+from schemas.targets.pings import PingJob, PingResult, ping_body
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.engine import connection, transaction
 from storage.targets import pings
@@ -38,12 +38,12 @@ class PingTask:
     now: Callable[[], datetime]
     trackers: TrackerRunner
 
-    def claim(self, excluded: Collection[AccountId] = ()) -> PingOrder | None:
+    def claim(self, excluded: Collection[AccountId] = ()) -> PingJob | None:
         """Claim the ping that has waited longest, of any account but those `excluded`."""
         with connection():
             return pings.claim_next(self.now(), excluded)
 
-    def send(self, order: PingOrder) -> None:
+    def send(self, order: PingJob) -> None:
         """Send a ping that was claimed, and store its result."""
         verdict, result = self._send(order)
         now = self.now()
@@ -53,11 +53,11 @@ class PingTask:
             written = write_effects(effects, now, self.worker)
         log_events(written.events)
 
-    def send_unrecorded(self, order: PingOrder) -> PingResult:
+    def send_unrecorded(self, order: PingJob) -> PingResult:
         """Send a ping that is not stored, and return its result; it has no effect on the target."""
         return self._send(order)[1]
 
-    def _send(self, order: PingOrder) -> tuple[Verdict, PingResult]:
+    def _send(self, order: PingJob) -> tuple[Verdict, PingResult]:
         at = self.now()
         if order.options.provider_key != GENERIC_WEBHOOK:
             target = TrackerTarget(order.target_id, order.account_id, order.base_url, order.secret_sealed, order.options)
@@ -70,9 +70,16 @@ class PingTask:
         return verdict, PingResult(is_delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
 
 
-def _message(order: PingOrder, at: datetime) -> Message:
-    body = ping_body(order)
-    sealed, nonce = order.secret_sealed, new_nonce()
+def _message(order: PingJob, at: datetime) -> Message:
     return Message(
-        order.id, order.id, order.target_id, order.base_url, sealed, body, at, nonce, order.account_id, order.options
+        id=order.id,
+        key=order.id,
+        target_id=order.target_id,
+        url=order.base_url,
+        secret_sealed=order.secret_sealed,
+        body=ping_body(order),
+        at=at,
+        nonce=new_nonce(),
+        account_id=order.account_id,
+        options=order.options,
     )

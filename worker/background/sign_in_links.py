@@ -47,20 +47,22 @@ class SignInLinkTask:
                 sign_in_links.discard(due)
             return True
         with connection():
-            address = sign_in_links.addressee(due, email, self.now())
+            address = sign_in_links.assign_recipient(due, email, self.now())
         if address is not None:
             self._deliver(due, address, token)
         return True
 
-    def _deliver(self, due: sign_in_links.DueLink, address: str, token: str) -> None:
-        answer = self.send(self._message(due.lease.id, address, token))
-        level = logging.INFO if answer.is_sent else logging.WARNING
-        _log.log(level, "sign-in link sent" if answer.is_sent else "sign-in link not sent", extra={"reason": answer.text})
+    def _deliver(self, due: sign_in_links.SignInLinkJob, address: str, token: str) -> None:
+        response = self.send(self._message(due.lease.id, address, token))
+        level = logging.INFO if response.is_sent else logging.WARNING
+        _log.log(
+            level, "sign-in link sent" if response.is_sent else "sign-in link not sent", extra={"reason": response.text}
+        )
         with connection():
-            if answer.is_sent:
-                sign_in_links.sent(due)
+            if response.is_sent:
+                sign_in_links.mark_sent(due)
             else:
-                sign_in_links.send_later(due, self.now() + _TRIED_AGAIN_AFTER)
+                sign_in_links.postpone(due, self.now() + _TRIED_AGAIN_AFTER)
 
     def _message(self, link_id: str, address: str, token: str) -> EmailMessage:
         message = EmailMessage()

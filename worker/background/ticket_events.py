@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from runtime.account_shares import AccountId
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.exports.delivery import Outcome, TargetEffect, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
@@ -28,7 +28,7 @@ from schemas.url_policy.addresses import address_class
 from storage.db import identifiers
 from storage.db.engine import connection, transaction
 from storage.exports.events import deliveries, forming
-from storage.exports.events.deliveries import DueEvent
+from storage.exports.events.deliveries import EventJob
 from storage.targets import throttle_state_sql
 from worker import outages
 from worker.delivery import throttle
@@ -102,7 +102,7 @@ class EventTask:
     #: A worker that died before a step back left leases that would last until the old time comes again.
     _has_long_leases: bool = field(default=True, init=False)
 
-    def claim(self, excluded: Collection[AccountId] = ()) -> DueEvent | None:
+    def claim(self, excluded: Collection[AccountId] = ()) -> EventJob | None:
         """Claim the event that has been due longest, of any account but those `excluded`; called by one thread at a time."""
         with connection():
             self._check_clock()
@@ -118,7 +118,7 @@ class EventTask:
                     return claimed
         return None
 
-    def send(self, event: DueEvent) -> None:
+    def send(self, event: EventJob) -> None:
         """Send an event that was claimed, and store the result with its effect on the target."""
         started_at, nonce = self.options.now(), new_nonce()
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
@@ -141,7 +141,7 @@ class EventTask:
             deliveries.shorten_leases(self.options.now(), self.options.lease_s)
             self._has_long_leases = False
 
-    def _store(self, event: DueEvent, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
+    def _store(self, event: EventJob, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
         """Store the result of an attempt with its effect on the target."""
         now = self.options.now()
         status, next_at = _status_after(verdict, now)
@@ -165,7 +165,7 @@ class EventTask:
             written = write_effects(effects, now, self.options.worker)
         log_events(written.events)
 
-    def _claim(self, due: DueEvent, now: datetime) -> DueEvent | None:
+    def _claim(self, due: EventJob, now: datetime) -> EventJob | None:
         """Claim an event if its target's throttle allows a request; None if it must wait, or another worker has it."""
         with transaction():
             state = throttle_state_sql.read([due.target_id], locked=True)[due.target_id]
@@ -179,10 +179,10 @@ class EventTask:
                 throttle_state_sql.write([throttle.use_rate_allowance(state, _writes(due), now)])
             return claimed
 
-    def _attempt(self, event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
+    def _attempt(self, event: EventJob, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
         """Return the outcome, what follows, and what was done at a tracker."""
         schedule, jitter = self.options.schedule, self.options.jitter()
-        is_lost = event.attempts > len(schedule.delays_s) + 1
+        is_lost = schedule.is_exceeded(event.attempts)
         if event.options.provider_key == GENERIC_WEBHOOK:
             message = _message(event, attempt_id, nonce, at)
             outcome = Outcome(error="worker_lost") if is_lost else self.signed_post.send(message)
@@ -194,7 +194,7 @@ class EventTask:
         done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
         return outcome, verdict, done
 
-    def _apply(self, event: DueEvent) -> TrackerResult:
+    def _apply(self, event: EventJob) -> TrackerResult:
         """Apply an event to the issue of its ticket."""
         with connection():
             done, has_moved = deliveries.results_before(event), deliveries.has_moved(event)
@@ -212,24 +212,24 @@ class EventTask:
         return self.trackers.apply_event(target, applied)
 
 
-def _writes(event: DueEvent) -> int:
+def _writes(event: EventJob) -> int:
     """Return how many requests of an event change something: a comment, and the issue that is closed or reopened."""
     is_move = event.type in {TicketEventType.FIXED, TicketEventType.REOPENED}
     return 2 if is_move and json.loads(event.options.provider_settings).get("on_fixed") == "close" else 1
 
 
-def _message(event: DueEvent, attempt_id: str, nonce: str, at: datetime) -> Message:
+def _message(event: EventJob, attempt_id: str, nonce: str, at: datetime) -> Message:
     return Message(
-        attempt_id,
-        event.id,
-        event.target_id,
-        event.base_url,
-        event.secret_sealed,
-        event.body,
-        at,
-        nonce,
-        event.account_id,
-        event.options,
+        id=attempt_id,
+        key=event.id,
+        target_id=event.target_id,
+        url=event.base_url,
+        secret_sealed=event.secret_sealed,
+        body=event.body,
+        at=at,
+        nonce=nonce,
+        account_id=event.account_id,
+        options=event.options,
     )
 
 
@@ -243,13 +243,13 @@ def _status_after(verdict: Verdict, now: datetime) -> tuple[TicketEventStatus, d
 
 
 def _record(
-    event: DueEvent, attempt_id: str, nonce: str, started_at: datetime, outcome: Outcome, verdict: Verdict
+    event: EventJob, attempt_id: str, nonce: str, started_at: datetime, outcome: Outcome, verdict: Verdict
 ) -> dict[str, Any]:
     """Return an attempt as its event keeps it, with what receipts show of attempts of exports."""
     return {
         "id": attempt_id,
         "number": event.attempts,
-        "started_at": rfc3339(started_at),
+        "started_at": format_rfc3339(started_at),
         "outcome": verdict.outcome,
         "response_status": outcome.status,
         "error_code": verdict.error_code,

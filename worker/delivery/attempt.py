@@ -94,22 +94,21 @@ class AttemptRunner:
         if claim.options is not DEFAULT_OPTIONS and claim.options.provider_key != GENERIC_WEBHOOK:
             return self._tracker_attempt(claim, attempt_id, started_at)
         schedule, nonce = self._options.schedule, new_nonce()
-        if claim.try_number > len(schedule.delays_s) + 1:
-            # Every try was begun and none ended: this export crashes its worker.
+        if schedule.is_exceeded(claim.try_number):
             outcome = Outcome(error="worker_lost")
         else:
             outcome = self._signed_post.send(
                 Message(
-                    attempt_id,
-                    claim.export_id,
-                    claim.target_id,
-                    claim.base_url,
-                    claim.secret_sealed,
-                    claim.body,
-                    started_at,
-                    nonce,
-                    claim.account_id,
-                    claim.options,
+                    id=attempt_id,
+                    key=claim.export_id,
+                    target_id=claim.target_id,
+                    url=claim.base_url,
+                    secret_sealed=claim.secret_sealed,
+                    body=claim.body,
+                    at=started_at,
+                    nonce=nonce,
+                    account_id=claim.account_id,
+                    options=claim.options,
                 )
             )
         now, jitter = self._options.now(), self._options.jitter()
@@ -118,7 +117,7 @@ class AttemptRunner:
 
     def _tracker_attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
         schedule = self._options.schedule
-        if claim.try_number > len(schedule.delays_s) + 1:
+        if schedule.is_exceeded(claim.try_number):
             result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
         else:
             result = self._trackers.deliver(claim)

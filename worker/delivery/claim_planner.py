@@ -82,7 +82,7 @@ class DueTargetScanner:
 
     def __init__(self, quick_scan_s: float = QUICK_SCAN_S, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._scans, self._pages = _Rest(quick_scan_s, monotonic), _Rest(quick_scan_s, monotonic)
+        self._scans, self._pages = _Backoff(quick_scan_s, monotonic), _Backoff(quick_scan_s, monotonic)
         #: What the last full scan found, whether that were all due targets, when it began, and whether it may be used again.
         self._result: list[ThrottleState] = []
         self._is_complete = True
@@ -140,7 +140,7 @@ class DueTargetScanner:
         return now + timedelta(seconds=max(_AT_ONCE_S, rest_s))
 
 
-class _Rest:
+class _Backoff:
     """A rest after work that took longer than `quick_s`."""
 
     def __init__(self, quick_s: float, monotonic: Callable[[], float]) -> None:
@@ -166,7 +166,7 @@ class _Rest:
             self._until = ended_at + (min(MAX_REST_S, REST_FACTOR * took_s) if took_s > self._quick_s else 0)
 
 
-class _Wanted:
+class _QuotaCollector:
     """Collects, by account, how many claims each target may get, for as many targets as can get one.
 
     `quota` returns that number for one target. Also collects the targets with a rate limit and those that are turned off.
@@ -218,18 +218,14 @@ class ClaimPlanner:
         #: When the next attempt of any target may start, as far as the last plan knows; None where nothing waits.
         self.ready_at: datetime | None = None
         #: Whether the last plan met a due target that only another worker has a slot for.
-        self.leaves_to_others = False
+        self.has_work_for_other_workers = False
 
     def slots(self, state: ThrottleState, now: datetime) -> int:
         """Return how many requests to a target this worker may have open at once."""
         return min(self._slots_per_target, throttle.slots(state, self.share, now))
 
     def plan(
-        self,
-        held: Counter[TargetKey],
-        returned: Counter[TargetKey],
-        now: datetime,
-        waiting: WaitingClaims = _NONE_WAITING,
+        self, held: Counter[TargetKey], returned: Counter[TargetKey], now: datetime, waiting: WaitingClaims = _NONE_WAITING
     ) -> ClaimPlan:
         """Plan claims for the free room of each account.
 
@@ -237,14 +233,14 @@ class ClaimPlanner:
         that no thread is sending yet. Waiting claims do not count against other accounts, and claims that wait for a slot of
         their target do not count against other targets: if one hangs suddenly, the others must still get free threads.
         """
-        self.ready_at, self.leaves_to_others = None, False
+        self.ready_at, self.has_work_for_other_workers = None, False
         (shares, satisfied), plan = self._shares(held, returned, waiting), ClaimPlan()
         if shares.total >= shares.limit:
             return plan
         cached = self._scanner.cached()
         found = cached or self._scanner.scan(now)
         quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
-        wanted = _Wanted(shares, satisfied, quota)
+        wanted = _QuotaCollector(shares, satisfied, quota)
         # If only reserved threads are free, the scan is enough: it returns targets of every account.
         read = [] if shares.is_reserve else self._add_pages(wanted, now)
         wanted.add(sorted(found, key=self._after_served))
@@ -293,7 +289,7 @@ class ClaimPlanner:
                 satisfied.add(account_id)
         return AccountShares(self._threads, held=in_use), satisfied
 
-    def _add_pages(self, wanted: _Wanted, now: datetime) -> list[ThrottleState]:
+    def _add_pages(self, wanted: _QuotaCollector, now: datetime) -> list[ThrottleState]:
         """Add targets beyond those that scans find until all shared threads have one; return what was read."""
         read: list[ThrottleState] = []
         with closing(self._scanner.pages(now)) as pages:
@@ -340,7 +336,7 @@ class ClaimPlanner:
         shares: AccountShares,
     ) -> int:
         slots, held_here = self.slots(state, now), held.get(state.key, 0)
-        self.leaves_to_others = self.leaves_to_others or not slots
+        self.has_work_for_other_workers = self.has_work_for_other_workers or not slots
         if shares.is_reserve:
             slots = min(slots, shares.half_reserved)
         if state.max_per_minute is None:

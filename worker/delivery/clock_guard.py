@@ -33,13 +33,13 @@ class ClockGuard:
         if compare or self._clocks is None:
             self.compare_clocks()
         if self._clocks is None:
-            self._step_s()
+            self._record_readings()
             return None
         if self.was_set_since_check(self.now()):
             # The clock may have been corrected, and then the difference to the shared clock was wrong. If the comparison
             # fails, the next check finds the step again.
             self.compare_clocks()
-        step_s = self._step_s()
+        step_s = self._record_readings()
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
 
     def was_set_since_check(self, now: datetime) -> bool:
@@ -57,7 +57,8 @@ class ClockGuard:
         """Return whether this worker may claim."""
         return self.monotonic() >= self._claim_from
 
-    def _step_s(self) -> float:
+    def _record_readings(self) -> float:
+        """Store both readings; return by how many seconds the wall clock has drifted since the last ones."""
         before, self._clocks = self._clocks, (self.now(), self.monotonic())
         return 0.0 if before is None else _apart_s(before, self._clocks)
 

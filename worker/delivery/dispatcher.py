@@ -70,9 +70,9 @@ class Dispatcher:
         return self._inbox.wake_and_wait(timeout_s)
 
     @property
-    def leaves_to_others(self) -> bool:
+    def has_work_for_other_workers(self) -> bool:
         """Return whether the last scan found due exports that another worker is to send."""
-        return self._planner.leaves_to_others
+        return self._planner.has_work_for_other_workers
 
     def stop(self) -> None:
         """Claim nothing more; running attempts finish, claims that were not sent are returned.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from schemas.base.retry_after import retry_after_of
+from schemas.base.retry_after import parse_retry_after
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
-from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, has_forbidden
+from schemas.exports.response_excerpt import MAX_EXCERPT, REDACTED, has_forbidden
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
@@ -55,6 +55,10 @@ class Schedule:
 
     delays_s: Sequence[float]
     max_age: timedelta
+
+    def is_exceeded(self, try_number: int) -> bool:
+        """Return whether every try was begun and none ended: the export crashes its worker."""
+        return try_number > len(self.delays_s) + 1
 
 
 #: With a retry left, an outcome describes its attempt alone, not the end of a schedule.
@@ -188,7 +192,7 @@ def _named_retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | N
     """
     if not outcome.retry_after or (outcome.status not in RETRY_AFTER and error != WEBHOOK_RATE_LIMITED):
         return None
-    wait_s = retry_after_of(outcome.retry_after).wait_s(now)
+    wait_s = parse_retry_after(outcome.retry_after).wait_s(now)
     # Rounded up: never earlier than asked.
     return None if wait_s is None else math.ceil(min(wait_s, MAX_RETRY_AFTER_S))
 
@@ -209,7 +213,7 @@ def _receiver_code(response: dict[str, Any]) -> str | None:
 
 def _is_clean(outcome: Outcome) -> bool:
     """Return whether the whole response was searched for text that must not be stored, and none was found."""
-    return outcome.kept is not None and REDACTED not in outcome.kept and len(outcome.body) <= MAX_KEPT
+    return outcome.kept is not None and REDACTED not in outcome.kept and len(outcome.body) <= MAX_EXCERPT
 
 
 def _first_text(response: dict[str, Any], *names: str) -> str | None:

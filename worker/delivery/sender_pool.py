@@ -31,7 +31,7 @@ class SenderPool:
             except RuntimeError:
                 # The system has no thread left: what was handed out waits for one of ours, and its lease is renewed.
                 self._queues.remove_thread()
-                _log.warning("no thread left for a delivery, it waits")
+                _log.warning("cannot start a sender thread; the delivery waits")
                 return
 
     def stop(self) -> None:

@@ -171,9 +171,5 @@ def _refused_as_they_were(
 def _log_stale(attempts: Sequence[CompletedAttempt], moved: set[str]) -> None:
     for attempt in attempts:
         if attempt.claim.export_id not in moved:
-            fields = {
-                "export_id": attempt.claim.export_id,
-                "attempt_id": attempt.id,
-                "target_id": attempt.claim.target_id,
-            }
+            fields = {"export_id": attempt.claim.export_id, "attempt_id": attempt.id, "target_id": attempt.claim.target_id}
             _log.warning("lease expired before the result was written", extra=fields)

@@ -22,12 +22,7 @@ class HttpClient(GuardedAdapter):
     """A `GuardedAdapter` whose failures are values; one for all threads of a process."""
 
     def post(
-        self,
-        url: str,
-        headers: dict[str, str],
-        body: bytes,
-        account_id: AccountId = None,
-        certificate: str | None = None,
+        self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId = None, certificate: str | None = None
     ) -> Outcome:
         """Send one POST for an account and return its outcome; never raises for what the network or the receiver does.
 

@@ -18,7 +18,7 @@ from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import response_excerpt, without_secret
-from schemas.settings.parsers import LEAST_SECRET_BYTES
+from schemas.settings.parsers import MIN_SECRET_BYTES
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
 from schemas.version import USER_AGENT
@@ -215,7 +215,7 @@ def _own_headers(text: str) -> _OwnHeaders:
 
 
 def _is_short(secret: str) -> bool:
-    return len(secret.encode()) < LEAST_SECRET_BYTES
+    return len(secret.encode()) < MIN_SECRET_BYTES
 
 
 def _without(body: bytes, repeated: list[str]) -> bytes:

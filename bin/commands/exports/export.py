@@ -20,12 +20,12 @@ from bin.commands.exports.export_bulk import bulk, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.api.deliveries import RecoveryResponse, dump_trace
+from schemas.api.deliveries import RecoveryResponse, dump_details
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.base.printable import printable
 from schemas.exports.record import export_record
-from schemas.exports.recoveries import RecoveryStatus, since_from
+from schemas.exports.recoveries import RecoveryStatus, parse_since
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
@@ -186,7 +186,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
     """
     with opened():
-        ATTEMPTS.show([dump_trace(each) for each in attempts.list_traces(export_id)], as_json)
+        ATTEMPTS.show([dump_details(each) for each in attempts.list_details(export_id)], as_json)
 
 
 @export.command(
@@ -236,7 +236,7 @@ for _command in (approve, dismiss, restore, snooze, split, edit, retry, bulk):
 def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
     """Read `--since`."""
     now = utc_now()
-    moment = None if text is None else since_from(text, now)
+    moment = None if text is None else parse_since(text, now)
     if text is not None and moment is None:
         raise click.BadParameter("Use an RFC 3339 time, a date, or an age such as 7d, 12h or 30m.")
     if moment is not None and moment > now:
@@ -315,7 +315,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     progress = process(held, recoveries.get(held.id).total, task, recoveries.release, "recover")
     recovery = recoveries.get(held.id)
     print_record(dump(RecoveryResponse, recovery), as_json)
-    if progress is BatchProgress.HALTED:
+    if progress is BatchProgress.WAITING_FOR_TARGET:
         raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")

@@ -49,7 +49,7 @@ BULK_JOBS: Final = RecordTable(
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
-#: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
+#: The options that filter exports: the filter of the list and its help. Array values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
     "--severity": ("severity", "Decide on exports with these severities."),
@@ -97,9 +97,9 @@ def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
     """Return whether a command names filters in place of one export. Raises UsageError for both or neither."""
     is_filtered = any(value is not None for name, value in given.items() if name.startswith("filter_"))
     if export_id is not None and (is_filtered or given["is_confirmed"] or given.get("account_id") is not None):
-        raise click.UsageError("Give either an export's id or filters.")
+        raise click.UsageError("Use an export's id or filters, not both.")
     if export_id is None and not is_filtered:
-        raise click.UsageError("Give an export's id, or filters such as --severity high,critical.")
+        raise click.UsageError("Use an export's id, or filters such as --severity high,critical.")
     return export_id is None
 
 
@@ -153,7 +153,7 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
         return projects.get_project(query.project_ids[0]).account_id
     account_id = accounts.first_id()
     if account_id is None or accounts.are_several():
-        raise click.UsageError("There are several accounts; name one with --account.")
+        raise click.UsageError("There are several accounts; use --account.")
     return account_id
 
 
@@ -202,9 +202,9 @@ def process(
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with Interruption() as interruption, progress_bar(total, held.id) as bar:
-        while (step := task.process_batch(held)).progress is BatchProgress.MOVED and not interruption.is_wanted:
+        while (step := task.process_batch(held)).progress is BatchProgress.MORE and not interruption.is_wanted:
             bar.update(step.processed)
-    if step.progress is BatchProgress.MOVED:
+    if step.progress is BatchProgress.MORE:
         release(held, utc_now())
         raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export {command} --cancel {held.id}`.")
     return step.progress

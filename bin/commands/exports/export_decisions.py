@@ -16,7 +16,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
-from schemas.exports.recoveries import until_from
+from schemas.exports.recoveries import parse_until
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
@@ -187,7 +187,7 @@ def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
     """Return the moment that the options of `snooze` name, None for --until-seen. Raises UsageError."""
     if (until is None) != until_seen:
         raise click.UsageError("Use either --until or --until-seen.")
-    moment = None if until is None else until_from(until, utc_now())
+    moment = None if until is None else parse_until(until, utc_now())
     if until is not None and moment is None:
         raise click.UsageError("Use an RFC 3339 time, a date, or a time from now such as 14d, 12h or 30m.")
     return moment

@@ -39,7 +39,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
 #: Checks that need the migrated database.
 DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checked]]] = {
     "SQLite": lambda *_: stores.sqlite_file(),
-    "restore": lambda *_: stores.restored(),
+    "restore": lambda *_: stores.unfinished_restore(),
     "clock": lambda *_: stores.database_clock(),
     "timeouts": lambda *_: stores.timeouts(),
     "accounts": lambda settings, *_: stores.first_records(settings),

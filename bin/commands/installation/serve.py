@@ -97,7 +97,7 @@ def require_startable(settings: Settings, *, needs_account: bool = True) -> None
             check_keys(vault, utc_now())
             targets.apply_default_secret(DefaultSecret.of(settings, vault), utc_now(), OPERATOR.key)
             if needs_account and accounts.first_id() is None:
-                _log.warning("the database has no account, so that no request is accepted; run: bin/riskrelay init")
+                _log.warning("the database has no account, so every request is rejected; run: bin/riskrelay init")
     except OUTAGES as outage:
         message = "the database is unavailable (%s; see %s); starting anyway, requests get 503 until it is back"
         _log.warning(message, outage_reason(outage), location_hint())

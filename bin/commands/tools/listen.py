@@ -24,7 +24,7 @@ from bin.receiver_kit.receiver import DEFAULT_PORT, FaultInjection, LocalReceive
 from bin.receiver_kit.signature_diagnosis import explain
 from runtime.clock import utc_now
 from schemas.base.printable import printable
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import InvalidSettings, Settings, load_settings
 from worker.delivery.outcomes import VALIDATION_FAILED
 from worker.http.signing import DEFAULT_TOLERANCE_S, SignatureVerdict
@@ -178,7 +178,7 @@ def _line(received: Received, diagnosis: str | None, saved: Path | None) -> str:
     """Return a request as one line of JSON, in ASCII."""
     return json.dumps(
         {
-            "at": rfc3339(received.at),
+            "at": format_rfc3339(received.at),
             "request_id": received.request_id,
             "idempotency_key": received.idempotency_key,
             "export_id": received.export_id,
@@ -210,7 +210,7 @@ def _block(received: Received, diagnosis: str | None, saved: Path | None) -> str
         "saved": saved and printable(str(saved)),
         "response": _response(received),
     }
-    head = f"{click.style(rfc3339(received.at), dim=True)}  {click.style(_plain(received.kind), bold=True)}{repeat}"
+    head = f"{click.style(format_rfc3339(received.at), dim=True)}  {click.style(_plain(received.kind), bold=True)}{repeat}"
     return "\n".join([head, *(f"  {name:10} {text}" for name, text in lines.items() if text), ""])
 
 

@@ -41,7 +41,7 @@ from runtime.dns_resolver import DnsResolver
 from schemas.base.printable import printable
 from schemas.base.strict_json import MalformedJson, canonical, parse
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import response_excerpt
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
@@ -294,9 +294,11 @@ def _message(url: str) -> Message:
     now = utc_now()
     export_id, target_id = identifiers.new_id(identifiers.EXPORT, now), identifiers.new_id(identifiers.TARGET, now)
     source = Source("finding", identifiers.new_id(identifiers.FINDING, now), 1)
-    body = delivery_body(export_id, target_id, source, _SAMPLE.record(), rfc3339(now))
+    body = delivery_body(export_id, target_id, source, _SAMPLE.record(), format_rfc3339(now))
     attempt_id = identifiers.new_id(identifiers.ATTEMPT, now)
-    return Message(attempt_id, export_id, target_id, url, None, body, now, new_nonce())
+    return Message(
+        id=attempt_id, key=export_id, target_id=target_id, url=url, secret_sealed=None, body=body, at=now, nonce=new_nonce()
+    )
 
 
 def _changed(message: Message, overrides: Sequence[str]) -> Message:

@@ -22,7 +22,7 @@ from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from runtime.files import require_replaceable, sync, try_lock
 from schemas.base.errors import RiskRelayError
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import Settings
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, database, is_sqlite, outage_reason
@@ -122,7 +122,7 @@ def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]
         "file": str(path.absolute()),
         "bytes": path.stat().st_size,
         "sha256": backup_files.sha256_of(path),
-        "taken_at": rfc3339(taken_at),
+        "taken_at": format_rfc3339(taken_at),
         "database": "sqlite" if settings.database_url.startswith("sqlite") else "postgresql",
         "schema": schema_version.known()[-1],
         "exports": exports,

@@ -24,7 +24,7 @@ from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now
 from schemas.base.errors import NoEncryptionKey
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import Settings
 from storage.compliance import erasure_log, erasure_replay
 from storage.compliance.erasure_replay import DamagedReplay
@@ -137,7 +137,7 @@ def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
     found = [f"{each} refers to RiskRelay's tables; drop it first." for each in restoring.dependents()]
     if before.workers:
         found.append(f"A worker is running ({before.workers[0]}); stop it and wait a few seconds.")
-    if _answers(settings.bind):
+    if _responds(settings.bind):
         found.append(f"The service is running at {settings.bind}; stop it.")
     return found
 
@@ -151,7 +151,7 @@ def _busy() -> list[str]:
         return [busy.message]
 
 
-def _answers(bind: str) -> bool:
+def _responds(bind: str) -> bool:
     """Return whether any HTTP service responds at an address."""
     try:
         with DIRECTLY.open(f"{local_url(bind)}/healthz", timeout=_ANSWERS_WITHIN_S):
@@ -252,7 +252,7 @@ def _restored(
         saved.unlink()
     return {
         "file": str(file.absolute()),
-        "restored_at": rfc3339(now),
+        "restored_at": format_rfc3339(now),
         "schema": schema_version.known()[-1],
         "exports": counts["exports"],
         "targets_paused": counts["paused"],

@@ -117,7 +117,7 @@ def verify_signature(
         raise ValueError("An empty secret would accept everybody's signature.")
     # A request may arrive `tolerance_s` before its timestamp, and its replay as long after it.
     if signature == "service" and isinstance(nonces, MemoryNonces) and nonces.seconds < 2 * tolerance_s:
-        raise ValueError("The nonces are forgotten too soon: use MemoryNonces(seconds=2 * tolerance_s).")
+        raise ValueError("MemoryNonces must keep nonces for twice tolerance_s: use MemoryNonces(seconds=2 * tolerance_s).")
     at = time.time() if now is None else now
     check = _check_service if signature == "service" else _check_standard
     nonce = check(_Headers(headers), body, keys, at, tolerance_s)
@@ -133,7 +133,7 @@ def parse(body: bytes) -> Event:
     except (ValueError, RecursionError):
         raise InvalidContent("the body is not JSON") from None
     if not (isinstance(event, dict) and isinstance(event.get("id"), str) and _is_known(event)):
-        raise InvalidContent("the body is no event of a known type")
+        raise InvalidContent("the body is not an event of a known type")
     known: Event = event  # type: ignore[assignment]  # its type was checked, members may be added
     return known
 

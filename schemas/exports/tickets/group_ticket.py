@@ -146,11 +146,7 @@ def group_ticket(group: Group) -> Ticket:
     """Return the ticket of a group; that of one finding differs from the finding's own by the places of its evidence."""
     ticket = finding_ticket(group)
     if group.findings > 1:
-        facts = (
-            ("Severity", group.severity),
-            ("Rule", one_line(group.rule)),
-            ("Found by", found_by(group.scan_run_id)),
-        )
+        facts = (("Severity", group.severity), ("Rule", one_line(group.rule)), ("Found by", found_by(group.scan_run_id)))
         # The type of one page says nothing of the others.
         labels = tuple(each for each in ticket.labels if not each.startswith("page:"))
         description = describe(f"{group.text}{_PLACES}{_listed(group)}", facts)

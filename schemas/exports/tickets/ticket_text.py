@@ -12,16 +12,10 @@ from urllib.parse import urlsplit
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem
 from schemas.base.shop_domain import normalized_shop_domain
-from schemas.base.timestamps import rfc3339_or_none
+from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.content_policy import rules
 from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
-from schemas.intake.diagnostics import (
-    CmsDiagnosticsForm,
-    Diagnostics,
-    Platform,
-    StorefrontDiagnosticsForm,
-    submitted_facts,
-)
+from schemas.intake.diagnostics import CmsDiagnosticsForm, Diagnostics, Platform, StorefrontDiagnosticsForm, submitted_facts
 from schemas.intake.email import InboundEmail, attachment_records, first_web_address
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
 from schemas.intake.scanner import Issue, ScannedPage
@@ -124,7 +118,7 @@ def ticket_for_capture(capture: Capture) -> Ticket:
         ("Canonical URL", capture.canonical_url),
         ("Meta description", one_line(capture.meta_description)),
         ("Headings", _outline(capture.heading_outline or ())),
-        ("Captured at", rfc3339_or_none(capture.captured_at)),
+        ("Captured at", format_rfc3339_or_none(capture.captured_at)),
         ("Captured with", _client("browser extension", capture.extension_version)),
     )
     selected = (capture.selected_text or "").strip()
@@ -160,7 +154,7 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
     names = [one_line(attachment.name) or "without a name" for attachment in email.attachments]
     facts = (
         ("From", one_line(email.sender)),
-        ("Received", rfc3339_or_none(email.sent_at)),
+        ("Received", format_rfc3339_or_none(email.sent_at)),
         ("Attachments", f"{len(names)}: {join_first(names, MAX_LISTED, ', ')}" if names else None),
     )
     subject = shortened(email.subject, MAX_TITLE)
@@ -170,11 +164,7 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
         severity="info",
         page_url=first_web_address(email.text),
         labels=ticket_labels("severity:info", "source:email"),
-        evidence={
-            "sender": email.sender,
-            "recipients": list(email.recipients),
-            "attachments": attachment_records(email),
-        },
+        evidence={"sender": email.sender, "recipients": list(email.recipients), "attachments": attachment_records(email)},
     )
 
 

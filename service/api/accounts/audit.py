@@ -9,7 +9,7 @@ import falcon
 from runtime.clock import utc_now
 from schemas.api.administration import AuditEntryResponse, dump_compliance_request
 from schemas.base.principal import Ability
-from schemas.base.timestamps import moment_from, to_ms
+from schemas.base.timestamps import parse_rfc3339, to_ms
 from service.api.accounts.authority import ACCOUNT, ManagedList, ManagedResource
 from service.http.paging import NUMBERS, Matching, PageRequest, read_page, send_page, send_record
 from service.operations.accounts import audit
@@ -19,7 +19,7 @@ from storage.db import identifiers
 
 #: Longer than any actor, action or id.
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
-_MOMENT: Final = Matching(moment_from)
+_MOMENT: Final = Matching(parse_rfc3339)
 
 
 class AuditResource(ManagedList):
@@ -72,5 +72,5 @@ class ComplianceRequestResource(ManagedResource):
 
 
 def _ms(text: str | None) -> int | None:
-    moment = None if text is None else moment_from(text)
+    moment = None if text is None else parse_rfc3339(text)
     return None if moment is None else to_ms(moment)

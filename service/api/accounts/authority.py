@@ -29,7 +29,7 @@ class AccountBearer(Bearer):
 
     def __init__(self, operator_account: OperatorAccount, ability: Ability | None = None) -> None:
         # What every API token may read has a responder that limits it to the projects of its user.
-        super().__init__(TokenKind.API, ability, of_projects=ability is None)
+        super().__init__(TokenKind.API, ability, allows_project_roles=ability is None)
         self.alternatives = (Ability.ADMIN,) if ability not in {None, Ability.ADMIN} else ()
         self._operator_account = operator_account
 

@@ -12,7 +12,7 @@ import falcon
 
 from schemas.api.intake import ComplianceResponse
 from schemas.api.response_fields import dump
-from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, envelope, order_from
+from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, read_headers, read_webhook
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Principal, StorefrontSignature
@@ -40,7 +40,7 @@ class ComplianceWebhooksResource:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the request, unless it is a repeat, and wake the workers."""
         context = req.context
-        order = order_from(context.envelope, context.payload)
+        order = read_webhook(context.read_headers, context.payload)
 
         def receive() -> datetime | None:
             return self._operations.compliance.receive(order, context.raw_body, context.signature, context.principal.key)
@@ -59,5 +59,5 @@ class ComplianceWebhooksResource:
     def _authenticate(self, req: falcon.Request) -> Principal:
         """Verify the signature, then read the headers that it does not cover, before the body is parsed."""
         principal = self._verify(req)
-        req.context.envelope = envelope(req.get_header(TOPIC_HEADER), req.get_header(SHOP_HEADER))
+        req.context.read_headers = read_headers(req.get_header(TOPIC_HEADER), req.get_header(SHOP_HEADER))
         return principal

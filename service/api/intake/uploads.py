@@ -101,7 +101,7 @@ class HandoffResource(ApiResource):
         record = dump(HandoffProgressResponse, handoff.record())
         current = conditional_requests.tagged(json.dumps(record, ensure_ascii=False).encode())
         resp.set_header("ETag", f'"{current.tag}"')
-        if conditional_requests.has(req, current.tag):
+        if conditional_requests.matches(req, current.tag):
             resp.status = falcon.HTTP_304
             return
         resp.content_type = falcon.MEDIA_JSON

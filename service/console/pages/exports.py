@@ -151,7 +151,7 @@ class ExportPage(ConsolePage):
             "most_entries": MOST_ENTRIES,
             "attempts": found[: page.limit],
             "events": events.list_page(export.id, None, MOST_EVENTS),
-            "next": next_page(page, [trace.attempt.id for trace, _ in found]),
+            "next": next_page(page, [details.attempt.id for details, _ in found]),
             "is_first": page.before is None,
         }
 

@@ -52,7 +52,7 @@ _FAILED: Final = "/deliveries?view=failed"
 _TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
 _SECOND: Final = timedelta(seconds=1)
 _WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
-_FAILING: Final = "Open one of its deliveries to see the receiver's answer. Fix the receiver, then ping the target."
+_FAILING: Final = "Open one of its deliveries to see the receiver's response. Fix the receiver, then ping the target."
 
 
 class Number(NamedTuple):
@@ -241,7 +241,7 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
     if attempt and attempt.response_status:
         why += f" (HTTP {attempt.response_status})"
     what = f"{bounded(number, MOST_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
-    to_do = help_for(code).fix if code else "Open the newest one to see the receiver's answer, then retry."
+    to_do = help_for(code).fix if code else "Open the newest one to see the receiver's response, then retry."
     return Attention(what, "", status.value, "bad", f"{why}.", to_do, _FAILED)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, SignInMethod
+from schemas.base.console_session import SessionEndReason, SignInMethod
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, Forbidden, RiskRelayError, ServiceUnavailable
 from service.console.layout import CONSOLE, SIGN_IN, ConsoleRoute, PageLayout, safe_next
@@ -18,16 +18,16 @@ from storage.secrets.encrypted_columns import LINK_MAIL
 
 #: Messages for users whose session has ended.
 _ENDED: Final = {
-    Ended.IDLE: "You were signed out after 12 hours without activity.",
-    Ended.TOO_OLD: "You were signed out because your session is a week old.",
-    Ended.SIGNED_OUT: "This session was signed out.",
-    Ended.REVOKED: "This session was revoked.",
-    Ended.CROWDED_OUT: "This session ended because there are ten newer ones, which is the maximum.",
-    Ended.TOKEN_OVER: "You were signed out because the token was revoked, has expired or lost the ability console.",
-    Ended.USER_OVER: "You were signed out because you have no role with access to the console any more.",
-    Ended.ANOTHER_BROWSER: "This session ended because its cookie came from a different browser or browser version.",
-    Ended.RESTORED: "You were signed out because a backup was restored.",
-    Ended.UNKNOWN: "This session no longer exists.",
+    SessionEndReason.IDLE: "You were signed out after 12 hours without activity.",
+    SessionEndReason.TOO_OLD: "You were signed out because your session is a week old.",
+    SessionEndReason.SIGNED_OUT: "This session was signed out.",
+    SessionEndReason.REVOKED: "This session was revoked.",
+    SessionEndReason.REPLACED: "This session ended because there are ten newer ones, which is the maximum.",
+    SessionEndReason.TOKEN_INVALID: "You were signed out: the token was revoked, has expired or lost the ability console.",
+    SessionEndReason.USER_INVALID: "You were signed out because you have no role with access to the console any more.",
+    SessionEndReason.ANOTHER_BROWSER: "This session ended because another browser or browser version sent its cookie.",
+    SessionEndReason.RESTORED: "You were signed out because a backup was restored.",
+    SessionEndReason.UNKNOWN: "This session no longer exists.",
 }
 #: Parameters of an issuer's redirect.
 _PARAMETERS: Final = ("state", "code", "iss", "error")
@@ -55,7 +55,12 @@ class SignIn(_SignInRoute):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
         why = req.get_param("why") or ""
-        self._render(req, resp, _ENDED.get(Ended(why)) if why in {*Ended} else None, safe_next(req.get_param("next") or ""))
+        self._render(
+            req,
+            resp,
+            _ENDED.get(SessionEndReason(why)) if why in {*SessionEndReason} else None,
+            safe_next(req.get_param("next") or ""),
+        )
 
     on_head = on_get
 
@@ -109,7 +114,7 @@ class SignInByLink(_SignInRoute):
         gate.require_unblocked(req)
         token = gate.read_form(req, None).get("token", "")
         try:
-            user_id = sign_in_links.use(token, gate.kept_sign_in(req), utc_now())
+            user_id = sign_in_links.consume(token, gate.kept_sign_in(req), utc_now())
             gate.begin_for_user(req, resp, user_id, SignInMethod.EMAIL_LINK, token)
         except (Forbidden, Conflict) as refused:
             gate.count_failure(req, "link")
@@ -158,9 +163,9 @@ class FinishOpenIdSignIn(_OpenIdRoute):
         cookie = gate.kept_sign_in(req)
         # Delete the cookie first: this sign-in has ended, whether it succeeds or not.
         gate.keep_sign_in(resp, "")
-        answer = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
+        params = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
         try:
-            person = self._openid.finish(answer, cookie, utc_now())
+            person = self._openid.finish(params, cookie, utc_now())
             account_id = self._openid.account_id
             if account_id is None:
                 raise Forbidden("There is no account yet.")
@@ -174,7 +179,7 @@ class FinishOpenIdSignIn(_OpenIdRoute):
             self.refuse(req, resp, refused)
         else:
             # Not a redirect: after the issuer's, browsers would omit the SameSite cookie.
-            self._layout.go_on(req, resp, self._layout.address(person.next_path))
+            self._layout.render_redirect_page(req, resp, self._layout.address(person.next_path))
 
 
 class SignOut(ConsoleRoute):
@@ -200,6 +205,6 @@ class SignOut(ConsoleRoute):
                 url = openid.sign_out_url(session.id, sealed)
                 if url is not None:
                     # Not a redirect: our form-action allows forms to lead to our own pages only.
-                    self._layout.go_on(req, resp, url)
+                    self._layout.render_redirect_page(req, resp, url)
                     return
         self._layout.redirect(resp, "/sign-in", done="signed_out")

@@ -26,7 +26,7 @@ from schemas.targets.providers import provider_of
 from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
-from service.console.layout import Action, PageAction, PageLayout, Redirect, sent_back
+from service.console.layout import Action, PageAction, PageLayout, Redirect, normalize_line_breaks
 from service.console.sessions import ConsoleUser
 from service.console.targets.pages import TARGET, TargetPage, shown_fields
 from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
@@ -273,8 +273,11 @@ def _shown(form: Mapping[str, str]) -> dict[str, str]:
 def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:
     """Return the form of a target; a field that was left as it was shown has what somebody else may have saved since."""
     present = shown_fields(target)
-    shown = {name: sent_back(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
-    return {**form, **{name: present[name] for name, text in shown.items() if sent_back(form.get(name, "")) == text}}
+    shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
+    return {
+        **form,
+        **{name: present[name] for name, text in shown.items() if normalize_line_breaks(form.get(name, "")) == text},
+    }
 
 
 def _to_page(target_id: str, done: str) -> Redirect:

@@ -8,7 +8,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import ValidationFailed
-from schemas.exports.recoveries import past_from
+from schemas.exports.recoveries import parse_past
 from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
@@ -128,7 +128,7 @@ def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict
 def _windows(target_id: str, entered: str | None, now: datetime) -> list[RecoveryWindow]:
     """Return the time windows of the recovery form, counted with one query."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
-    moments = [past_from(since, now) for since, _ in offered]
+    moments = [parse_past(since, now) for since, _ in offered]
     counts = queries.count_recoverable_since(target_id, moments, MOST_COUNTED + 1)
     return [RecoveryWindow(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import FieldProblem
 from schemas.targets.providers import Provider, providers, setting_from
-from service.console.layout import entries_of, sent_back
+from service.console.layout import entries_of, normalize_line_breaks
 
 _PREFIX: Final = "setting."
 #: The place of a value in a list.
@@ -74,8 +74,8 @@ def by_setting(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
 
 def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
     """Return the value of a field, or None if it is empty."""
-    text = sent_back(text)
-    if stored is not None and text == sent_back(_typed(stored)):
+    text = normalize_line_breaks(text)
+    if stored is not None and text == normalize_line_breaks(_typed(stored)):
         return stored
     texts = entries_of(text) if schema.get("type") == "array" else [text.strip()]
     return setting_from(schema, texts) if any(texts) else None

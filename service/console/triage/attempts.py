@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from schemas.exports.attempt_record import Trace
+from schemas.exports.attempt_record import AttemptDetails
 from schemas.exports.delivery import Timings
 from service.console.sessions import ConsoleUser
 from storage.exports import attempts
@@ -20,10 +20,10 @@ class AttemptPhase(NamedTuple):
 
 def shown_attempts(
     export_id: str, user: ConsoleUser, limit: int, before: str | None
-) -> list[tuple[Trace, list[AttemptPhase]]]:
+) -> list[tuple[AttemptDetails, list[AttemptPhase]]]:
     """Return up to `limit` attempts, the newest first, with their phases. Raises ExportNotFound, ValidationFailed."""
-    found = attempts.list_traces_page(export_id, user.account_id, limit, before)
-    return [(trace, phases_of(trace.attempt.timings)) for trace in found]
+    found = attempts.list_details_page(export_id, user.account_id, limit, before)
+    return [(details, phases_of(details.attempt.timings)) for details in found]
 
 
 def phases_of(timings: Timings) -> list[AttemptPhase]:

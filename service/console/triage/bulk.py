@@ -26,8 +26,8 @@ from service.console.layout import (
     PageLayout,
     Redirect,
     RefusedForm,
+    normalize_line_breaks,
     safe_next,
-    sent_back,
 )
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, remember_target
@@ -251,7 +251,7 @@ class CancelBulkJob(Action):
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the decision of a form as the API's body has it; a field of another action has no effect."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
-    return {"action": action, **{name: sent_back(form[name]) for name in names if form.get(name, "").strip()}}
+    return {"action": action, **{name: normalize_line_breaks(form[name]) for name in names if form.get(name, "").strip()}}
 
 
 def _expected(form: Mapping[str, str]) -> int:

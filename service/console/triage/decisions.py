@@ -27,8 +27,8 @@ from service.console.layout import (
     PageLayout,
     Redirect,
     entries_of,
+    normalize_line_breaks,
     safe_next,
-    sent_back,
 )
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
@@ -235,7 +235,7 @@ class Shortcuts(Action):
 
 def read_dismissal(form: Mapping[str, str]) -> DismissalRequest:
     """Return the reason and the note of a form. Raises ValidationFailed."""
-    given = {name: sent_back(form[name]) for name in ("reason", "note") if form.get(name, "").strip()}
+    given = {name: normalize_line_breaks(form[name]) for name in ("reason", "note") if form.get(name, "").strip()}
     wanted: DismissalRequest = read_checked(DismissalForm(), given)
     return wanted
 
@@ -261,7 +261,7 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 def _parts(form: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of a ticket from a form: browsers send line breaks as CR LF, and labels stand one a line."""
-    lines = {name: sent_back(form.get(name, "")) for name in ("title", "description", "severity", "labels")}
+    lines = {name: normalize_line_breaks(form.get(name, "")) for name in ("title", "description", "severity", "labels")}
     return {**lines, "labels": entries_of(lines["labels"])}
 
 

@@ -29,21 +29,9 @@ def _in(*statuses: ExportStatus) -> Callable[[ExportQuery, datetime], ExportQuer
 
 
 DELIVERY_VIEWS: Final = (
+    ListView("moving", "On their way", _in(*IN_PROGRESS), (), ExportSort.NEWEST, "on the way"),
     ListView(
-        "moving",
-        "On their way",
-        _in(*IN_PROGRESS),
-        (),
-        ExportSort.NEWEST,
-        "on the way",
-    ),
-    ListView(
-        "failed",
-        "Failed",
-        _in(ExportStatus.FAILED, ExportStatus.BLOCKED),
-        ("retry",),
-        ExportSort.NEWEST,
-        "not delivered",
+        "failed", "Failed", _in(ExportStatus.FAILED, ExportStatus.BLOCKED), ("retry",), ExportSort.NEWEST, "not delivered"
     ),
     ListView("delivered", "Delivered", _in(ExportStatus.EXPORTED), (), ExportSort.NEWEST, "delivered"),
 )

@@ -24,7 +24,16 @@ from schemas.triage.approval_rules import (
     StoppedReason,
 )
 from schemas.triage.export_filter import PROJECT_ID
-from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect, entries_of, sent_back
+from service.console.layout import (
+    CONSOLE,
+    Action,
+    ConsolePage,
+    FormPage,
+    PageLayout,
+    Redirect,
+    entries_of,
+    normalize_line_breaks,
+)
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.triage.ticket_view import MOST_TARGETS, REASONS, SOURCES
@@ -237,8 +246,8 @@ def _body(form: Mapping[str, str], rule: ApprovalRule | None) -> dict[str, Any]:
 
 def _labels(form: Mapping[str, str], rule: ApprovalRule | None) -> list[str]:
     """Return the labels of a form; those that are sent back as shown stay as they are, whatever characters they have."""
-    text = sent_back(form.get("labels", ""))
-    if rule is not None and rule.action.labels and text == sent_back(_typed(rule)["labels"]):
+    text = normalize_line_breaks(form.get("labels", ""))
+    if rule is not None and rule.action.labels and text == normalize_line_breaks(_typed(rule)["labels"]):
         return list(rule.action.labels)
     return entries_of(text)
 

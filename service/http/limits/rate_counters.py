@@ -113,7 +113,7 @@ class RateLimitCounters:
             self._down_until = self._clock() + _REDIS_RETRY_S
         if is_news:
             kind = type(error.__cause__ or error).__name__
-            _log.warning("Redis is down, each process counts rate limits for itself", extra={"error": kind})
+            _log.warning("Redis unavailable: each process counts rate limits for itself", extra={"error": kind})
 
     def _note_back(self) -> None:
         if self._down_until is None:
@@ -122,7 +122,7 @@ class RateLimitCounters:
             is_news = self._down_until is not None
             self._down_until = None
         if is_news:
-            _log.info("Redis is back, rate limits hold over all processes again")
+            _log.info("Redis available again: rate limits hold over all processes")
 
     def _in_memory(self) -> MemoryStorage:
         with self._lock:

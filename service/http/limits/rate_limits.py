@@ -117,7 +117,7 @@ class _Reservation:
         """Return whether a new reservation is due: none is left in this period, and no refusal holds."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
-    def renew(self, count: int, window: RateLimitWindow, asked_at: float, answered_at: float) -> None:
+    def renew(self, count: int, window: RateLimitWindow, asked_at: float, responded_at: float) -> None:
         """Store a reservation; a `count` of 0 refuses until the window has room.
 
         A reservation ends counted from before the request to Redis, a refusal from after it: both err on the safe side.
@@ -125,7 +125,7 @@ class _Reservation:
         self._left = count
         self._unreserved = max(0, window.remaining - count)
         self._ends_at = asked_at + window.ends_in_s
-        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + CLOCK_RESOLUTION_S
+        self._opens_at = -math.inf if count else responded_at + window.opens_in_s + CLOCK_RESOLUTION_S
 
     def spend(self, now: float) -> _RateLimitStatus:
         """Spend one, if there is one."""

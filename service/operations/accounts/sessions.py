@@ -1,7 +1,7 @@
 """Use cases of console sessions: revoke one, or all of a user."""
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, Session
+from schemas.base.console_session import Session, SessionEndReason
 from schemas.base.principal import Actor, OperatorPrincipal, Role, TokenPrincipal
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
@@ -18,7 +18,7 @@ def revoke(session_id: str, actor: Actor) -> Session:
     Raises NotFound, also for a session of another user unless the caller is an owner.
     """
     user_id = _only(actor) if isinstance(actor, TokenPrincipal) else None
-    return sessions.end(session_id, Ended.REVOKED, utc_now(), actor.key, actor.account_id, user_id)
+    return sessions.end(session_id, SessionEndReason.REVOKED, utc_now(), actor.key, actor.account_id, user_id)
 
 
 def _only(caller: TokenPrincipal) -> int | None:
@@ -28,4 +28,4 @@ def _only(caller: TokenPrincipal) -> int | None:
 def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:
     """End every live session of a user, and return them, the newest first. Raises NotFound for an unknown user."""
     user_by_email(email)
-    return sessions.end_of_user(email, Ended.REVOKED, utc_now(), actor.key)
+    return sessions.end_of_user(email, SessionEndReason.REVOKED, utc_now(), actor.key)

@@ -219,12 +219,7 @@ SQLITE = {
     "boolean": "INTEGER",
     "blob": "BLOB",
 }
-POSTGRESQL = {
-    "serial": "SERIAL PRIMARY KEY",
-    "bigserial": "BIGSERIAL PRIMARY KEY",
-    "boolean": "BOOLEAN",
-    "blob": "BYTEA",
-}
+POSTGRESQL = {"serial": "SERIAL PRIMARY KEY", "bigserial": "BIGSERIAL PRIMARY KEY", "boolean": "BOOLEAN", "blob": "BYTEA"}
 
 
 def up(_migrator: Any, db: Database) -> None:

@@ -44,7 +44,7 @@ _JOBS: Final = LeasedJobs(TicketEventRow, due_at="due_at")
 _IS_OPEN: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & TargetRow.deleted_at.is_null()
 
 
-class DueEvent(NamedTuple):
+class EventJob(NamedTuple):
     """An event that is due, its ticket and its target."""
 
     id: str
@@ -80,10 +80,10 @@ class _Unsendable(NamedTuple):
         return self.removed_at is not None or self.target_status is TargetStatus.DISABLED
 
 
-def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent | None:
+def next_due(now: datetime, excluded: Collection[int | None] = ()) -> EventJob | None:
     """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
     own = columns(
-        DueEvent,
+        EventJob,
         TicketEventRow,
         provider_ticket_id=ExportRow.provider_ticket_id,
         base_url=TargetRow.base_url,
@@ -96,7 +96,7 @@ def next_due(now: datetime, excluded: Collection[int | None] = ()) -> DueEvent |
         found = found.where(TicketEventRow.account.not_in(list(excluded)))
     for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
         values, options = row[: -len(OPTION_FIELDS)], row[-len(OPTION_FIELDS) :]
-        event = DueEvent._make([*values, options_from(options)])
+        event = EventJob._make([*values, options_from(options)])
         sealed = None if event.secret_sealed is None else bytes(event.secret_sealed)
         # Its last attempt ended with its lease, at an unknown moment.
         is_unknown = event.is_outcome_unknown or event.lease is not None
@@ -114,7 +114,7 @@ def targets_to_spare(target_ids: Collection[str], now: datetime) -> set[str]:
     return {row[0] for row in tuples(waiting.where(_may_be_sent(now), _is_first(), ~is_behind))}
 
 
-def claim(event: DueEvent, now: datetime, lease_s: float) -> DueEvent | None:
+def claim(event: EventJob, now: datetime, lease_s: float) -> EventJob | None:
     """Claim an event for one attempt; None if another worker was first.
 
     It is returned with its lease, and with its target as that is now: somebody may have edited it since it was read. The
@@ -149,7 +149,7 @@ def shorten_leases(now: datetime, lease_s: float) -> None:
         ).execute()
 
 
-def postpone(event: DueEvent, until: datetime) -> None:
+def postpone(event: EventJob, until: datetime) -> None:
     """Let an event that is not claimed wait, without an attempt."""
     with transaction():
         is_seen = TicketEventRow.due_at == event.due_at
@@ -158,7 +158,7 @@ def postpone(event: DueEvent, until: datetime) -> None:
         compare_and_swap(TicketEventRow, event.id, is_seen, due_at=until, **ended)
 
 
-def results_before(event: DueEvent) -> list[str]:
+def results_before(event: EventJob) -> list[str]:
     """Return what earlier events of the same ticket have done at its tracker, in order."""
     earlier = TicketEventRow.select(TicketEventRow.result).where(
         TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
@@ -166,7 +166,7 @@ def results_before(event: DueEvent) -> list[str]:
     return [row[0] for row in tuples(earlier.order_by(TicketEventRow.number))]
 
 
-def has_moved(event: DueEvent) -> bool:
+def has_moved(event: EventJob) -> bool:
     """Return whether the target of an event may have got another address since its ticket was sent to the former one.
 
     A move that is counted wrongly costs one read at the tracker.
@@ -180,7 +180,7 @@ def has_moved(event: DueEvent) -> bool:
 
 
 def record_attempt(
-    event: DueEvent,
+    event: EventJob,
     record: Mapping[str, Any],
     status: TicketEventStatus,
     next_at: datetime | None,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from peewee import SQL, fn
 
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, to_ms
 from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_events import (
     MAX_PLACES,
@@ -134,7 +134,7 @@ def store(events: Sequence[NewEvent], now: datetime) -> None:
                 "number": numbers.get(each.ticket.export_id, 0) + 1,
                 "type": each.type.value,
                 "status": TicketEventStatus.PENDING.value,
-                "body": event_body(event_id, each.type, each.ticket, each.change, rfc3339(now)),
+                "body": event_body(event_id, each.type, each.ticket, each.change, format_rfc3339(now)),
                 "attempts": 0,
                 "attempt_records": "[]",
                 "is_outcome_unknown": False,

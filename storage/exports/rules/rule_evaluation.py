@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
-from schemas.exports.decisions import STAYS_OPEN
+from schemas.exports.decisions import REASONS_KEEPING_GROUP_OPEN
 from schemas.exports.record import MAX_LABELS
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.targets.approval import TargetUrlRefused, require_approvable
@@ -212,7 +212,7 @@ def _dismiss(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) ->
     reason, status = rule.action.reason, TRANSITIONS[Transition.DISMISS].target
     shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason}
     shared |= {"snoozed_at": None, "snoozed_until": None}
-    closed = {} if reason in STAYS_OPEN else {"open_group": None}
+    closed = {} if reason in REASONS_KEEPING_GROUP_OPEN else {"open_group": None}
     write_locked([{"id": each.id} for each in exports], {**shared, **closed})
     _append(rule, Transition.DISMISS.value, exports, status, now)
 

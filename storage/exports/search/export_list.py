@@ -48,10 +48,7 @@ _ORDERS: Final = {
 
 @planned_for_values()
 def list_page(
-    query: ExportQuery,
-    sort: ExportSort = ExportSort.NEWEST,
-    limit: int | None = None,
-    after: ListPosition | None = None,
+    query: ExportQuery, sort: ExportSort = ExportSort.NEWEST, limit: int | None = None, after: ListPosition | None = None
 ) -> list[Export]:
     """Return up to `limit` of the exports that a query has, in the order `sort`, or those that follow `after`.
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from storage.accounts import sessions, tokens
 from storage.compliance import erasure
 from storage.db.engine import execute, rows, transaction
@@ -548,12 +548,12 @@ def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         [session_id] = [each.id for each in sessions.list_live(utc_now(), 1)]
-        sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
+        sessions.end(session_id, SessionEndReason.SIGNED_OUT, utc_now(), principal.key)
     operator.json("restore", file, "--replace")
     with operator.database():
-        reported = [ended for _, ended in sessions.find_all(secrets, "a browser", utc_now())]
+        reported = [ended for _, ended in sessions.authenticate_cookies(secrets, "a browser", utc_now())]
         noted = rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'")
-    assert reported == [Ended.RESTORED, Ended.RESTORED]
+    assert reported == [SessionEndReason.RESTORED, SessionEndReason.RESTORED]
     assert noted == [(2,)]
 
 

@@ -110,7 +110,7 @@ def test_several_accounts_need_a_name(shell: BulkShell) -> None:
     with shell.database():
         other = make_customer()
         make_exports(other, 2)
-    assert "name one with --account" in shell.refuses(2, "dismiss", "--source", "manual", "--yes")
+    assert "use --account" in shell.refuses(2, "dismiss", "--source", "manual", "--yes")
     named = shell.json("dismiss", "--source", "manual", "--account", str(other.account_id), "--yes")
     assert counted(named) == ("dismiss", "done", 2, 2, 2)
     assert shell.statuses() == ["prepared"] * 3

@@ -150,10 +150,7 @@ def test_a_ticket_that_several_pages_share_is_named_once(service: FakeService, r
     named = (["exp_a", "exp_b"], ["exp_b"], ["exp_b"], ["exp_c"])
     service.first += [(202, {}, {"findings": counts, "ticket_exports": exports}) for exports in named]
     lines = run("wapiti").stdout.splitlines()
-    assert lines[1:] == [
-        "4 new findings, 0 known findings; 3 tickets prepared or extended.",
-        *("exp_a", "exp_b", "exp_c"),
-    ]
+    assert lines[1:] == ["4 new findings, 0 known findings; 3 tickets prepared or extended.", *("exp_a", "exp_b", "exp_c")]
 
 
 def test_running_the_same_command_again_prepares_nothing(service: FakeService, run: Callable[..., Result]) -> None:

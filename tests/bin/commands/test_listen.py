@@ -24,10 +24,10 @@ from bin.commands.tools.listen import listen
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
-from schemas.targets.pings import PingOrder, ping_body
+from schemas.targets.pings import PingJob, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.processes.terminals import Terminal
 from worker.http.body_formats import formatted
@@ -41,12 +41,7 @@ _numbers = itertools.count(1)
 
 
 def body_of(title: str = "Image without alt text", export_id: str = "exp_1") -> bytes:
-    event = {
-        "id": export_id,
-        "type": "ticket.export",
-        "export": {"id": export_id},
-        "ticket": {"title": title},
-    }
+    event = {"id": export_id, "type": "ticket.export", "export": {"id": export_id}, "ticket": {"title": title}}
     return json.dumps(event).encode()
 
 
@@ -272,7 +267,7 @@ def test_a_test_event_is_accepted_and_creates_no_ticket(start: Callable[..., Loc
 def event_of(kind: TicketEventType, export_id: str = "exp_1") -> bytes:
     title = None if kind is TicketEventType.REDACT else "Image without alt text"
     ticket = EventTicket(export_id, "tgt_1", Source("finding", "fnd_1"), title, "sha256:0", "DEV-1")
-    return event_body("evt_1", kind, ticket, TicketChange(1, 2, 3), rfc3339(NOW))
+    return event_body("evt_1", kind, ticket, TicketChange(1, 2, 3), format_rfc3339(NOW))
 
 
 @pytest.mark.parametrize("body_format", list(BodyFormat))
@@ -320,8 +315,8 @@ def test_tickets_and_test_events_are_read_in_every_format(
     receiver = start()
     source, ticket = Source("finding", "fnd_1"), Ticket("An image has no alt text", "", "low", None, (), {"rule": "alt"})
     bodies = (
-        delivery_body("exp_1", "tgt_1", source, ticket.record(), rfc3339(NOW)),
-        ping_body(PingOrder("png_1", NOW, "tgt_1", 1, "Tracker", "https://tracker.example.com/", None)),
+        delivery_body("exp_1", "tgt_1", source, ticket.record(), format_rfc3339(NOW)),
+        ping_body(PingJob("png_1", NOW, "tgt_1", 1, "Tracker", "https://tracker.example.com/", None)),
     )
     answers = [deliver(receiver.url, formatted(body, body_format).body) for body in bodies]
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -562,9 +557,7 @@ def test_it_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None
         assert process.stderr.read() == b""
 
 
-def test_json_prints_one_line_per_request_on_standard_output_and_nothing_else(
-    run: Callable[..., Listening],
-) -> None:
+def test_json_prints_one_line_per_request_on_standard_output_and_nothing_else(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0", "--json", "--fail", "429", "--retry-after", "1")
     url = listening.url(on_stderr=True)
     for _ in range(2):
@@ -695,8 +688,7 @@ def test_wrong_settings_are_reported_with_exit_code_2(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--fail", "200"], ["--fail", "600"], ["--times", "0"], ["--port", "65536"], ["--delay", "-1"]],
+    "arguments", [["--fail", "200"], ["--fail", "600"], ["--times", "0"], ["--port", "65536"], ["--delay", "-1"]]
 )
 def test_invalid_options_are_wrong_usage(arguments: list[str]) -> None:
     result = CliRunner().invoke(listen, arguments)

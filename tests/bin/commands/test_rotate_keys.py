@@ -135,10 +135,7 @@ def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_p
 
 @pytest.mark.parametrize(
     "form",
-    [
-        "OTHER={keys}\nENCRYPTION_KEYS=${{OTHER}}\n",
-        "ENCRYPTION_KEYS_FILE=keys\n",
-    ],
+    ["OTHER={keys}\nENCRYPTION_KEYS=${{OTHER}}\n", "ENCRYPTION_KEYS_FILE=keys\n"],
     ids=["by another name", "by a file"],
 )
 def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path: Path, form: str) -> None:

@@ -63,11 +63,7 @@ def test_a_certificate_is_sealed_shown_by_its_fingerprint_and_removed(shell: Sec
     assert vault.open(bytes(sealed), TARGET_CERTIFICATE.context(target_id)) == PAIR
     listed = {record["name"]: record["fingerprint"] for record in shell.json("list")}
     assert listed[f"{target_id} client certificate"] == fingerprint
-    assert shell.json(*set_it, "--remove") == {
-        "name": target_id,
-        "client_certificate": True,
-        "removed": True,
-    }
+    assert shell.json(*set_it, "--remove") == {"name": target_id, "client_certificate": True, "removed": True}
     assert shell.stored()[0] == (target_id, None, None)
     assert shell.stored()[-1] == ("operator", "remove_certificate", target_id)
 

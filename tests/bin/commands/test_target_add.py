@@ -113,9 +113,7 @@ def test_what_is_no_target_is_refused_with_the_reason(
 def test_one_of_several_accounts_has_to_be_named(shell: Shell) -> None:
     with shell.database():
         other = make_customer().account_id
-    assert "There are 2 accounts; name one with --account" in shell.refused(
-        "target", "add", "gitea", PAGE, standard_input=""
-    )
+    assert "There are 2 accounts; use --account" in shell.refused("target", "add", "gitea", PAGE, standard_input="")
     made = shell.json("target", "add", "gitea", PAGE, "--account", str(other), standard_input="")
     assert made["status"] == "inactive"
 

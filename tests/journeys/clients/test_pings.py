@@ -165,12 +165,7 @@ def test_a_worker_that_dies_within_a_ping_is_answered_for(
         worker.kill()
         answer = waiting.result()
         assert time.monotonic() - began < DEADLINE_S + 5
-        assert answer.json == {
-            "delivered": False,
-            "response_status": None,
-            "error_code": "worker_lost",
-            "duration_ms": None,
-        }
+        assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
 def test_a_worker_that_gets_a_signal_to_stop_ends_its_ping(

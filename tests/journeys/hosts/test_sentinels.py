@@ -77,4 +77,4 @@ def has_redis_back(service: Service, customer: Customer) -> bool:
     # Seldom enough for the limit itself, which would answer without counting.
     time.sleep(0.5)
     assert service.request("GET", EXPORTS, customer.bearer).status == 200
-    return "Redis is back, rate limits hold over all processes again" in messages(service.log)
+    return "Redis available again: rate limits hold over all processes" in messages(service.log)

@@ -153,10 +153,7 @@ IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[s
 
 @pytest.mark.parametrize(("make", "words"), IN_THE_WAY, ids=[make.__name__ for make, _ in IN_THE_WAY])
 def test_what_is_in_the_way_is_reported_in_one_line_and_nothing_is_changed(
-    tmp_path: Path,
-    postgres_server: PostgresServer,
-    make: Callable[[Path, PostgresServer], Settings],
-    words: tuple[str, ...],
+    tmp_path: Path, postgres_server: PostgresServer, make: Callable[[Path, PostgresServer], Settings], words: tuple[str, ...]
 ) -> None:
     given = settings(tmp_path, **make(tmp_path, postgres_server))
     before = files(tmp_path)
@@ -186,10 +183,7 @@ def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_pa
     for verb in ("run", "init", "migrate", "serve", "work"):
         ended = typed(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
         assert (ended.returncode, ended.stdout) == (2, "")
-        assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == [
-            "Invalid settings",
-            *sorted(wrong),
-        ]
+        assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["Invalid settings", *sorted(wrong)]
     assert files(tmp_path) == {}
 
 
@@ -231,7 +225,7 @@ def test_a_full_disk_stops_the_start_and_nothing_goes_on_running(tmp_path: Path)
     ended = typed(tmp_path, "run", settings(tmp_path), 20_000)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
-    assert "riskrelay.db, its owner and the room left there" in ended.stderr
+    assert "riskrelay.db, its owner and the free space there" in ended.stderr
     assert list(processes_in(tmp_path)) == []
 
 

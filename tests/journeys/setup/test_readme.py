@@ -123,15 +123,7 @@ def short_folder() -> Iterator[Path]:
 def test_the_demo_completes_every_step(short_folder: Path, environment: dict[str, str]) -> None:
     # Requests to loopback must not use the proxy.
     settings = {**environment, "TMPDIR": str(short_folder), "http_proxy": "http://127.0.0.1:9"}
-    done = subprocess.run(
-        ["make", "demo"],
-        cwd=ROOT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    done = subprocess.run(["make", "demo"], cwd=ROOT, env=settings, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = ("response 503", "response 429", "response 200", "issue 1 at http://", "### Places (2)", "Every step succeeded")
     for words in shown:

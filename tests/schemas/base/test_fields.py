@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from marshmallow import ValidationError, fields
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.fields import Form, PageUrl, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import Array, Form, Integer, PageUrl, Text, WebUrl
 from schemas.exports.record import Severity
 
 LIMIT = 5
@@ -47,7 +47,7 @@ def test_a_text_is_read_as_marshmallow_reads_it(options: dict[str, Any], value: 
 
 class _Inner(Form):
     word = Text(allowed=("a", "b"))
-    number = WholeNumber(minimum=1, maximum=9)
+    number = Integer(minimum=1, maximum=9)
 
 
 class _Outer(Form):
@@ -55,7 +55,7 @@ class _Outer(Form):
     url = WebUrl()
     severity = Severity()
     inner = fields.Nested(_Inner)
-    several = Several(fields.Nested(_Inner), at_most=2)
+    several = Array(fields.Nested(_Inner), at_most=2)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,7 @@ class _Outer(Form):
     [
         ({"name": "long"}, "/name", "This value exceeds its maximum length: 3 characters."),
         ({"url": f"https://a.example/{'x' * 2048}"}, "/url", "This value exceeds its maximum length: 2048 bytes."),
-        (
-            {"severity": "x"},
-            "/severity",
-            "This value is not one of the allowed values: info, low, medium, high, critical.",
-        ),
+        ({"severity": "x"}, "/severity", "This value is not one of the allowed values: info, low, medium, high, critical."),
         ({"inner": {"word": "c"}}, "/inner/word", "This value is not one of the allowed values: a, b."),
         ({"several": [{}, {"number": 0}]}, "/several/1/number", "This number is out of range: 1 to 9."),
         ({"several": [1, 2, 3]}, "/several", "This list or object exceeds its maximum number of entries: 2."),

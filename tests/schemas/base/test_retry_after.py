@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base.retry_after import RetryAfter, retry_after_of
+from schemas.base.retry_after import RetryAfter, parse_retry_after
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 #: The same moment in the three formats of RFC 9110, and one a second earlier.
@@ -35,22 +35,22 @@ MOMENT: Final = NOW + timedelta(minutes=1)
     ],
 )
 def test_seconds_may_have_a_fraction_and_the_most_of_several_count(text: str, seconds: float) -> None:
-    assert retry_after_of(text) == RetryAfter(seconds, None)
+    assert parse_retry_after(text) == RetryAfter(seconds, None)
 
 
 @pytest.mark.parametrize("date", DATES)
 def test_the_latest_of_several_dates_counts_although_dates_have_a_comma(date: str) -> None:
     for text in (date, f"{date}, {EARLIER}", f"{EARLIER},{date}", f"{date}, soon", f"{EARLIER}, {date}, {EARLIER}"):
-        assert retry_after_of(text) == RetryAfter(None, MOMENT), text
+        assert parse_retry_after(text) == RetryAfter(None, MOMENT), text
     for text in (f"90, {date}", f"{date},90", f"{EARLIER}, 7, {date}, 90"):
-        assert retry_after_of(text) == RetryAfter(90, MOMENT), text
+        assert parse_retry_after(text) == RetryAfter(90, MOMENT), text
 
 
 @pytest.mark.parametrize(
     "text", [None, "", " ", ",", "soon", "-7", "+7", "1e3", "0x10", "7 s", ".5", "5.", "inf", "nan", "²", "٣"]
 )
 def test_any_other_text_names_no_time(text: str | None) -> None:
-    assert retry_after_of(text) == RetryAfter(None, None)
+    assert parse_retry_after(text) == RetryAfter(None, None)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_the_later_of_seconds_and_moment_counts(asked: RetryAfter, wait_s: float
 
 @given(st.text(alphabet=st.characters(max_codepoint=255)) | st.text(alphabet="0123456789., :MarSunGT+-"))
 def test_no_text_of_a_header_raises(text: str) -> None:
-    retry_after_of(text).wait_s(NOW)
+    parse_retry_after(text).wait_s(NOW)
 
 
 def test_a_header_of_commas_is_not_read_to_its_end() -> None:
     # 100 headers, the most that a response may have, are.
-    assert retry_after_of(", ".join([EARLIER] * 99 + ["7"])).seconds == 7
-    assert retry_after_of("," * 60_000 + "7") == RetryAfter(None, None)
+    assert parse_retry_after(", ".join([EARLIER] * 99 + ["7"])).seconds == 7
+    assert parse_retry_after("," * 60_000 + "7") == RetryAfter(None, None)

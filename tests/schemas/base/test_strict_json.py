@@ -97,10 +97,7 @@ ACCEPTED: list[tuple[bytes, JsonValue]] = [
     (rb'"\ud83d\ude00"', "\U0001f600"),  # a pair is one character
     (rb'"\\u0000 \\ud800"', r"\u0000 \ud800"),  # backslashes, not escapes
     ('"\u2028\ufeff\ufffe"'.encode(), "\u2028\ufeff\ufffe"),
-    (
-        b'"' + b"[" * 99 + b'\\"' + b"{" * 99 + b'"',
-        "[" * 99 + '"' + "{" * 99,
-    ),  # in a string they nest nothing
+    (b'"' + b"[" * 99 + b'\\"' + b"{" * 99 + b'"', "[" * 99 + '"' + "{" * 99),  # in a string they nest nothing
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base.timestamps import from_ms, moment_from, rfc3339, rfc3339_or_none, to_ms
+from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none, from_ms, parse_rfc3339, to_ms
 
 moments = st.datetimes(
     min_value=datetime(1, 1, 2),  # noqa: DTZ001 - the zone is drawn apart
@@ -25,7 +25,7 @@ def test_a_moment_comes_back_from_the_tables_to_the_millisecond(moment: datetime
 
 @given(moments)
 def test_a_moment_is_written_so_that_any_reader_finds_it_again(moment: datetime) -> None:
-    text = rfc3339(moment)
+    text = format_rfc3339(moment)
     assert len(text) == len("2026-01-31T12:00:00.000Z")
     assert text.endswith("Z")
     assert datetime.fromisoformat(text) == from_ms(to_ms(moment))
@@ -35,7 +35,7 @@ def test_a_moment_is_written_so_that_any_reader_finds_it_again(moment: datetime)
 def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetime) -> None:
     earlier, later = sorted([one, other])
     assert to_ms(earlier) <= to_ms(later)
-    assert rfc3339(earlier) <= rfc3339(later)
+    assert format_rfc3339(earlier) <= format_rfc3339(later)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetim
 )
 def test_moments_are_whole_milliseconds(moment: datetime, ms: int, text: str) -> None:
     assert to_ms(moment) == ms
-    assert rfc3339(moment) == text
+    assert format_rfc3339(moment) == text
 
 
 def test_no_moment_stays_none() -> None:
     assert from_ms(None) is None
-    assert rfc3339_or_none(None) is None
+    assert format_rfc3339_or_none(None) is None
 
 
 @given(moments)
 def test_what_was_written_is_read_again(moment: datetime) -> None:
-    assert moment_from(rfc3339(moment)) == from_ms(to_ms(moment))
+    assert parse_rfc3339(format_rfc3339(moment)) == from_ms(to_ms(moment))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_what_was_written_is_read_again(moment: datetime) -> None:
     ],
 )
 def test_a_timestamp_names_one_instant(text: str, written: str) -> None:
-    moment = moment_from(text)
+    moment = parse_rfc3339(text)
     assert moment is not None
     assert moment.tzinfo is UTC
-    assert rfc3339(moment) == written
+    assert format_rfc3339(moment) == written
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_a_timestamp_names_one_instant(text: str, written: str) -> None:
     ],
 )
 def test_anything_else_is_no_timestamp(text: str) -> None:
-    assert moment_from(text) is None
+    assert parse_rfc3339(text) is None

@@ -18,8 +18,8 @@ from schemas.compliance.requests import (
     ComplianceStatus,
     Subject,
     Topic,
-    envelope,
-    order_from,
+    read_headers,
+    read_webhook,
     report_record,
     subject_from,
     without_mentions,
@@ -47,7 +47,7 @@ MEMBERS = st.fixed_dictionaries(
 @given(MEMBERS | JSON, st.sampled_from(Topic))
 def test_no_body_breaks_the_schema(body: Any, topic: Topic) -> None:
     try:
-        order = order_from(ComplianceHeaders(topic, "snow.shops.example"), ComplianceForm().read(body))
+        order = read_webhook(ComplianceHeaders(topic, "snow.shops.example"), ComplianceForm().read(body))
     except ValidationFailed:
         return
     assert order.topic is topic
@@ -60,7 +60,7 @@ def test_no_body_breaks_the_schema(body: Any, topic: Topic) -> None:
 @given(st.none() | st.text(), st.none() | st.text())
 def test_no_header_breaks_the_envelope(topic: str | None, shop: str | None) -> None:
     try:
-        read = envelope(topic, shop)
+        read = read_headers(topic, shop)
     except ValidationFailed:
         return
     assert read.topic.value == topic

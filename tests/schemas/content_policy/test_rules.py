@@ -828,8 +828,7 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("begin", "unit"),
-    [*(("", unit) for unit in REPEATED), *((begin, unit) for begin in BEGUN for unit in FILLING)],
+    ("begin", "unit"), [*(("", unit) for unit in REPEATED), *((begin, unit) for begin in BEGUN for unit in FILLING)]
 )
 def test_no_text_takes_more_than_linear_time(begin: str, unit: str) -> None:
     # Sixteen times the text: quadratic time would be 256 times the seconds.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.exports.record import (
     Approval,
     ApprovalForm,
@@ -161,17 +161,14 @@ def test_an_export_that_is_due_or_not_waiting_reports_no_wait(status: ExportStat
 
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
-@pytest.mark.parametrize(
-    ("due_s", "held_s", "shown_s"),
-    [(-5, 3600, 3600), (-5, 0.001, 1), (30, 3600, 3600), (30, 5, 30)],
-)
+@pytest.mark.parametrize(("due_s", "held_s", "shown_s"), [(-5, 3600, 3600), (-5, 0.001, 1), (30, 3600, 3600), (30, 5, 30)])
 def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
     status: ExportStatus, due_s: float, held_s: float, shown_s: int
 ) -> None:
     export = replace(waiting(status, due_s), held_until=NOW + timedelta(seconds=held_s))
     record = export_record(export, NOW)
     assert record["retry_after_seconds"] == shown_s
-    assert record["next_attempt_at"] == rfc3339(NOW + timedelta(seconds=max(due_s, held_s)))
+    assert record["next_attempt_at"] == format_rfc3339(NOW + timedelta(seconds=max(due_s, held_s)))
     assert record["status_reason"] is None
 
 

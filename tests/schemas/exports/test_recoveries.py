@@ -7,7 +7,7 @@ import pytest
 from schemas.api.deliveries import RecoveryResponse
 from schemas.api.response_fields import dump
 from schemas.base.errors import ValidationFailed
-from schemas.exports.recoveries import Recovery, RecoveryStatus, past_from, since_from
+from schemas.exports.recoveries import Recovery, RecoveryStatus, parse_past, parse_since
 from tests.support.factories import NOW
 
 # what is typed at noon of the 1st of March 2026 UTC, the moment that it means
@@ -38,7 +38,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("text", "moment"), MOMENTS)
 def test_a_moment_is_typed_in_three_ways(text: str, moment: datetime | None) -> None:
-    assert since_from(text, NOW) == moment
+    assert parse_since(text, NOW) == moment
 
 
 def test_a_recovery_reads_as_an_operator_sees_it() -> None:
@@ -56,6 +56,6 @@ def test_a_recovery_reads_as_an_operator_sees_it() -> None:
 
 
 def test_what_is_still_to_come_is_no_past_and_this_moment_is() -> None:
-    assert past_from("0m", NOW) == NOW
+    assert parse_past("0m", NOW) == NOW
     with pytest.raises(ValidationFailed):
-        past_from((NOW + timedelta(milliseconds=1)).isoformat(), NOW)
+        parse_past((NOW + timedelta(milliseconds=1)).isoformat(), NOW)

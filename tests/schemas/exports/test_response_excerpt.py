@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.content_policy.rules import find
-from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, response_excerpt, without_secret
+from schemas.exports.response_excerpt import MAX_EXCERPT, REDACTED, response_excerpt, without_secret
 
 SECRET: Final = "the secret that signed it"
 CARD: Final = "4242 4242 4242 4242"
@@ -86,16 +86,16 @@ def test_an_answer_that_says_nothing_of_the_secret_stays_as_it_is() -> None:
 
 def test_what_comes_nearer_by_a_redaction_before_it_was_looked_at_whole() -> None:
     first = "Cookie: session=abcdef0123456789 " + "word " * 600
-    padding = "y" * (2 * MAX_KEPT - len(first) - len(CARD) + 2)
+    padding = "y" * (2 * MAX_EXCERPT - len(first) - len(CARD) + 2)
     kept = response_excerpt(f"{first}\n{padding} {CARD} and on".encode())
     assert kept == f"{REDACTED}\n{REDACTED}"
 
 
 def test_two_kib_are_kept_and_a_secret_at_the_edge_is_seen_whole() -> None:
-    assert response_excerpt(b"x" * 100_000) == "x" * MAX_KEPT
-    padding = "x" * (MAX_KEPT - len(CARD) + 3)
+    assert response_excerpt(b"x" * 100_000) == "x" * MAX_EXCERPT
+    padding = "x" * (MAX_EXCERPT - len(CARD) + 3)
     assert response_excerpt(f"{padding} {CARD} and on".encode()) == REDACTED
-    assert response_excerpt(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_KEPT]
+    assert response_excerpt(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_EXCERPT]
 
 
 def test_what_is_nested_without_end_is_kept_without_its_depths() -> None:
@@ -104,7 +104,7 @@ def test_what_is_nested_without_end_is_kept_without_its_depths() -> None:
     assert kept is not None
     assert REDACTED in kept
     assert "4242" not in kept
-    assert response_excerpt(b"[" * 100_000) == "[" * MAX_KEPT
+    assert response_excerpt(b"[" * 100_000) == "[" * MAX_EXCERPT
 
 
 ODD: Final = st.sampled_from(
@@ -115,7 +115,7 @@ ODD: Final = st.sampled_from(
 @given(st.recursive(ODD | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(ODD, inner)))
 def test_whatever_comes_nothing_forbidden_is_kept(value: object) -> None:
     kept = response_excerpt(json.dumps(value).encode())
-    assert kept is None or len(kept) == MAX_KEPT or not find(read(kept), frozenset())
+    assert kept is None or len(kept) == MAX_EXCERPT or not find(read(kept), frozenset())
 
 
 def read(kept: str) -> object:
@@ -128,7 +128,7 @@ def read(kept: str) -> object:
 @given(st.binary(max_size=5000))
 def test_any_bytes_are_kept_as_text_that_every_database_takes(body: bytes) -> None:
     kept = response_excerpt(body)
-    assert kept is None or (0 < len(kept) <= MAX_KEPT and "\x00" not in kept and kept.encode())
+    assert kept is None or (0 < len(kept) <= MAX_EXCERPT and "\x00" not in kept and kept.encode())
 
 
 def test_half_a_character_is_no_text_whatever_is_redacted_beside_it() -> None:

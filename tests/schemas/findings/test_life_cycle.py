@@ -50,11 +50,7 @@ CASES: dict[str, tuple[list[Posted], LifeCycle, dict[int, RunOutcome]]] = {
     "the first run again without it": ([(0, False), (1, False)], LifeCycle(1), {0: SEEN, 1: MISSED}),
     "a run that has reported it posts a part without it": ([(1, True), (1, False)], LifeCycle(0), {1: SEEN}),
     "a run without it at first": ([(1, False), (1, True), (2, False)], LifeCycle(1), {1: SEEN, 2: MISSED}),
-    "fixed stays fixed": (
-        [(1, False), (2, False), (3, False)],
-        LifeCycle(2, is_fixed=True),
-        {1: MISSED, 2: FIXED},
-    ),
+    "fixed stays fixed": ([(1, False), (2, False), (3, False)], LifeCycle(2, is_fixed=True), {1: MISSED, 2: FIXED}),
     "open again": (
         [(1, False), (2, False), (3, True)],
         LifeCycle(0, is_fixed=False, times_reopened=1),

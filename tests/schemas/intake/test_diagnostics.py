@@ -165,10 +165,7 @@ def test_what_is_wrong_with_a_plugins_is_named(body: Any, expected: list[tuple[s
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (
-            {},
-            [(f"/{name}", "required") for name in ("diagnostics", "granted_scopes", "project_id", "shop_domain")],
-        ),
+        ({}, [(f"/{name}", "required") for name in ("diagnostics", "granted_scopes", "project_id", "shop_domain")]),
         ({**SHOP_LEAST, "project_id": True}, [("/project_id", "invalid_type")]),
         ({**SHOP_LEAST, "report_id": "3"}, [("/report_id", "invalid_type")]),
         ({**SHOP_LEAST, "platform": "cms_commerce"}, [("", "unknown_member")]),

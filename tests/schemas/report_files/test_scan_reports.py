@@ -535,11 +535,7 @@ UNREADABLE: Final = [
     (FILES["nuclei"].read_bytes().splitlines()[0], "wapiti", "is a Nuclei report; use --format nuclei"),
     (FILES["zap"].read_bytes(), "nuclei", "is a ZAP report; use --format zap"),
     (b'{"@version": "2", "site": [{"alerts": 1}]}', "zap", "/site/0/alerts is not an array."),
-    (
-        b'{"@version": "2", "site": [{"alerts": [{"instances": [7]}]}]}',
-        "zap",
-        "/alerts/0/instances/0 is not an object.",
-    ),
+    (b'{"@version": "2", "site": [{"alerts": [{"instances": [7]}]}]}', "zap", "/alerts/0/instances/0 is not an object."),
     (b'[{"template-id": ["a"]}]', "nuclei", "/0/template-id is not a string."),
     (b'{"runs": [{"results": [{"message": "no"}]}]}', "sarif", "/runs/0/results/0/message is not an object."),
     (b'{"lighthouseVersion": "12", "audits": {"a/b": 1}}', "lighthouse", "/audits/a~1b is not an object."),
@@ -587,10 +583,7 @@ def cyclic_bases() -> bytes:
 
 #: Small reports that become large, or are read again for each of many results: the format, the report.
 LARGE_INSIDE: Final = {
-    "a message of placeholders": (
-        "sarif",
-        sarif_of([{"message": {"text": "{0}" * 20_000, "arguments": ["x" * 20_000]}}]),
-    ),
+    "a message of placeholders": ("sarif", sarif_of([{"message": {"text": "{0}" * 20_000, "arguments": ["x" * 20_000]}}])),
     "a message of a rule": (
         "sarif",
         sarif_of([{"message": {"id": "m"}} for _ in range(100)], messageStrings={"m": {"text": "word@ " * 100_000}}),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.settings.parsers import LEAST_SECRET_BYTES
+from schemas.settings.parsers import MIN_SECRET_BYTES
 from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
 
-LEAST = "s" * LEAST_SECRET_BYTES
+LEAST = "s" * MIN_SECRET_BYTES
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ LEAST = "s" * LEAST_SECRET_BYTES
         (LEAST, LEAST),
         ("s" * MAX_SECRET, "s" * MAX_SECRET),
         # Bytes count, not letters.
-        ("é" * (LEAST_SECRET_BYTES // 2), "é" * (LEAST_SECRET_BYTES // 2)),
+        ("é" * (MIN_SECRET_BYTES // 2), "é" * (MIN_SECRET_BYTES // 2)),
         # One end of a line is the terminal's or the file's; spaces are the person's.
         (f"{LEAST}\n", LEAST),
         (f"{LEAST}\r\n", LEAST),

@@ -156,12 +156,7 @@ def test_what_is_done(
     st.sampled_from(["comment", "is_open", "set_open", "redact", None]),
 )
 def test_the_same_event_again_changes_nothing_more(
-    event_type: TicketEventType,
-    on_fixed: str | None,
-    is_open: bool,
-    has_closed: bool,
-    is_left_alone: bool,
-    lost: str | None,
+    event_type: TicketEventType, on_fixed: str | None, is_open: bool, has_closed: bool, is_left_alone: bool, lost: str | None
 ) -> None:
     tracker = OneIssue(is_open)
     made = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)

@@ -158,8 +158,7 @@ def test_a_recorded_refusal_means(name: str, failure: TrackerFailure) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["create, private repository without access", "create, no such repository", "create, issues disabled"],
+    "name", ["create, private repository without access", "create, no such repository", "create, issues disabled"]
 )
 @pytest.mark.parametrize(
     ("repository", "code"),

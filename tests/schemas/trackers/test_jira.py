@@ -327,10 +327,7 @@ def test_a_working_target_passes_its_validation(access: TrackerAccess) -> None:
         ),
         ([MYSELF, ALLOWED, answer(403)], configuration("tracker_forbidden")),
         ([MYSELF, ALLOWED, answer(200, {})], TrackerFailure(FailureKind.RETRY, "tracker_unavailable")),
-        (
-            [MYSELF, ALLOWED, page([])],
-            configuration("tracker_not_found", "issue_type"),
-        ),
+        ([MYSELF, ALLOWED, page([])], configuration("tracker_not_found", "issue_type")),
         ([MYSELF, ALLOWED, ISSUE_TYPES, answer(401)], configuration("tracker_token_rejected")),
         ([MYSELF, ALLOWED, ISSUE_TYPES, answer(200, [])], TrackerFailure(FailureKind.RETRY, "tracker_unavailable")),
         ([MYSELF, ALLOWED, ISSUE_TYPES, page(OURS[:2])], rejected("labels")),

@@ -65,11 +65,7 @@ def test_an_issue_is_created_and_named_by_its_number() -> None:
     made, (request,) = play(REDMINE.create(access(), TICKET), [CREATED])
     assert made == TrackerIssue("57", f"{BASE}/issues/57")
     assert (request.method, request.url, request.creates) == ("POST", f"{BASE}/issues.json", True)
-    assert request.headers == {
-        "X-Redmine-API-Key": TOKEN,
-        "Accept": "application/json",
-        "Content-Type": "application/json",
-    }
+    assert request.headers == {"X-Redmine-API-Key": TOKEN, "Accept": "application/json", "Content-Type": "application/json"}
     sent = issue_in(request.body)
     assert sent.keys() == {"project_id", "subject", "description"}
     assert (sent["project_id"], sent["subject"]) == ("shop", TICKET.title)

@@ -108,8 +108,7 @@ def test_a_hostile_glob_takes_no_longer_than_another() -> None:
 def test_a_rule_is_read_with_its_defaults_and_written_back() -> None:
     full = {"project_id": 7, "severity_at_least": "high", "sources": ["finding"], "rule": "csp-*", "page_path": "/a/*"}
     for match, action in itertools.product(
-        ({"rule": "x"}, full),
-        (APPROVE, {"type": "dismiss", "reason": "wont_fix"}, {"type": "label", "labels": ["a", "b"]}),
+        ({"rule": "x"}, full), (APPROVE, {"type": "dismiss", "reason": "wont_fix"}, {"type": "label", "labels": ["a", "b"]})
     ):
         rule = RuleForm().read(form(match=match, action=action))
         assert (rule.enabled, rule.match.record(), rule.action.record()) == (True, match, action)

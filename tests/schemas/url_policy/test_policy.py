@@ -18,8 +18,7 @@ def test_ports_are_read(text: str, ports: PortSet) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "443,", "0", "0-10", "65536", "-1", "10-", "20-10", "https", "4 43", "\uff14\uff14\uff13", "1-2-3"],
+    "text", ["", "443,", "0", "0-10", "65536", "-1", "10-", "20-10", "https", "4 43", "\uff14\uff14\uff13", "1-2-3"]
 )
 def test_a_wrong_port_is_named(text: str) -> None:
     entry = next(part.strip() for part in reversed(text.split(",")))

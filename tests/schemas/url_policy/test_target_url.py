@@ -37,14 +37,8 @@ ACCEPTED = [
     ("https://hooks.example.com:8443/", "https://hooks.example.com:8443/"),
     ("https://hooks.example.com?", "https://hooks.example.com/"),
     ("https://hooks.example.com?a=1&b=?/@:", "https://hooks.example.com/?a=1&b=?/@:"),
-    (
-        "https://r3---sn-abc.example.com/",
-        "https://r3---sn-abc.example.com/",
-    ),  # hyphens that IDNA would refuse
-    (
-        "https://0x7f.example.com/",
-        "https://0x7f.example.com/",
-    ),  # a number only in the last place makes a number
+    ("https://r3---sn-abc.example.com/", "https://r3---sn-abc.example.com/"),  # hyphens that IDNA would refuse
+    ("https://0x7f.example.com/", "https://0x7f.example.com/"),  # a number only in the last place makes a number
     ("https://bücher.example.com/", "https://xn--bcher-kva.example.com/"),
     ("https://xn--bcher-kva.example.com/", "https://xn--bcher-kva.example.com/"),
     ("https://faß.example.com/", "https://xn--fa-hia.example.com/"),  # not fass: that is another host
@@ -127,10 +121,7 @@ REFUSED = [
     ("https://256.1.1.1/", "host_numeric"),
     ("https://1.2.3.4.5/", "host_numeric"),
     ("https://example.0x/", "host_numeric"),
-    (
-        "https://\uff11\uff12\uff17.\uff10.\uff10.\uff11/",
-        "host_numeric",
-    ),  # wide digits: only the mapping shows the number
+    ("https://\uff11\uff12\uff17.\uff10.\uff10.\uff11/", "host_numeric"),  # wide digits: only the mapping shows the number
     ("https://\u2460\u2461\u2466.0.0.\u2460/", "host_numeric"),
     ("https://\u0661\u0662\u0667.0.0.1/", "host_not_idna"),
     ("https://xn--a.example.com/", "host_not_idna"),
@@ -194,10 +185,7 @@ def test_an_unsafe_url_is_refused_by_name(url: str, reason: str) -> None:
 
 def test_every_reason_of_a_url_has_a_row() -> None:
     of_addresses = {reason for reason in RefusalReason if reason.startswith("address_")}
-    elsewhere = {
-        RefusalReason.NAME_NOT_FOUND,
-        RefusalReason.PARSERS_DISAGREE,
-    }  # a net without a known catch
+    elsewhere = {RefusalReason.NAME_NOT_FOUND, RefusalReason.PARSERS_DISAGREE}  # a net without a known catch
     assert {reason for _, reason in REFUSED} >= set(RefusalReason) - of_addresses - elsewhere
 
 

@@ -282,11 +282,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/ticket/evidence/?": _IN_TICKET,
         "/source/id": ("answer", "exports.source_id"),
     },
-    f"PATCH {EXPORTS}/{{export_id}}": {
-        "/title": _CAPTURED,
-        "/description": _CAPTURED,
-        "/labels/*": _IN_TICKET,
-    },
+    f"PATCH {EXPORTS}/{{export_id}}": {"/title": _CAPTURED, "/description": _CAPTURED, "/labels/*": _IN_TICKET},
     # The results repeat the ids.
     f"POST {EXPORTS}/bulk": {"/ids/*/id": ("answer",)},
     f"POST {EXPORTS}/{{export_id}}/dismiss": {"/note": ("answer", "exports.dismissal_note")},

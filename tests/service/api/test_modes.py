@@ -22,10 +22,7 @@ SCANNER_ON = [
     {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "scanner"},
     {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email,scanner"},
 ]
-SCANNER_OFF = [
-    {"DEPLOYMENT_MODE": "webhook-only"},
-    {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email"},
-]
+SCANNER_OFF = [{"DEPLOYMENT_MODE": "webhook-only"}, {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email"}]
 
 
 def app_with(folder: Path, changes: dict[str, str]) -> App:

@@ -385,10 +385,7 @@ def rotation_stops_the_old_secret(world: CloudInstallation) -> None:
 
 
 def not_configured_is_unauthorized(world: CloudInstallation) -> None:
-    bare = make_settings(
-        world.settings.data_dir,
-        {"DEPLOYMENT_MODE": "cloud", "SCANNER_SHARED_SECRET": ""},
-    )
+    bare = make_settings(world.settings.data_dir, {"DEPLOYMENT_MODE": "cloud", "SCANNER_SHARED_SECRET": ""})
     client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeResolver({})))
     for endpoint in (1, 2):
         assert_is_error(world.call(endpoint).send(client), 401, "UNAUTHORIZED")
@@ -512,8 +509,7 @@ def only_fingerprints_are_shown(world: CloudInstallation) -> None:
 
 def limits_requests(world: CloudInstallation) -> None:
     settings = make_settings(
-        world.settings.data_dir,
-        {"DEFAULT_PROJECT_ID": str(world.customer.project_id), "RATE_LIMIT_PER_MINUTE": "3"},
+        world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id), "RATE_LIMIT_PER_MINUTE": "3"}
     )
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     assert [world.call(5).send(client).status_code for _ in range(3)] == [200] * 3

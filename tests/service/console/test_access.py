@@ -505,7 +505,7 @@ def test_pages_lead_a_role_in_a_project_nowhere_that_it_may_not_look(scene: Acce
 
 
 def principal_of(person: ConsoleBrowser) -> TokenPrincipal:
-    [(_, session)] = sessions.find_all([person.cookie], person.browser, utc_now())
+    [(_, session)] = sessions.authenticate_cookies([person.cookie], person.browser, utc_now())
     assert isinstance(session, Session)
     return session.principal
 

@@ -32,14 +32,7 @@ from storage.db import identifiers
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.db.models import AttemptRow
 from tests.support.database import plausible_rows
-from tests.support.factories import (
-    environment,
-    make_approved,
-    make_customer,
-    make_exports,
-    make_failed,
-    make_target,
-)
+from tests.support.factories import environment, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.browsers import PATIENCE_MS
 from tests.support.servers.redis_and_postgres import RedisServer

@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
 from service.console.sessions import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
@@ -169,7 +169,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
         person,
         f"/exports/{export_id}/dismiss",
         body,
-        lambda: sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"),
+        lambda: sessions.end(session_id, SessionEndReason.REVOKED, utc_now(), "user:test"),
     )
     assert answer.status_code == 401
     assert "Nothing was changed" in answer.text
@@ -193,7 +193,7 @@ def test_whoever_leaves_twice_at_once_has_left(person: ConsoleBrowser) -> None:
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
     answer = send_slowly(
-        person, "/sign-out", body, lambda: sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test")
+        person, "/sign-out", body, lambda: sessions.end(session_id, SessionEndReason.SIGNED_OUT, utc_now(), "user:test")
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=signed_out")
     assert not is_signed_in(person)

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended
+from schemas.base.console_session import SessionEndReason
 from storage.accounts import sessions
 from storage.db.engine import rows
 from storage.exports import queries
@@ -20,7 +20,7 @@ TYPED: Final = {"title": "A new title", "description": "One <b>\r\ntwo.", "label
 def end_session() -> None:
     """Revoke the only session."""
     [(session_id,)] = rows("SELECT id FROM console_sessions")
-    sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test")
+    sessions.end(session_id, SessionEndReason.REVOKED, utc_now(), "user:test")
 
 
 def assert_shows_typed(text: str) -> None:

@@ -12,7 +12,7 @@ from falcon.inspect import inspect_routes
 from falcon.testing import Result, TestClient
 from freezegun import freeze_time
 
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.compliance import requests as compliance_requests
@@ -198,7 +198,7 @@ def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: Cloud
         "duplicate": False,
         "topic": line.topic.value,
         "shop_domain": line.shop_domain,
-        "due_at": rfc3339(line.due_at),
+        "due_at": format_rfc3339(line.due_at),
     }
     assert again == {**record, "duplicate": True, "due_at": None}
 

@@ -175,8 +175,7 @@ AUTHENTICATION = [
         lambda scene: scene.results.without("X-Scanner-Secret").plus(*scene.customer.bearer.items()),
     ),
     unauthorized(
-        "results: the secret as a token",
-        lambda scene: bearer(scene.results.without("X-Scanner-Secret"), SCANNER_SECRET),
+        "results: the secret as a token", lambda scene: bearer(scene.results.without("X-Scanner-Secret"), SCANNER_SECRET)
     ),
     unauthorized(
         "results: a token as the secret",
@@ -573,18 +572,7 @@ ORDER = [
     ),
 ]
 
-ROWS = [
-    *AUTHENTICATION,
-    *ABILITIES,
-    *SYNTAX,
-    *SHAPES,
-    *PLACES,
-    *METHODS,
-    *HEADERS,
-    *TOO_LARGE,
-    *DRY,
-    *ORDER,
-]
+ROWS = [*AUTHENTICATION, *ABILITIES, *SYNTAX, *SHAPES, *PLACES, *METHODS, *HEADERS, *TOO_LARGE, *DRY, *ORDER]
 
 CHALLENGE = 'Bearer realm="riskrelay"'
 

@@ -108,7 +108,7 @@ class RequiredCredential:
 
     ability: Ability | None = None
     #: Whether the account must be allowed generic_webhook targets.
-    for_webhooks: bool = False
+    requires_webhooks: bool = False
     header: str = ""
 
     @property
@@ -176,11 +176,11 @@ def rule_ids(like: str = "%") -> list[str]:
 
 
 MANAGE = RequiredCredential(Ability.MANAGE_TARGETS)
-MANAGE_WEBHOOKS = RequiredCredential(Ability.MANAGE_TARGETS, for_webhooks=True)
+MANAGE_WEBHOOKS = RequiredCredential(Ability.MANAGE_TARGETS, requires_webhooks=True)
 PREPARE = RequiredCredential(Ability.PREPARE_EXPORTS)
 CONSOLE = RequiredCredential(Ability.CONSOLE)
 APPROVE = RequiredCredential(Ability.APPROVE_EXPORTS)
-APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, for_webhooks=True)
+APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, requires_webhooks=True)
 READ = RequiredCredential(Ability.READ_EXPORTS)
 READ_FINDINGS = RequiredCredential(Ability.READ_FINDINGS)
 MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
@@ -242,12 +242,7 @@ ROWS: Final = [
     RoutePermission("HEAD", PROJECTS, ANY_API_TOKEN),
     RoutePermission("GET", f"{PROJECTS}/{{project_id}}", ANY_API_TOKEN),
     RoutePermission("HEAD", f"{PROJECTS}/{{project_id}}", ANY_API_TOKEN),
-    RoutePermission(
-        "PATCH",
-        f"{PROJECTS}/{{project_id}}",
-        MANAGE_ACCOUNT,
-        lambda _: {"ticket_grouping": "finding"},
-    ),
+    RoutePermission("PATCH", f"{PROJECTS}/{{project_id}}", MANAGE_ACCOUNT, lambda _: {"ticket_grouping": "finding"}),
     RoutePermission("POST", PROJECTS, MANAGE_ACCOUNT, lambda _: {"name": "Shop"}),
     RoutePermission("GET", "/api/account", MANAGE_ACCOUNT),
     RoutePermission("HEAD", "/api/account", MANAGE_ACCOUNT),
@@ -386,7 +381,7 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
         return 401
     if caller.kind is not door.kind or door.ability not in {None, *_held(caller, door, scene)}:
         return 403
-    if door.for_webhooks and caller.of is scene.poor:
+    if door.requires_webhooks and caller.of is scene.poor:
         return 403
     if door.kind is TokenKind.PLATFORM:
         # The project was granted to one user; what others cannot manage and what is not there are all alike.

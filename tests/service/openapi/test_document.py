@@ -22,7 +22,7 @@ from schemas.base.principal import ABILITIES
 from schemas.content_policy import rules
 from schemas.exports.tickets.ticket import Source, delivery_body
 from schemas.intake.email_forms import EmailForm
-from schemas.targets.pings import PingOrder, ping_body
+from schemas.targets.pings import PingJob, ping_body
 from service.app import App, create_app
 from service.http.error_responses import STATUS
 from service.openapi.document import document
@@ -260,7 +260,7 @@ def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -
     export_id, target_id = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A", "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
     ticket = actual["webhooks"]["ticket.export"]["post"]["requestBody"]["content"]["application/json"]["example"]["ticket"]
     source = Source("finding", "fnd_1", 42)
-    order = PingOrder("png_01KJM8G7H9J1K2M4N6P8Q0R1S3", NOW, target_id, 1, "Tracker", "https://tracker.example.com/", None)
+    order = PingJob("png_01KJM8G7H9J1K2M4N6P8Q0R1S3", NOW, target_id, 1, "Tracker", "https://tracker.example.com/", None)
     sent = {
         "ticket.export": delivery_body(export_id, target_id, source, ticket, "2026-03-01T12:00:00.000Z"),
         "target.ping": ping_body(order),

@@ -15,7 +15,7 @@ from freezegun import freeze_time
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
 from schemas.base.principal import Ability, TokenKind
-from schemas.base.timestamps import from_ms, rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, from_ms, to_ms
 from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
 from service.http import error_responses
@@ -358,7 +358,7 @@ def test_an_approved_export_of_a_held_target_reports_the_wait_everywhere(
     assert (before.status_code, answer.status_code, unchanged.status_code, again.status_code) == (200, 200, 304, 202)
     assert "retry-after" not in before.headers
     assert answer.headers["retry-after"] == unchanged.headers["retry-after"] == again.headers["retry-after"] == str(seconds)
-    shown = (None if reason else rfc3339(from_ms(HELD_MS)), reason, seconds)
+    shown = (None if reason else format_rfc3339(from_ms(HELD_MS)), reason, seconds)
     for record in (answer.json, again.json, listed):
         assert (record["next_attempt_at"], record["status_reason"], record["retry_after_seconds"]) == shown
 

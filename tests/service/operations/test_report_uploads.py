@@ -30,16 +30,7 @@ def upload(customer: Customer, scan_run_id: str) -> ReportUpload:
 @on_sqlite
 @pytest.mark.parametrize(
     "number",
-    [
-        "0",
-        "-1",
-        "1.5",
-        "\u0661",
-        str(MAX_ID + 1),
-        f"{'0' * 19}1{'9' * 30}",
-        f"{'0' * 19}1{'9' * 5000}",
-        "0" * 5000,
-    ],
+    ["0", "-1", "1.5", "\u0661", str(MAX_ID + 1), f"{'0' * 19}1{'9' * 30}", f"{'0' * 19}1{'9' * 5000}", "0" * 5000],
     ids=len,
 )
 def test_what_is_no_number_of_a_scan_run_is_refused(customer: Customer, number: str) -> None:

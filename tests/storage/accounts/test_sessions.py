@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from schemas.base.console_session import Ended, Session, SignInMethod
+from schemas.base.console_session import Session, SessionEndReason, SignInMethod
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import ROLE_ABILITIES, Ability, Role, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
@@ -43,8 +43,8 @@ def principal(customer: Customer) -> TokenPrincipal:
     return principal_of(customer)
 
 
-def find(secret: str, browser: str, now: datetime) -> Session | Ended:
-    [(cookie, session)] = sessions.find_all([secret], browser, now)
+def find(secret: str, browser: str, now: datetime) -> Session | SessionEndReason:
+    [(cookie, session)] = sessions.authenticate_cookies([secret], browser, now)
     assert cookie == secret
     return session
 
@@ -64,10 +64,10 @@ def test_any_number_of_cookies_takes_one_query(principal: TokenPrincipal, custom
     junk = [f"rrs_{number:043d}" for number in range(200)]
     ours = [sessions.begin(principal, BROWSER, NOW) for _ in range(2)]
     with statements() as found_statements:
-        recorded = sessions.find_all([*junk[:100], ours[0], *junk[100:], ours[1], "x"], BROWSER, NOW)
+        recorded = sessions.authenticate_cookies([*junk[:100], ours[0], *junk[100:], ours[1], "x"], BROWSER, NOW)
     assert len(found_statements) == 1
     assert [cookie for cookie, each in recorded if isinstance(each, Session)] == ours
-    assert {each for _, each in recorded if not isinstance(each, Session)} == {Ended.UNKNOWN}
+    assert {each for _, each in recorded if not isinstance(each, Session)} == {SessionEndReason.UNKNOWN}
     assert len(recorded) == 203
 
 
@@ -83,7 +83,7 @@ def test_a_session_stands_for_its_token(principal: TokenPrincipal, customer: Cus
 )
 def test_what_is_no_sessions_secret_stands_for_none(secret: str, principal: TokenPrincipal) -> None:
     sessions.begin(principal, BROWSER, NOW)
-    assert find(secret, BROWSER, NOW) is Ended.UNKNOWN
+    assert find(secret, BROWSER, NOW) is SessionEndReason.UNKNOWN
 
 
 def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None:
@@ -116,19 +116,19 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
     ("after", "over"),
     [
         (IDLE_FOR - SECOND, None),
-        (IDLE_FOR, Ended.IDLE),
+        (IDLE_FOR, SessionEndReason.IDLE),
         # The clock of another host is behind.
         (-IDLE_FOR, None),
         # It was far ahead when the session began or was seen, and was set back.
-        (-IDLE_FOR - SECOND, Ended.IDLE),
-        (timedelta(days=-3650), Ended.IDLE),
+        (-IDLE_FOR - SECOND, SessionEndReason.IDLE),
+        (timedelta(days=-3650), SessionEndReason.IDLE),
     ],
 )
-def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
+def test_who_looks_at_nothing_is_gone(after: timedelta, over: SessionEndReason | None, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     listed = sessions.list_live(NOW + after, 10)
     recorded = find(secret, BROWSER, NOW + after)
-    assert (recorded if isinstance(recorded, Ended) else None) is over
+    assert (recorded if isinstance(recorded, SessionEndReason) else None) is over
     assert len(listed) == (0 if over else 1)
 
 
@@ -137,32 +137,29 @@ def test_no_session_lasts_longer_than_a_week(principal: TokenPrincipal) -> None:
     for hours in range(11, 168, 11):
         found(secret, NOW + timedelta(hours=hours))
     found(secret, NOW + LASTS_FOR - SECOND)
-    assert find(secret, BROWSER, NOW + LASTS_FOR) is Ended.TOO_OLD
+    assert find(secret, BROWSER, NOW + LASTS_FOR) is SessionEndReason.TOO_OLD
     assert sessions.list_live(NOW + LASTS_FOR, 10) == []
 
 
-@pytest.mark.parametrize(
-    "change",
-    ["revoked_at = 1", "expires_at = 1", """abilities = '["ticket-exports:read"]'"""],
-)
+@pytest.mark.parametrize("change", ["revoked_at = 1", "expires_at = 1", """abilities = '["ticket-exports:read"]'"""])
 def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     execute(f"UPDATE tokens SET {change} WHERE id = ?", (principal.token_id,))  # noqa: S608 - our own words
-    assert find(secret, BROWSER, NOW) is Ended.TOKEN_OVER
+    assert find(secret, BROWSER, NOW) is SessionEndReason.TOKEN_INVALID
     assert sessions.list_live(NOW, 10) == []
 
 
 def test_another_browser_ends_it_for_both(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
-    assert find(secret, "curl/8", NOW) is Ended.ANOTHER_BROWSER
-    assert find(secret, BROWSER, NOW) is Ended.ANOTHER_BROWSER
+    assert find(secret, "curl/8", NOW) is SessionEndReason.ANOTHER_BROWSER
+    assert find(secret, BROWSER, NOW) is SessionEndReason.ANOTHER_BROWSER
 
 
 def test_a_token_has_ten_at_most_and_the_oldest_ends(principal: TokenPrincipal, customer: Customer) -> None:
     other = sessions.begin(principal_of(customer), BROWSER, NOW)
     secrets = [sessions.begin(principal, BROWSER, NOW + number * SECOND) for number in range(MAX_LIVE + 2)]
     now = NOW + MINUTE
-    assert [find(secret, BROWSER, now) for secret in secrets[:2]] == [Ended.CROWDED_OUT] * 2
+    assert [find(secret, BROWSER, now) for secret in secrets[:2]] == [SessionEndReason.REPLACED] * 2
     for secret in (other, *secrets[2:]):
         found(secret, now)
 
@@ -171,7 +168,7 @@ def test_sessions_that_are_over_crowd_nobody_out(principal: TokenPrincipal) -> N
     first = sessions.begin(principal, BROWSER, NOW)
     for number in range(1, MAX_LIVE + 2):
         later = found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + number * SECOND)
-        sessions.end(later.id, Ended.SIGNED_OUT, NOW + number * SECOND, principal.key)
+        sessions.end(later.id, SessionEndReason.SIGNED_OUT, NOW + number * SECOND, principal.key)
     found(first, NOW + MINUTE)
 
 
@@ -191,10 +188,10 @@ def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) ->
 
 def test_an_end_is_reported_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
     session = found(sessions.begin(principal, BROWSER, NOW), NOW)
-    ended = sessions.end(session.id, Ended.REVOKED, NOW + MINUTE, "operator")
-    again = sessions.end(session.id, Ended.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")
+    ended = sessions.end(session.id, SessionEndReason.REVOKED, NOW + MINUTE, "operator")
+    again = sessions.end(session.id, SessionEndReason.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")
     assert ended == again
-    assert (ended.ended, ended.ended_at) == (Ended.REVOKED, NOW + MINUTE)
+    assert (ended.ended, ended.ended_at) == (SessionEndReason.REVOKED, NOW + MINUTE)
     recorded = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session.id,))
     assert recorded == [(principal.key, "sign_in", None), ("operator", "end_session", "revoked")]
 
@@ -210,7 +207,7 @@ def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, 
     assert [session.email for session in sessions.list_live(NOW, 10, email=stranger.email)] == [stranger.email]
     [others] = {session.id for session in whole} - {session.id for session in own}
     with pytest.raises(NotFound):
-        sessions.end(others, Ended.REVOKED, NOW, "user:1", customer.account_id)
+        sessions.end(others, SessionEndReason.REVOKED, NOW, "user:1", customer.account_id)
     assert len(sessions.list_live(NOW, 10)) == 3
 
 
@@ -225,31 +222,31 @@ def test_a_list_goes_on_behind_the_last_one_that_was_shown(principal: TokenPrinc
 @pytest.mark.parametrize("session_id", ["", "ses_1", "ses_" + "0" * 26, "exp_" + "0" * 26, "\0"])
 def test_what_is_no_session_cannot_be_ended(session_id: str, customer: Customer) -> None:
     with pytest.raises(NotFound):
-        sessions.end(session_id, Ended.REVOKED, NOW, "operator")
+        sessions.end(session_id, SessionEndReason.REVOKED, NOW, "operator")
 
 
 def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> None:
     secrets = [sessions.begin(principal, BROWSER, NOW) for _ in range(3)]
-    sessions.end(found(secrets[0], NOW).id, Ended.SIGNED_OUT, NOW, "user:1")
+    sessions.end(found(secrets[0], NOW).id, SessionEndReason.SIGNED_OUT, NOW, "user:1")
     with transaction():
-        sessions.end_all(Ended.RESTORED, NOW, "operator")
+        sessions.end_all(SessionEndReason.RESTORED, NOW, "operator")
     recorded = [find(secret, BROWSER, NOW) for secret in secrets]
-    assert recorded == [Ended.SIGNED_OUT, Ended.RESTORED, Ended.RESTORED]
+    assert recorded == [SessionEndReason.SIGNED_OUT, SessionEndReason.RESTORED, SessionEndReason.RESTORED]
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
 
 
 def test_all_of_a_user_end_with_one_statement_and_others_stay(principal: TokenPrincipal, customer: Customer) -> None:
     own = [found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + MINUTE).id for number in range(4)]
     other = found(sessions.begin(principal_of(make_colleague(customer)), BROWSER, NOW), NOW)
-    sessions.end(own.pop(), Ended.SIGNED_OUT, NOW + MINUTE, "user:1")
+    sessions.end(own.pop(), SessionEndReason.SIGNED_OUT, NOW + MINUTE, "user:1")
     with statements() as run:
-        ended = sessions.end_of_user(customer.email, Ended.REVOKED, NOW + MINUTE, "operator")
+        ended = sessions.end_of_user(customer.email, SessionEndReason.REVOKED, NOW + MINUTE, "operator")
     assert [(each.id, each.ended, each.ended_at) for each in ended] == [
-        (session_id, Ended.REVOKED, NOW + MINUTE) for session_id in reversed(own)
+        (session_id, SessionEndReason.REVOKED, NOW + MINUTE) for session_id in reversed(own)
     ]
     assert len([each for each in run if each.sql.startswith("UPDATE")]) == 1
     assert [each.id for each in sessions.list_live(NOW + MINUTE, 10)] == [other.id]
-    assert sessions.end_of_user(customer.email, Ended.REVOKED, NOW + MINUTE, "operator") == []
+    assert sessions.end_of_user(customer.email, SessionEndReason.REVOKED, NOW + MINUTE, "operator") == []
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND actor = 'operator'") == [(3,)]
 
 
@@ -306,7 +303,7 @@ def test_a_session_without_a_token_has_what_the_role_of_its_user_allows(role: Ro
 def test_a_role_in_a_project_shows_the_console_and_without_any_the_session_is_over(customer: Customer) -> None:
     users.set_role(customer.email, None, NOW, "operator")
     secret = begun(customer, "state")
-    assert find(secret, BROWSER, NOW) is Ended.USER_OVER
+    assert find(secret, BROWSER, NOW) is SessionEndReason.USER_INVALID
     for grant in grants.list_all(customer.email):
         grants.remove(grant.id, NOW, "operator")
     accounts.grant_project(customer.email, customer.project_id, NOW, Role.TRIAGER)
@@ -327,7 +324,7 @@ def test_what_was_used_to_sign_in_begins_no_second_session(customer: Customer) -
 def test_a_disabled_user_has_no_session_and_gets_none(customer: Customer) -> None:
     secret = begun(customer, "first")
     users.disable(customer.email, NOW, "operator")
-    assert find(secret, BROWSER, NOW) is Ended.REVOKED
+    assert find(secret, BROWSER, NOW) is SessionEndReason.REVOKED
     with pytest.raises(Conflict):
         begun(customer, "second")
 
@@ -335,7 +332,7 @@ def test_a_disabled_user_has_no_session_and_gets_none(customer: Customer) -> Non
 def test_a_user_has_ten_by_each_method_at_most(customer: Customer, principal: TokenPrincipal) -> None:
     others = [sessions.begin(principal, BROWSER, NOW), begun(customer, "link", method=SignInMethod.EMAIL_LINK)]
     secrets = [begun(customer, f"state {number}", NOW + number * SECOND) for number in range(MAX_LIVE + 1)]
-    assert find(secrets[0], BROWSER, NOW + MINUTE) is Ended.CROWDED_OUT
+    assert find(secrets[0], BROWSER, NOW + MINUTE) is SessionEndReason.REPLACED
     for secret in (*others, *secrets[1:]):
         found(secret, NOW + MINUTE)
 
@@ -352,5 +349,5 @@ def test_an_id_token_is_erased_when_its_session_ends(customer: Customer) -> None
     session = found(secret, NOW)
     [(sealed,)] = rows("SELECT id_token_sealed FROM console_sessions")
     assert bytes(sealed) == f"sealed for {session.id}".encode()
-    sessions.end(session.id, Ended.SIGNED_OUT, NOW, "user:1")
+    sessions.end(session.id, SessionEndReason.SIGNED_OUT, NOW, "user:1")
     assert rows("SELECT id_token_sealed FROM console_sessions") == [(None,)]

@@ -62,7 +62,7 @@ def test_two_links_of_a_new_user_may_be_used_at_once(database_url: str) -> None:
     def use(link: sign_in_links.NewLink) -> int:
         with connection():
             start.wait(20)
-            return sign_in_links.use(link.token, link.browser, NOW)
+            return sign_in_links.consume(link.token, link.browser, NOW)
 
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(use, links)] == [customer.user_id] * 2
@@ -76,6 +76,6 @@ def link_of(customer: Customer) -> sign_in_links.NewLink:
     link = sign_in_links.request(lambda _id, _token: b"mail", NOW)
     due = sign_in_links.claim(NOW, 60)
     assert due is not None
-    assert sign_in_links.addressee(due, customer.email, NOW) == customer.email
-    sign_in_links.sent(due)
+    assert sign_in_links.assign_recipient(due, customer.email, NOW) == customer.email
+    sign_in_links.mark_sent(due)
     return link

@@ -309,11 +309,7 @@ def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, 
 
 
 def damaged() -> Iterator[tuple[str, str]]:
-    whole = [
-        '{"riskrelay":"redactions","version":1}\n',
-        '{"redaction":["cpl_1","exports","exp_1",1]}\n',
-        '{"end":1}\n',
-    ]
+    whole = ['{"riskrelay":"redactions","version":1}\n', '{"redaction":["cpl_1","exports","exp_1",1]}\n', '{"end":1}\n']
     yield "".join(whole[:2]), "cut off"
     yield "", "cut off"
     yield whole[0] + whole[1][:20], "line 2 is damaged"

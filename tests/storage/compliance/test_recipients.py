@@ -99,10 +99,7 @@ def test_a_target_that_an_export_left_is_left_to_the_operator(customer: Customer
     redact(export_id)
     EventWorker(Outcome(status=200, timings=Timings(total_ms=1))).run()
     shown = {each.target_id: (each.export_id, each.is_delivered, each.status, each.task is None) for each in all_found()}
-    assert shown == {
-        former: (export_id, False, None, False),
-        present: (export_id, True, TicketEventStatus.DELIVERED, True),
-    }
+    assert shown == {former: (export_id, False, None, False), present: (export_id, True, TicketEventStatus.DELIVERED, True)}
 
 
 def test_a_request_with_many_recipients_leaves_the_others_theirs(customer: Customer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import NoEncryptionKey, NotFound, ValidationFailed, WrongEncryptionKey
-from schemas.compliance.requests import ComplianceOrder, ComplianceResult, ComplianceStatus, Subject, Topic
+from schemas.compliance.requests import ComplianceResult, ComplianceStatus, ComplianceWebhook, Subject, Topic
 from storage.compliance import requests as compliance_requests
 from storage.compliance.requests import LEASE_S, ComplianceLease, LeaseLost
 from storage.db.engine import connection, execute, rows, transaction
@@ -59,7 +59,7 @@ def test_of_one_body_under_two_topics_at_once_one_is_stored(database: str) -> No
     def arrive(topic: Topic) -> None:
         with connection():
             reached.wait()
-            asked = ComplianceOrder(topic, SHOP, ADA.subject)
+            asked = ComplianceWebhook(topic, SHOP, ADA.subject)
             try:
                 stored_ids.append(compliance_requests.receive(asked, b"b", b"signature", VAULT, NOW, "storefront"))
             except ValidationFailed as failed:
@@ -86,7 +86,7 @@ def test_a_body_that_an_earlier_version_stored_is_known(database: str, topic: To
     _, body, signature = order(Topic.CUSTOMER_REDACT, ADA)
     receive()
     execute("UPDATE compliance_requests SET body_sha256 = ?", (hashlib.sha256(body).hexdigest(),))
-    asked = ComplianceOrder(topic, SHOP, ADA.subject)
+    asked = ComplianceWebhook(topic, SHOP, ADA.subject)
     with pytest.raises(ValidationFailed) if topic is Topic.DATA_REQUEST else nullcontext():
         assert compliance_requests.receive(asked, body, signature, VAULT, NOW, "storefront") is None
     assert len(compliance_requests.list_all()) == 1
@@ -109,7 +109,7 @@ def test_a_pseudonym_is_the_persons_in_the_shop_and_only_with_this_key(database:
 
 def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
     request_id = compliance_requests.receive(
-        ComplianceOrder(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", b"signature", VAULT, NOW, "s"
+        ComplianceWebhook(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", b"signature", VAULT, NOW, "s"
     )
     assert compliance_requests.get(str(request_id)).subject_pseudonym is None
 

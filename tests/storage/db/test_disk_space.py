@@ -51,8 +51,7 @@ def test_a_full_sqlite_is_recognized_and_noted(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "state"),
-    [(FULL_BYTES - 1, "full"), (FULL_BYTES, "low"), (LOW_BYTES - 1, "low"), (LOW_BYTES, "ok")],
+    ("free", "state"), [(FULL_BYTES - 1, "full"), (FULL_BYTES, "low"), (LOW_BYTES - 1, "low"), (LOW_BYTES, "ok")]
 )
 def test_the_free_space_decides(free: int, state: str) -> None:
     LAST_FULL_WRITE.forget()

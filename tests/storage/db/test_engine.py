@@ -463,4 +463,4 @@ def test_a_folder_that_may_not_be_entered_is_not_called_missing(database: str, m
 
     monkeypatch.setattr(Path, "is_dir", refuse)
     assert missing_folder() is None
-    assert location_hint().endswith("riskrelay.db, its owner and the room left there")
+    assert location_hint().endswith("riskrelay.db, its owner and the free space there")

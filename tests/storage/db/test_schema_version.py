@@ -37,7 +37,7 @@ from schemas.intake.scanner import PostbackForm
 from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.accounts import tokens
 from storage.db import schema_version
-from storage.db.columns import EnumField, JsonField, MomentField
+from storage.db.columns import EnumField, JsonField, TimestampField
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.db.engine import database as db
 from storage.db.locks import Lock
@@ -73,7 +73,7 @@ TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     AutoField: ("integer", "integer"),
     BigAutoField: ("integer", "bigint"),
     BigIntegerField: ("bigint", "bigint"),
-    MomentField: ("bigint", "bigint"),
+    TimestampField: ("bigint", "bigint"),
     IntegerField: ("integer", "integer"),
     DoubleField: ("double precision", "double precision"),
     BooleanField: ("integer", "boolean"),

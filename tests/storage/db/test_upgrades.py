@@ -61,7 +61,7 @@ DELETIONS: Final[dict[tuple[str, str], Callable[[Row, Rows], bool]]] = {
     ("0028_rules_of_redacted_exports_since_0027", "export_terms"): lambda row, stored: (
         row["kind"] == "rule"
         and row["export_id"] in {each["id"] for each in stored["exports"] if each["redacted_at"] is not None}
-    ),
+    )
 }
 
 
@@ -202,11 +202,7 @@ def test_rules_of_redacted_exports_are_deleted_and_all_else_by_which_exports_are
     titles, hosts = ("Jane Doe's order", "Missing text"), ("gone.example", "kept.example")
     drafts = [
         Draft(
-            customer.account_id,
-            None,
-            Source("manual", ""),
-            Ticket(title, "", "low", f"https://{host}/", (), {}),
-            rule=title,
+            customer.account_id, None, Source("manual", ""), Ticket(title, "", "low", f"https://{host}/", (), {}), rule=title
         )
         for title, host in zip(titles, hosts, strict=True)
     ]

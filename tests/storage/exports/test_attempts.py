@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.api.deliveries import AttemptResponse, dump_trace
+from schemas.api.deliveries import AttemptResponse, dump_details
 from schemas.api.response_fields import dump
 from schemas.base.errors import ExportNotFound, ValidationFailed
-from schemas.exports.attempt_record import Attempt, Trace
+from schemas.exports.attempt_record import Attempt, AttemptDetails
 from schemas.exports.delivery import Timings
 from schemas.exports.state_machine import Transition
 from storage.db.engine import transaction
@@ -55,13 +55,13 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
     made = completed_attempt(claim)
     made = made._replace(outcome=made.outcome._replace(kept="No such project."))
     claims_sql.record_attempts([made], NOW, "worker:host:1")
-    [trace] = attempts.list_traces(export_id)
+    [details] = attempts.list_details(export_id)
     [seen] = newest(customer, export_id)
-    assert trace == Trace(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
+    assert details == AttemptDetails(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
     own = {"address", "nonce", "worker", "answer"}
-    assert dump_trace(trace).keys() - dump(AttemptResponse, seen).keys() == own
+    assert dump_details(details).keys() - dump(AttemptResponse, seen).keys() == own
     with pytest.raises(ExportNotFound):
-        attempts.list_traces("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
+        attempts.list_details("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
 
 
 def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
@@ -71,7 +71,7 @@ def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
     claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
     with transaction():
         transitions.redact([export_id], NOW, "worker")
-    assert [trace.answer for trace in attempts.list_traces(export_id)] == [None]
+    assert [each.response_excerpt for each in attempts.list_details(export_id)] == [None]
 
 
 def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> None:
@@ -107,10 +107,10 @@ def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Custo
 
 def test_an_operator_reads_attempts_a_page_at_a_time(customer: Customer) -> None:
     export_id = tried(customer, 3)
-    first = attempts.list_traces_page(export_id, customer.account_id, 2)
-    rest = attempts.list_traces_page(export_id, customer.account_id, 2, first[-1].attempt.id)
-    assert first + rest == attempts.list_traces(export_id)
+    first = attempts.list_details_page(export_id, customer.account_id, 2)
+    rest = attempts.list_details_page(export_id, customer.account_id, 2, first[-1].attempt.id)
+    assert first + rest == attempts.list_details(export_id)
     with pytest.raises(ExportNotFound):
-        attempts.list_traces_page(export_id, make_customer().account_id, 2)
+        attempts.list_details_page(export_id, make_customer().account_id, 2)
     with pytest.raises(ValidationFailed):
-        attempts.list_traces_page(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)
+        attempts.list_details_page(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)

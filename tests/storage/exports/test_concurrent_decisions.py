@@ -176,9 +176,7 @@ def test_a_group_is_restored_beside_postbacks_that_begin_another_one(customer: C
         [export_id] = post(0, rule)
         decisions.dismiss(export_id, None, NOW, "user:1", DismissalReason.DUPLICATE)
         results = at_once(
-            partial(post, 1, rule),
-            partial(decisions.restore, export_id, None, LATER, "user:1"),
-            partial(post, 2, rule),
+            partial(post, 1, rule), partial(decisions.restore, export_id, None, LATER, "user:1"), partial(post, 2, rule)
         )
         assert "conflict" not in results
         assert queries.get(export_id).status is ExportStatus.PREPARED

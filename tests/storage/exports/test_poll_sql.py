@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas.base.principal import TokenKind
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.polled_record import PolledExport, entity_tag, record_json, upcoming
+from schemas.exports.polled_record import PolledExport, entity_tag, next_attempt_of, record_json
 from schemas.exports.record import Approval, as_shown, export_record
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
@@ -53,7 +53,7 @@ def polled(customer: Customer, export_id: str) -> PolledExport | None:
 def tag_of(customer: Customer, export_id: str, now: datetime = NOW) -> str:
     export = polled(customer, export_id)
     assert export is not None
-    return entity_tag(export, upcoming(export, to_ms(now)), to_ms(now))
+    return entity_tag(export, next_attempt_of(export, to_ms(now)), to_ms(now))
 
 
 def approved(customer: Customer) -> str:
@@ -107,7 +107,7 @@ stored = st.tuples(
 @given(stored, moments)
 def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
     export, now = PolledExport._make(row), from_ms(now_ms)
-    attempt = upcoming(export, now_ms)
+    attempt = next_attempt_of(export, now_ms)
     assert json.loads(record_json(export, attempt, now_ms)) == export_record(export_from(export), now)
     assert attempt.retry_after_s == as_shown(export_from(export), now).retry_after_s
 
@@ -117,7 +117,7 @@ def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Custome
     export_id = make(customer)
     export = polled(customer, export_id)
     assert export is not None
-    polled_json = record_json(export, upcoming(export, to_ms(NOW)), to_ms(NOW))
+    polled_json = record_json(export, next_attempt_of(export, to_ms(NOW)), to_ms(NOW))
     assert json.loads(polled_json) == export_record(queries.get(export_id), NOW)
 
 

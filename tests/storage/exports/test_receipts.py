@@ -216,10 +216,7 @@ def test_a_redaction_leaves_the_hashes(customer: Customer) -> None:
     assert (receipt["ticket_digest"], receipt["attempts"]) == (before["ticket_digest"], before["attempts"])
     report = report_of(receipt, WEBHOOK_SECRET, log())
     assert report.problems == []
-    assert [note.partition(":")[0] for note in report.notes] == [
-        "Which ticket the bytes contained",
-        "The signatures",
-    ]
+    assert [note.partition(":")[0] for note in report.notes] == ["Which ticket the bytes contained", "The signatures"]
     assert report_of({**receipt, "body_sha256": before["body_sha256"]}).problems
     assert report_of({**receipt, "target_id": before["target_id"]}).problems
 

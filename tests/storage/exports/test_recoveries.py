@@ -19,13 +19,7 @@ from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs
 from storage.db.models import ExportRow, RecoveryRow
 from storage.exports import queries, recoveries, transitions
-from storage.exports.recoveries import (
-    BATCH_SIZE,
-    COUNTED_AT_FIRST,
-    HALTED_RETRY_S,
-    LEASE_S,
-    AlreadyRecovering,
-)
+from storage.exports.recoveries import BATCH_SIZE, COUNTED_AT_FIRST, HALTED_RETRY_S, LEASE_S, AlreadyRecovering
 from storage.exports.transitions import RECOVERY_EXAMINED
 from storage.triage import decisions
 from tests.support.database.many_rows import many_targets, many_waiting
@@ -47,14 +41,14 @@ def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> JobLe
 def work(held: JobLease, now: datetime = NOW) -> list[JobBatch]:
     """Advance to the end; return the steps."""
     steps = [recoveries.advance(held, now)]
-    while steps[-1].progress is BatchProgress.MOVED:
+    while steps[-1].progress is BatchProgress.MORE:
         steps.append(recoveries.advance(held, now))
     return steps
 
 
 def recover(target: Target, since: datetime = SINCE) -> Recovery:
     held = begin(target, since)
-    assert work(held)[-1].progress is BatchProgress.DONE
+    assert work(held)[-1].progress is BatchProgress.ITEMS_DONE
     return recoveries.get(held.id)
 
 
@@ -130,11 +124,11 @@ def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
 def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, BATCH_SIZE + 7)
     held = begin(target)
-    assert recoveries.advance(held, NOW) == JobBatch(BatchProgress.MOVED, BATCH_SIZE, BATCH_SIZE)
+    assert recoveries.advance(held, NOW) == JobBatch(BatchProgress.MORE, BATCH_SIZE, BATCH_SIZE)
     assert sorted(row[0] for row in retried()) == sorted(ids)[:BATCH_SIZE]
     half = recoveries.get(held.id)
     assert (half.status, half.total, half.done, half.finished_at) == ("running", BATCH_SIZE + 7, BATCH_SIZE, None)
-    assert work(held) == [JobBatch(BatchProgress.MOVED, 7, 7), JobBatch(BatchProgress.DONE)]
+    assert work(held) == [JobBatch(BatchProgress.MORE, 7, 7), JobBatch(BatchProgress.ITEMS_DONE)]
     assert set(statuses(ids)) == {"approved"}
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
@@ -146,7 +140,7 @@ def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Cust
     execute(
         "UPDATE exports SET status = 'failed', due_at = NULL, finished_at = ? WHERE status = 'approved'", (to_ms(at(1)),)
     )
-    assert work(held, at(2)) == [JobBatch(BatchProgress.MOVED, 1, 1), JobBatch(BatchProgress.DONE)]
+    assert work(held, at(2)) == [JobBatch(BatchProgress.MORE, 1, 1), JobBatch(BatchProgress.ITEMS_DONE)]
     assert {count for _, count in retried()} == {1}
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH_SIZE,)]
 
@@ -186,7 +180,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
         break_off()
     assert statuses(ids) == ["failed", "failed"]
     assert (recoveries.get(held.id).done, retried()) == (0, [])
-    assert work(held)[0] == JobBatch(BatchProgress.MOVED, 2, 2)
+    assert work(held)[0] == JobBatch(BatchProgress.MORE, 2, 2)
 
 
 # --- who may work at it
@@ -213,29 +207,29 @@ def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(
     heir = recoveries.claim_next(at(LEASE_S))
     assert heir is not None
     before = recoveries.get(held.id)
-    assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
+    assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
     assert (recoveries.get(held.id), len(retried())) == (before, BATCH_SIZE)
-    assert work(heir, at(LEASE_S)) == [JobBatch(BatchProgress.MOVED, 3, 3), JobBatch(BatchProgress.DONE)]
+    assert work(heir, at(LEASE_S)) == [JobBatch(BatchProgress.MORE, 3, 3), JobBatch(BatchProgress.ITEMS_DONE)]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
-    assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
+    assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
 
 
 def test_who_overslept_and_was_not_replaced_goes_on(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
-    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [BatchProgress.MOVED, BatchProgress.DONE]
+    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
 
 
 def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
     recoveries.release(held, at(1))
-    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LOST)
+    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
     heir = recoveries.claim_next(at(1))
     assert heir is not None
     recoveries.release(held, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1))
-    assert work(heir, at(1))[-1].progress is BatchProgress.DONE
+    assert work(heir, at(1))[-1].progress is BatchProgress.ITEMS_DONE
     recoveries.release(heir, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(3600))
 
@@ -303,16 +297,16 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     held = begin(target)
     recoveries.advance(held, NOW)
     turn_to(target, status)
-    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.HALTED)
+    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.WAITING_FOR_TARGET)
     # It was given back, and nothing of it was done.
-    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LOST)
+    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
     recovery = recoveries.get(held.id)
     assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH_SIZE, BATCH_SIZE)
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1 + HALTED_RETRY_S - 0.001))
     heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
     turn_to(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MOVED, BatchProgress.DONE]
+    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
@@ -356,7 +350,7 @@ def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(cust
     recoveries.advance(held, NOW)
     cancelled = recoveries.cancel(held.id, at(1), "operator:2")
     assert (cancelled.status, cancelled.done, cancelled.finished_at) == ("cancelled", BATCH_SIZE, at(1))
-    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LOST)
+    assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
     assert recoveries.claim_next(at(3600)) is None
     assert len(retried()) == BATCH_SIZE
     reported = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (held.id,))
@@ -468,7 +462,7 @@ def test_beginning_counts_no_further_than_ten_thousand_and_the_end_has_counted_a
     many_failed(customer, target, COUNTED_AT_FIRST + more, NOW)
     held = begin(target)
     assert recoveries.get(held.id).total == COUNTED_AT_FIRST
-    assert work(held)[-1].progress is BatchProgress.DONE
+    assert work(held)[-1].progress is BatchProgress.ITEMS_DONE
     recovery = recoveries.get(held.id)
     assert (recovery.total, recovery.done) == (COUNTED_AT_FIRST + more,) * 2
 

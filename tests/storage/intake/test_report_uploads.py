@@ -21,16 +21,7 @@ from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import findings, report_uploads
 from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback
 from storage.secrets.vault import Vault
-from tests.support.factories import (
-    NOW,
-    Customer,
-    in_s,
-    issue,
-    make_customer,
-    make_project,
-    make_report_upload,
-    postback,
-)
+from tests.support.factories import NOW, Customer, in_s, issue, make_customer, make_project, make_report_upload, postback
 
 VAULT = Vault([b"A" * 32])
 CONTENT = '[{"a": "\N{LATIN SMALL LETTER E WITH ACUTE}"}]'.encode() + bytes(range(256))

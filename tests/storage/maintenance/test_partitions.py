@@ -78,7 +78,7 @@ def test_what_happens_in_a_month_is_in_its_partition() -> None:
 def test_what_no_partition_is_for_is_found_all_the_same() -> None:
     export_id = delivered(at(6))
     assert places(export_id) == {("attempts_default",), ("audit_entries_default",)}
-    assert len(attempts.list_traces(export_id)) == 1
+    assert len(attempts.list_details(export_id)) == 1
     assert {each.action for each in audit_log.list_for_subject(export_id, 9)} > {"approve", "claim"}
     assert audit_chain.extend_to_end() == 0
 
@@ -90,7 +90,7 @@ def test_a_month_whose_rows_are_in_the_default_partition_stays_there(caplog: pyt
     assert {record.getMessage() for record in caplog.records} == {
         f"partition not changed: {each}" for each in partitions_sql.BY_MONTH
     }
-    assert len(attempts.list_traces(export_id)) == 1
+    assert len(attempts.list_details(export_id)) == 1
 
 
 def test_a_clock_that_was_years_ahead_takes_no_month_away() -> None:
@@ -122,7 +122,7 @@ def test_a_month_with_an_attempt_that_stays_is_kept() -> None:
     export_id = delivered(at(1))
     partitions_sql.maintain(at(1), at(3))
     assert f"{YEAR}_01" in months("attempts")
-    assert len(attempts.list_traces(export_id)) == 1
+    assert len(attempts.list_details(export_id)) == 1
 
 
 def test_a_transaction_that_uses_the_tables_is_not_waited_for(tables: str, caplog: pytest.LogCaptureFixture) -> None:

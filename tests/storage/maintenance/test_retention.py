@@ -13,7 +13,7 @@ import pytest
 from schemas.base.console_session import SignInMethod
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
-from schemas.base.timestamps import from_ms, rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, from_ms, to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
@@ -235,7 +235,7 @@ def test_an_export_stays_as_long_as_the_answers_that_repeat_its_ticket(customer:
 
 def test_responses_stay_for_a_day_if_clients_keys_are_stored_for_less() -> None:
     until = retention.cutoffs(NOW, RETENTION, timedelta(hours=1))
-    assert until.answered == retention.cutoffs(NOW, RETENTION, days(1)).answered == NOW - days(1)
+    assert until.responses == retention.cutoffs(NOW, RETENTION, days(1)).responses == NOW - days(1)
 
 
 def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: Target) -> None:
@@ -713,7 +713,7 @@ def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: 
 def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
     export_id = delivered(customer, target)
     assert prune()["exports"] == 1
-    for verb in (queries.get, attempts.list_traces):
+    for verb in (queries.get, attempts.list_details):
         with pytest.raises(ExportNotFound):
             verb(export_id)
     with pytest.raises(ExportNotFound):
@@ -791,7 +791,7 @@ def test_an_archive_holds_the_events_of_exports_and_the_changes_they_are_formed_
     assert expected == {name: counts[name] for name in expected} == dict.fromkeys(expected, 1)
     assert {table: len(lines) for table, lines in found.items()} == counts
     [event], [change] = found["ticket_events"], found["ticket_changes"]
-    assert (event["export_id"], event["type"], event["created_at"]) == (export_id, "ticket.redact", rfc3339(NOW))
+    assert (event["export_id"], event["type"], event["created_at"]) == (export_id, "ticket.redact", format_rfc3339(NOW))
     assert (change["export_id"], change["finding_id"]) == (export_id, "fnd_1")
 
 
@@ -801,7 +801,7 @@ def test_a_line_of_an_archive_is_a_row_as_people_read_it(customer: Customer, tar
     with Archive(tmp_path / "archive", LATER) as archive:
         prune(archive=archive)
     [line] = archived(tmp_path / "archive")["exports"]
-    assert (line["id"], line["status"], line["finished_at"]) == (export_id, "exported", rfc3339(NOW))
+    assert (line["id"], line["status"], line["finished_at"]) == (export_id, "exported", format_rfc3339(NOW))
     assert (line["ticket"]["title"], line["ticket_digest"], line["due_at"]) == ("Missing name", digest, None)
     assert line["body"] == bytes(body).decode()
 

@@ -8,7 +8,7 @@ import pytest
 from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, TargetNotFound
-from schemas.targets.pings import STALE_AFTER_S, Ping, PingOrder, PingResult
+from schemas.targets.pings import STALE_AFTER_S, Ping, PingJob, PingResult
 from schemas.targets.target import Target
 from storage.db.engine import connection, execute, rows
 from storage.secrets.vault import Vault
@@ -56,7 +56,7 @@ def test_a_ping_that_was_asked_for_waits(target: Target) -> None:
 
 def test_a_worker_takes_it_with_what_it_needs_to_send_it(target: Target) -> None:
     ping_id = asked(target)
-    assert pings.claim_next(LATER) == PingOrder(ping_id, NOW, target.id, target.account_id, "Tracker", target.base_url, None)
+    assert pings.claim_next(LATER) == PingJob(ping_id, NOW, target.id, target.account_id, "Tracker", target.base_url, None)
     assert pings.get(ping_id) == Ping(ping_id, has_begun=True, result=None)
     assert pings.claim_next(LATER) is None
 
@@ -97,13 +97,13 @@ def test_what_came_of_it_is_written_once(target: Target) -> None:
     assert pings.finish(ping_id, DELIVERED, LATER)
     assert pings.get(ping_id) == Ping(ping_id, has_begun=True, result=DELIVERED)
     assert not pings.finish(ping_id, PingResult(False, 500, "receiver_unavailable", 9), LATER)
-    assert not pings.give_up(ping_id, LATER)
+    assert not pings.stop_waiting(ping_id, LATER)
     assert pings.get(ping_id).result == DELIVERED
 
 
 def test_a_ping_that_is_taken_back_in_time_is_never_sent(target: Target) -> None:
     ping_id = asked(target)
-    assert pings.withdraw(ping_id, LATER)
+    assert pings.cancel_unstarted(ping_id, LATER)
     assert pings.claim_next(LATER) is None
     assert pings.get(ping_id) == Ping(ping_id, has_begun=False, result=PingResult(False, None, "no_worker", None))
 
@@ -111,14 +111,14 @@ def test_a_ping_that_is_taken_back_in_time_is_never_sent(target: Target) -> None
 def test_a_ping_that_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
     ping_id = asked(target)
     pings.claim_next(NOW)
-    assert not pings.withdraw(ping_id, LATER)
+    assert not pings.cancel_unstarted(ping_id, LATER)
     assert pings.get(ping_id).result is None
 
 
 def test_a_worker_that_comes_back_too_late_writes_nothing(target: Target) -> None:
     ping_id = asked(target)
     pings.claim_next(NOW)
-    assert pings.give_up(ping_id, LATER)
+    assert pings.stop_waiting(ping_id, LATER)
     assert not pings.finish(ping_id, DELIVERED, LATER)
     assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
 

@@ -11,14 +11,7 @@ from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import (
-    BREAKER_OPEN,
-    RATE_LIMITED,
-    RECEIVER_UNAVAILABLE,
-    TargetEdit,
-    TargetRequest,
-    TargetStatus,
-)
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetEdit, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows, transaction
 from storage.secrets.default_secret import DefaultSecret

@@ -252,19 +252,19 @@ def test_what_was_found_is_written_once(target: Target) -> None:
 def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
     asked_at = ask(target)
     assert validations.get(target.id, asked_at, NOW) == RequestedValidation(has_begun=False, is_over=False)
-    assert validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
     assert validations.get(target.id, asked_at, LATER).is_over
     assert state(target) == ("passed", None, LATER, "unknown", "active")
     assert claim(LATER + DAY - MOMENT) is None
     assert audited(target) == [("user:test", "ask_validation", None), ("user:test", "validate_target", "passed")]
-    assert not validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert not validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
 
 
 @pytest.mark.parametrize("reason", ["connect_refused", "tls_certificate", "certificate_expired", "deadline_exceeded"])
 def test_what_is_taken_back_passes_no_failure_of_the_connection(target: Target, reason: str) -> None:
     targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
     asked_at = ask(target)
-    assert validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
     assert validations.get(target.id, asked_at, LATER).is_over
     assert state(target)[:3] == ("failed", reason, NOW)
     assert claimed(LATER).target_id == target.id
@@ -273,14 +273,14 @@ def test_what_is_taken_back_passes_no_failure_of_the_connection(target: Target, 
 @pytest.mark.parametrize("reason", ["dns_not_found", "address_private", "port_not_allowed"])
 def test_what_is_taken_back_passes_a_failure_of_the_address(target: Target, reason: str) -> None:
     targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
-    assert validations.withdraw(target.id, ask(target), LATER, "user:test")
+    assert validations.cancel_unstarted(target.id, ask(target), LATER, "user:test")
     assert state(target)[:3] == ("passed", None, LATER)
 
 
 def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
     asked_at = ask(target)
     look = claimed(NOW)
-    assert not validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert not validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
     assert not validations.get(target.id, asked_at, LATER).is_over
     assert validations.finish(look, Validation("connect_refused"), LATER, "worker")
     assert state(target)[:2] == ("failed", "connect_refused")
@@ -290,14 +290,14 @@ def test_what_a_dead_worker_left_is_taken_back(target: Target) -> None:
     claimed(LATER + DAY)
     asked_at = ask(target, LAPSED + DAY)
     assert validations.get(target.id, asked_at, LAPSED + DAY) == RequestedValidation(has_begun=False, is_over=False)
-    assert validations.withdraw(target.id, asked_at, LAPSED + DAY, "user:test")
+    assert validations.cancel_unstarted(target.id, asked_at, LAPSED + DAY, "user:test")
     assert state(target)[:3] == ("passed", None, LAPSED + DAY)
 
 
 def test_who_waits_no_longer_does_not_keep_the_worker_from_writing(target: Target) -> None:
     asked_at = ask(target)
     look = claimed(NOW)
-    assert validations.give_up(target.id, asked_at, LATER, "user:test")
+    assert validations.stop_waiting(target.id, asked_at, LATER, "user:test")
     assert validations.get(target.id, asked_at, LATER).is_over
     assert state(target)[:3] == ("passed", None, LATER)
     assert validations.finish(look, Validation("deadline_exceeded"), LAPSED, "worker")
@@ -327,8 +327,8 @@ def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer
                 if look is not None:
                     validations.finish(look, Validation("connect_refused"), LATER, "worker")
             elif number % 4 == 2:
-                validations.withdraw(target.id, asked_at, LATER, "user:test")
-            return validations.give_up(target.id, asked_at, LATER, "user:test") or True
+                validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
+            return validations.stop_waiting(target.id, asked_at, LATER, "user:test") or True
 
     with ThreadPoolExecutor(12) as pool:
         assert all(pool.map(act, range(120)))

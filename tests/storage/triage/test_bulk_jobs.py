@@ -53,7 +53,7 @@ def advance(held: JobLease, now: datetime = NOW, limits: AccountLimits = UNLIMIT
 
 
 def work(held: JobLease) -> BulkJob:
-    while advance(held).progress is BatchProgress.MOVED:
+    while advance(held).progress is BatchProgress.MORE:
         pass
     return bulk_jobs.get(held.id)
 
@@ -116,15 +116,15 @@ def test_what_is_in_the_wanted_state_already_is_skipped_even_if_it_changed(custo
 def test_a_job_goes_on_where_the_last_holder_stopped(customer: Customer) -> None:
     ids = make_exports(customer, BATCH_SIZE + 3)
     first = begin(customer, DISMISS, len(ids))
-    assert advance(first) == JobBatch(BatchProgress.MOVED, BATCH_SIZE)
+    assert advance(first) == JobBatch(BatchProgress.MORE, BATCH_SIZE)
     assert (items(), decided("dismiss").total()) == (3, BATCH_SIZE)
     assert bulk_jobs.claim_next(at(LEASE_S - 1)) is None
     second = bulk_jobs.claim_next(at(LEASE_S))
     assert second is not None
     assert second.id == first.id
-    assert advance(first, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
-    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.ENDED, 3)
-    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.LOST)
+    assert advance(first, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
+    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.FINISHED, 3)
+    assert advance(second, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
     assert decided("dismiss") == Counter(ids)
     assert not LeasedJobs(BulkJobRow).any_waiting(at(1000))
 
@@ -147,7 +147,7 @@ def test_a_cancelled_job_decides_no_more_and_ends_once(customer: Customer) -> No
         bulk_jobs.cancel(held.id, NOW, "user:9", make_customer().account_id)
     cancelled = bulk_jobs.cancel(held.id, at(1), "user:9", customer.account_id)
     assert counts(cancelled) == ("cancelled", len(ids), BATCH_SIZE, BATCH_SIZE, 0, {})
-    assert advance(held, at(2)).progress is BatchProgress.LOST
+    assert advance(held, at(2)).progress is BatchProgress.LEASE_LOST
     assert bulk_jobs.cancel(held.id, at(3), "user:9") == cancelled
     assert (items(), decided("cancel_bulk_job")) == (0, Counter([held.id]))
 
@@ -188,7 +188,7 @@ def test_a_job_stops_when_its_user_is_disabled(customer: Customer, target: Targe
     held = begin(customer, approval(target) if action == "approve" else DISMISS, BATCH_SIZE + 5)
     advance(held)
     users.disable(customer.email, NOW, "operator")
-    assert advance(held) == JobBatch(BatchProgress.ENDED, 5)
+    assert advance(held) == JobBatch(BatchProgress.FINISHED, 5)
     job = bulk_jobs.get(held.id)
     assert counts(job) == ("cancelled", BATCH_SIZE + 5, BATCH_SIZE + 5, BATCH_SIZE, 0, {"user_disabled": 5})
     assert (items(), decided(action).total()) == (0, BATCH_SIZE)
@@ -260,4 +260,4 @@ def test_a_released_job_is_claimed_at_once(customer: Customer) -> None:
     bulk_jobs.release(held, NOW)
     again = bulk_jobs.claim_next(NOW)
     assert again is not None
-    assert (again.id, advance(held).progress) == (held.id, BatchProgress.LOST)
+    assert (again.id, advance(held).progress) == (held.id, BatchProgress.LEASE_LOST)

@@ -15,15 +15,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.exports.rows import Draft
 from storage.triage import decisions
-from tests.support.factories import (
-    LOOPBACK_POLICY,
-    NOW,
-    Customer,
-    in_s,
-    make_customer,
-    make_exports,
-    make_target,
-)
+from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, in_s, make_customer, make_exports, make_target
 
 USER: Final = "user:1"
 

@@ -13,7 +13,7 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.compliance.requests import ComplianceOrder, Subject, Topic
+from schemas.compliance.requests import ComplianceWebhook, Subject, Topic
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Transition
 from service.app import create_app
@@ -116,12 +116,12 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, qu
     return client.simulate_post(WEBHOOKS, body=raw, headers=sent, query_string=query)
 
 
-def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes, bytes]:
+def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceWebhook, bytes, bytes]:
     """Return what a webhook comes to, its bytes, and their signature."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = json.dumps(shop_body(shop) if person is None else bodies[topic](person, shop)).encode()
     signed = hmac.digest(SECRET.encode(), body, "sha256")
-    return ComplianceOrder(topic, shop, None if person is None else person.subject), body, signed
+    return ComplianceWebhook(topic, shop, None if person is None else person.subject), body, signed
 
 
 def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop: str = SHOP) -> str:

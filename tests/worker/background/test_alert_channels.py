@@ -132,7 +132,7 @@ def test_a_server_without_starttls_gets_neither_password_nor_alert(tmp_path: Pat
         sender_of(tmp_path, {"SMTP_URL": f"smtp://relay:{ENCODED}@{MAIL_HOST}:{port}", **MAIL}) as sender,
     ):
         answer = sent(sender, AlertChannel.EMAIL)
-    assert answer == (False, "the server has no STARTTLS, or no way to sign in")
+    assert answer == (False, "the server offers no STARTTLS or no supported authentication")
     assert (box.received, box.signed_in) == ([], [])
 
 

@@ -16,7 +16,7 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
-from schemas.compliance.requests import MAX_ORDERS, ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
+from schemas.compliance.requests import MAX_ORDERS, ComplianceRequest, ComplianceResult, ComplianceWebhook, Subject, Topic
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.exports.state_machine import Transition
@@ -576,7 +576,7 @@ def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer
         "UPDATE evidence_captures SET selected_text = ? WHERE id IN (SELECT MAX(id) FROM evidence_captures)",
         (f"№{orders[-1]}",),
     )
-    asked = ComplianceOrder(topic, SHOP, Subject(order_ids=orders))
+    asked = ComplianceWebhook(topic, SHOP, Subject(order_ids=orders))
     request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
     task = ComplianceTask(vault, "worker:test", utc_now)
     assert task.run_once()
@@ -718,7 +718,7 @@ def test_a_report_about_the_same_person_under_another_name_is_erased(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
-    asked = ComplianceOrder(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
+    asked = ComplianceWebhook(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
     request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
     assert request_id is not None
     carry_out(task)
@@ -964,7 +964,7 @@ def test_a_redaction_waits_for_an_upload_that_is_being_stored(topic: Topic, post
         execute("UPDATE projects SET shop_domain = 'shop.example.com'")
         check_keys(Vault([KEY]), utc_now())
         subject = Subject(email="ada@example.com") if topic is Topic.CUSTOMER_REDACT else None
-        order = ComplianceOrder(topic, "shop.example.com", subject)
+        order = ComplianceWebhook(topic, "shop.example.com", subject)
         compliance_requests.receive(order, b"body", b"signature", Vault([KEY]), utc_now(), "test")
     is_stored, may_commit = threading.Event(), threading.Event()
 

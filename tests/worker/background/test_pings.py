@@ -179,7 +179,7 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
         url: str, headers: dict[str, str], body: bytes, account_id: int | None = None, certificate: str | None = None
     ) -> Outcome:
         with connection():
-            pings.give_up(ping_id, NOW)
+            pings.stop_waiting(ping_id, NOW)
         return Outcome(status=200)
 
     run_once(

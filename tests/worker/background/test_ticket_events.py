@@ -702,7 +702,7 @@ def test_an_event_goes_where_its_target_is_when_it_is_claimed(grouped: Customer,
     post(grouped, 2, "csp", url=OTHER)
     next_due, moved = deliveries.next_due, TargetEdit(base_url="http://127.0.0.1:9/moved")
 
-    def then_edited(*arguments: Any) -> deliveries.DueEvent | None:
+    def then_edited(*arguments: Any) -> deliveries.EventJob | None:
         due = next_due(*arguments)
         changes.edit(target_id, moved, DEFAULT_SECRET, worker.now, "user:1")
         return due

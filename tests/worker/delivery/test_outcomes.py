@@ -437,11 +437,7 @@ def test_a_ticket_is_read_from_a_success(body: Any, ticket_id: str | None, url: 
 @pytest.mark.parametrize("filler", ["", "long " * 600], ids=["looked at already", "longer than what is looked at"])
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bool) -> None:
-    actual = {
-        "filler": filler,
-        "id": "4242 4242 4242 4242",
-        "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1",
-    }
+    actual = {"filler": filler, "id": "4242 4242 4242 4242", "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1"}
     outcome = answer(201, actual)
     verdict = judged(outcome._replace(kept=response_excerpt(outcome.body) if is_kept else None))
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (None, None)

@@ -154,10 +154,7 @@ def test_the_last_attempt_of_the_schedule_ends_the_export() -> None:
             ),
             "tracker_outcome_unknown",
         ),
-        (
-            TrackerResult(Outcome(error="deadline_exceeded"), is_outcome_unknown=True, lookup_delay_s=40),
-            "deadline_exceeded",
-        ),
+        (TrackerResult(Outcome(error="deadline_exceeded"), is_outcome_unknown=True, lookup_delay_s=40), "deadline_exceeded"),
     ],
 )
 def test_after_an_unknown_outcome_the_next_attempt_waits_until_the_issue_can_be_found(

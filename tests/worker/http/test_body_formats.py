@@ -10,7 +10,7 @@ from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
 from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
-from schemas.targets.pings import PingOrder, ping_body
+from schemas.targets.pings import PingJob, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.factories import NOW
 from tests.support.sarif_schema import SARIF_LOG
@@ -55,7 +55,7 @@ def body_of(ticket: Ticket) -> bytes:
     return delivery_body("exp_1", "tgt_1", source, ticket.record(), CREATED_AT)
 
 
-PING: Final = ping_body(PingOrder("png_1", NOW, "tgt_1", 1, "Größe\N{ZERO WIDTH SPACE}", "https://a.example", None))
+PING: Final = ping_body(PingJob("png_1", NOW, "tgt_1", 1, "Größe\N{ZERO WIDTH SPACE}", "https://a.example", None))
 REPORTS: Final = {**{name: body_of(ticket) for name, ticket in TICKETS.items()}, "a ping": PING}
 
 
@@ -90,11 +90,11 @@ def test_a_form_is_the_same_for_every_attempt(body: bytes, form: BodyFormat) -> 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
 def test_a_structured_event_holds_the_ticket_as_data(body: bytes) -> None:
     event, given = formatted(body, BodyFormat.CLOUDEVENTS), json.loads(body)
-    envelope = json.loads(event.body)
+    read_headers = json.loads(event.body)
     assert event.headers == {"Content-Type": "application/cloudevents+json"}
-    assert event.body == canonical(envelope)
-    assert envelope.pop("data") == given
-    assert envelope == {
+    assert event.body == canonical(read_headers)
+    assert read_headers.pop("data") == given
+    assert read_headers == {
         "specversion": "1.0",
         "id": given["id"],
         "source": "urn:riskrelay:target:tgt_1",
@@ -107,12 +107,12 @@ def test_a_structured_event_holds_the_ticket_as_data(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
 def test_a_binary_event_is_the_approved_bytes_with_headers(body: bytes) -> None:
-    event, envelope = (
+    event, read_headers = (
         formatted(body, BodyFormat.CLOUDEVENTS_BINARY),
         json.loads(formatted(body, BodyFormat.CLOUDEVENTS).body),
     )
     assert event.body == body
-    attributes = {name: value for name, value in envelope.items() if name not in {"data", "datacontenttype"}}
+    attributes = {name: value for name, value in read_headers.items() if name not in {"data", "datacontenttype"}}
     assert event.headers == {"Content-Type": "application/json", **{f"ce-{name}": text for name, text in attributes.items()}}
     assert all(value.isascii() and value.isprintable() for value in event.headers.values())
 

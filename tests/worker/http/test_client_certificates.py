@@ -98,10 +98,7 @@ def test_a_receiver_that_refuses_the_certificate_is_named(certificate: str | Non
 
 def test_the_certificate_of_the_settings_serves_its_accounts_alone() -> None:
     egress = Egress(COMPANY.pem, OURS, certificate_accounts=frozenset({1}))
-    with (
-        NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server,
-        made_client(egress=egress) as client,
-    ):
+    with NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server, made_client(egress=egress) as client:
         assert posted(client, server, account_id=1) == "riskrelay.example.com"
         assert posted(client, server, account_id=2) == REFUSED
         assert posted(client, server, account_id=2, certificate=THEIRS) == "tenant.example.com"

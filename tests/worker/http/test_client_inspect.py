@@ -63,10 +63,7 @@ def test_a_certificate_is_judged_and_nothing_is_sent(
 ) -> None:
     context, authority = make_certificate(tmp_path, name, lasts, begins)
     listener = Listener()
-    with (
-        LoopbackServer(listener, context) as server,
-        made_client(verify=authority if is_trusted else True) as client,
-    ):
+    with LoopbackServer(listener, context) as server, made_client(verify=authority if is_trusted else True) as client:
         validation = client.inspect(server.url(NAME))
     assert validation == Validation(reason)
     assert validation.has_passed == (reason in {None, EXPIRES_SOON})

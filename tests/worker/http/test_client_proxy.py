@@ -151,10 +151,7 @@ def _drip(peer: Peer) -> None:
 
 @pytest.mark.parametrize("behave", [Peer.wait, _drip], ids=["silent", "slow"])
 def test_a_proxy_that_takes_its_time_is_bounded(behave: Callable[[Peer], None]) -> None:
-    with (
-        LoopbackServer(behave) as proxy,
-        made_client(connect_timeout_s=DEADLINE_S, egress=through(proxy.port)) as client,
-    ):
+    with LoopbackServer(behave) as proxy, made_client(connect_timeout_s=DEADLINE_S, egress=through(proxy.port)) as client:
         outcome, took_s = timed(client, f"http://{NAME}:8080/hook")
     assert outcome.error == "connect_timeout"
     assert took_s < DEADLINE_S + SLACK_S
@@ -167,10 +164,7 @@ def test_connections_start_at_the_fixed_source_address() -> None:
         sources.append(peer.connection.getpeername()[0])
         always()(peer)
 
-    with (
-        LoopbackServer(note_source) as server,
-        made_client(egress=Egress(sources=(ip_address("127.0.0.7"),))) as client,
-    ):
+    with LoopbackServer(note_source) as server, made_client(egress=Egress(sources=(ip_address("127.0.0.7"),))) as client:
         assert post(client, server.url(NAME)).status == 200
     assert sources == ["127.0.0.7"]
 
@@ -182,10 +176,7 @@ def test_connections_start_at_the_fixed_source_address() -> None:
 )
 def test_no_connection_is_made_without_the_fixed_source_address(source: str, addresses: list[str]) -> None:
     egress = Egress(sources=(ip_address(source),))
-    with (
-        LoopbackServer(always()) as server,
-        made_client(resolver=FakeResolver({NAME: addresses}), egress=egress) as client,
-    ):
+    with LoopbackServer(always()) as server, made_client(resolver=FakeResolver({NAME: addresses}), egress=egress) as client:
         assert post(client, server.url(NAME)).error == "source_address_unavailable"
         assert server.connections == 0
 

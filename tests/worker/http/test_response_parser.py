@@ -76,10 +76,7 @@ ANSWERS: Final = {
     "an empty length": (OK + b"Content-Length:\r\n\r\n{}", InvalidResponse),
     "a length that goes on": (OK + b"Content-Length: 2\r\n 5\r\n\r\n{}", InvalidResponse),
     # a length beside chunks does not count, wherever it stands
-    "a length, then chunks": (
-        OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-        kept(),
-    ),
+    "a length, then chunks": (OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", kept()),
     "chunks, then a length": (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\n{}\r\n0\r\n\r\n", kept()),
     "chunks, a length as trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nContent-Length: 9\r\n\r\n", kept()),
     "a late trailer of time": (CHUNKED + b"2\r\n{}\r\n0\r\nRetry-After: 9\r\n\r\n", kept()),

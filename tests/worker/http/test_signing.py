@@ -87,17 +87,9 @@ def test_an_empty_body_at_the_epoch_is_signed_as_openssl_does() -> None:
     ("key", "message", "mac"),
     [
         # RFC 4231, test case 1: a key shorter than the hash
-        (
-            b"\x0b" * 20,
-            b"Hi There",
-            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
-        ),
+        (b"\x0b" * 20, b"Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
         # RFC 4231, test case 2: text for key and message
-        (
-            b"Jefe",
-            b"what do ya want for nothing?",
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
-        ),
+        (b"Jefe", b"what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"),
         # RFC 4231, test case 6: a key longer than a block is hashed first
         (
             b"\xaa" * 131,
@@ -250,10 +242,7 @@ def test_the_tolerance_can_be_narrowed() -> None:
         ({"signature": SIGNATURE.replace("sha256", "sha1")}, SignatureVerdict.SIGNATURE_MALFORMED),
         ({"signature": SIGNATURE[:-1]}, SignatureVerdict.SIGNATURE_MALFORMED),
         ({"signature": SIGNATURE + ", " + SIGNATURE}, SignatureVerdict.SIGNATURE_MALFORMED),
-        (
-            {"signature": "sha256=" + "é" * 64},
-            SignatureVerdict.SIGNATURE_MALFORMED,
-        ),  # compare_digest would raise
+        ({"signature": "sha256=" + "é" * 64}, SignatureVerdict.SIGNATURE_MALFORMED),  # compare_digest would raise
         ({"signature": "sha256=" + "0" * 64}, SignatureVerdict.SIGNATURE_WRONG),
         # well formed, but not what was signed
         ({"timestamp": str(NOW + 1)}, SignatureVerdict.SIGNATURE_WRONG),

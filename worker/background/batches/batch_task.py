@@ -60,7 +60,7 @@ class BatchTask:
             # Until its lease lapses, the other jobs come first.
             self._lease = None
             raise
-        if step.progress is not BatchProgress.MOVED:
+        if step.progress is not BatchProgress.MORE:
             _log.info("%s %s: %s", self.noun, self._lease.id, step.progress.name.lower())
             self._lease = None
         return True
@@ -72,7 +72,7 @@ class BatchTask:
         if step.due and self._is_redis_up:
             # An unavailable Redis is tried once per job: the sweep finds what is due.
             self._is_redis_up = self.wake_ups.notify()
-        if step.progress is BatchProgress.MOVED:
+        if step.progress is BatchProgress.MORE:
             time.sleep(_PAUSE_S)
         return step
 

@@ -54,11 +54,7 @@ def test_a_title_that_shows_nothing_is_replaced(title: str) -> None:
 
 def test_the_recorded_titles_have_no_effect() -> None:
     made = [titled(each["title"]).replace(ZWSP, "|") for each in recorded_titles()]
-    assert made == [
-        "title @|victim fixes #|1",
-        "title @|victim #|1",
-        "title `#|1`",
-    ]
+    assert made == ["title @|victim fixes #|1", "title @|victim #|1", "title `#|1`"]
 
 
 def test_the_recorded_bodies_have_no_effect_as_titles() -> None:

@@ -11,7 +11,7 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden
 from schemas.base.principal import ABILITIES, OPERATOR, Ability, Role, TokenKind, TokenPrincipal
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, to_ms
 from service.app import create_app
 from service.operations.accounts import accounts as account_operations
 from service.operations.accounts import tokens as token_operations
@@ -377,9 +377,9 @@ def test_a_token_does_not_outlive_the_one_that_made_it(client: TestClient, other
     send, body = sender(client, text), {"kind": "api", "abilities": ["account:manage"]}
     made = send("POST", TOKENS, body).json
     assert abs(datetime.fromisoformat(made["expires_at"]) - ends) < timedelta(minutes=1)
-    earlier = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends - timedelta(hours=1))})
+    earlier = send("POST", TOKENS, {**body, "expires_at": format_rfc3339(ends - timedelta(hours=1))})
     assert earlier.status_code == 201
-    later = send("POST", TOKENS, {**body, "expires_at": rfc3339(ends + timedelta(hours=1))})
+    later = send("POST", TOKENS, {**body, "expires_at": format_rfc3339(ends + timedelta(hours=1))})
     assert_is_error(later, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "after_own_expiry"),))
 
 

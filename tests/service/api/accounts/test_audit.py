@@ -9,7 +9,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from schemas.compliance.requests import Topic
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.grouping import TicketGrouping
@@ -111,10 +111,10 @@ def test_filters_and_pages(client: TestClient, customer: Customer) -> None:
     assert [each for each in found if each in newest][-len(newest) :] == [each for each in newest if each in found]
     now = utc_now()
     audit_log.append(now, "operator", "noted", f"account:{account.account_id}")
-    later = rfc3339(now + timedelta(seconds=1)).replace("+", "%2B")
-    shown = items(client, account, f"created_after={rfc3339(now)}&created_before={later}&action=noted")
+    later = format_rfc3339(now + timedelta(seconds=1)).replace("+", "%2B")
+    shown = items(client, account, f"created_after={format_rfc3339(now)}&created_before={later}&action=noted")
     assert [each["action"] for each in shown] == ["noted"]
-    assert items(client, account, f"created_before={rfc3339(now)}&action=noted") == []
+    assert items(client, account, f"created_before={format_rfc3339(now)}&action=noted") == []
 
 
 @pytest.mark.parametrize("name", ["actor", "action", "object", "created_after", "created_before"])
@@ -144,13 +144,7 @@ MANY = 20_000
 
 
 @pytest.mark.parametrize(
-    "filters",
-    [
-        {},
-        {"after_ms": 1, "before_ms": 10**15},
-        {"action": "approve"},
-        {"subject_id": "exp_1"},
-    ],
+    "filters", [{}, {"after_ms": 1, "before_ms": 10**15}, {"action": "approve"}, {"subject_id": "exp_1"}]
 )
 def test_an_accounts_entries_are_read_from_an_index(customer: Customer, filters: dict[str, Any]) -> None:
     _many_entries(customer.account_id)

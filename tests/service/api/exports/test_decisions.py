@@ -11,16 +11,7 @@ from storage.accounts import projects
 from storage.db.engine import execute
 from storage.exports import queries
 from storage.targets import targets
-from tests.support.factories import (
-    NOW,
-    Customer,
-    issue,
-    make_exports,
-    make_failed,
-    make_target,
-    postback,
-    record_postback,
-)
+from tests.support.factories import NOW, Customer, issue, make_exports, make_failed, make_target, postback, record_postback
 from tests.support.http.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error
 
 TICKET_TITLE: Final = "Missing name"
@@ -109,11 +100,7 @@ def test_a_dismissal_with_a_reason_and_a_note_is_on_the_record_until_it_is_resto
     answer = one.post("dismiss", {"reason": "false_positive", "note": "It is decoration."})
     assert answer.status_code == 200
     dismissal = answer.json["dismissal"]
-    assert dismissal == {
-        "reason": "false_positive",
-        "note": "It is decoration.",
-        "at": answer.json["finished_at"],
-    }
+    assert dismissal == {"reason": "false_positive", "note": "It is decoration.", "at": answer.json["finished_at"]}
     assert one.post("dismiss", {"reason": "false_positive", "note": "It is decoration."}).json == answer.json
     assert_is_error(one.post("dismiss", {"reason": "other"}), 409, "CONFLICT")
     assert one.read().json == answer.json
@@ -155,8 +142,7 @@ def test_a_snooze_is_on_the_record_and_ended_by_restore(one: ExportClient) -> No
 
 
 @pytest.mark.parametrize(
-    ("until", "code"),
-    [("2025-01-01T00:00:00Z", "in_the_past"), ("tomorrow", "invalid_timestamp"), (5, "invalid_type")],
+    ("until", "code"), [("2025-01-01T00:00:00Z", "in_the_past"), ("tomorrow", "invalid_timestamp"), (5, "invalid_type")]
 )
 def test_a_snooze_without_a_future_time_is_refused(until: Any, code: str, one: ExportClient, export_id: str) -> None:
     answer = one.post("snooze", {"until": until})

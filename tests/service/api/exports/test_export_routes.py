@@ -639,14 +639,7 @@ def test_a_cosmetic_change_of_the_page_is_no_new_finding(
     finding = item["finding"]
     assert (finding["times_seen"], finding["first_scan_run_id"], finding["last_scan_run_id"]) == (2, 1, 2)
     assert finding["first_seen_at"] <= finding["last_seen_at"]
-    assert set(finding) == {
-        "id",
-        "first_seen_at",
-        "last_seen_at",
-        "times_seen",
-        "first_scan_run_id",
-        "last_scan_run_id",
-    }
+    assert set(finding) == {"id", "first_seen_at", "last_seen_at", "times_seen", "first_scan_run_id", "last_scan_run_id"}
     assert finding["id"] == item["source"]["id"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from schemas.base.principal import Ability
-from schemas.base.timestamps import rfc3339
+from schemas.base.timestamps import format_rfc3339
 from service.app import create_app
 from storage.accounts import accounts
 from storage.db.engine import execute, rows
@@ -79,7 +79,7 @@ def test_a_poll_sees_each_decision_once(client: TestClient, customer: Customer) 
     def seen() -> tuple[str, Any]:
         """Poll for another version than the last one, then for that one again."""
         answer = poll(client, token, handoff.id, tags[-1])
-        assert (answer.status_code, answer.json["created_at"]) == (200, rfc3339(handoff.created_at))
+        assert (answer.status_code, answer.json["created_at"]) == (200, format_rfc3339(handoff.created_at))
         tags.append(answer.headers["etag"])
         for method in ("GET", "HEAD"):
             again = poll(client, token, handoff.id, tags[-1], method)

@@ -402,8 +402,7 @@ def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
-    [(["10.20.30.40"], "address_private"), (["93.184.215.14", "169.254.169.254"], "address_metadata")],
+    ("found", "reason"), [(["10.20.30.40"], "address_private"), (["93.184.215.14", "169.254.169.254"], "address_metadata")]
 )
 def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     client: TestClient,

@@ -9,7 +9,7 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from runtime.dns_resolver import Addresses, DnsFailure
-from schemas.base.timestamps import rfc3339, to_ms
+from schemas.base.timestamps import format_rfc3339, to_ms
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
@@ -231,7 +231,7 @@ def test_a_target_that_waits_says_so_and_until_when_and_is_listed_so(
     execute("UPDATE targets SET held_until = ?, held_reason = ?", (to_ms(until), held_reason))
     shown = Call("GET", f"{TARGETS}/{target_id}", tuple(customer.bearer.items())).send(client).json
     assert (shown["status"], shown["status_reason"]) == (status, reason)
-    assert shown["delivery"]["waits_until"] == rfc3339(until)
+    assert shown["delivery"]["waits_until"] == format_rfc3339(until)
     for asked in ("active", "paused", "disabled"):
         found = Call("GET", TARGETS, tuple(customer.bearer.items()), query=f"status={asked}").send(client).json["items"]
         assert found == ([shown] if asked == status else [])

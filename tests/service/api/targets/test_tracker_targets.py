@@ -30,9 +30,7 @@ _KEYS: Final = (b64decode(ENCRYPTION_KEY),)
 @pytest.fixture
 def resolver() -> FakeResolver:
     public = ["93.184.215.14"]
-    return FakeResolver(
-        {"git.example.com": public, "git.attacker.example": public, "inside.example.com": ["10.20.30.40"]},
-    )
+    return FakeResolver({"git.example.com": public, "git.attacker.example": public, "inside.example.com": ["10.20.30.40"]})
 
 
 def send(client: TestClient, customer: Customer, method: str, path: str, **members: Any) -> Result:
@@ -178,8 +176,7 @@ def test_another_project_on_the_same_server_keeps_the_token(client: TestClient, 
 
 
 @pytest.mark.parametrize(
-    "members",
-    [{"base_url": ELSEWHERE}, {"provider_settings": {"api_base": "https://git.attacker.example/api/v1"}}],
+    "members", [{"base_url": ELSEWHERE}, {"provider_settings": {"api_base": "https://git.attacker.example/api/v1"}}]
 )
 def test_another_server_never_gets_the_token(client: TestClient, customer: Customer, members: dict[str, Any]) -> None:
     made = make_tracker(client, customer)

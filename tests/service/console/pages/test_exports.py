@@ -848,10 +848,7 @@ def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Console
 def test_a_delivered_ticket_leads_to_where_it_was_filed(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     assert "Open at" not in person.get(f"/exports/{export_id}").text
-    execute(
-        "UPDATE exports SET provider_ticket_url = 'https://tracker.example/1' WHERE id = ?",
-        (export_id,),
-    )
+    execute("UPDATE exports SET provider_ticket_url = 'https://tracker.example/1' WHERE id = ?", (export_id,))
     away = 'rel="noreferrer noopener nofollow" target="_blank"'
     button = f'<a class="button" href="https://tracker.example/1" {away}>Open at tracker.example</a>'
     assert button in person.get(f"/exports/{export_id}").text

@@ -96,7 +96,7 @@ def test_a_file_that_is_no_report_is_refused_in_words(
 def test_a_file_over_the_limit_is_refused(person: ConsoleBrowser, customer: Customer, size: int) -> None:
     answer = send(person, customer, b"[" + b" " * (size - 1))
     assert answer.status_code == 413
-    assert "A file has at most 5 MiB. Nothing was stored." in answer.text
+    assert "The file is larger than 5 MiB. Nothing was stored." in answer.text
     assert rows("SELECT COUNT(*) FROM report_uploads") == [(0,)]
 
 

@@ -305,7 +305,7 @@ def make_it_up(person: ConsoleBrowser) -> None:
         (revoke_token, "token_over", "the token was revoked"),
         (expire_token, "token_over", "has expired"),
         (take_the_ability, "token_over", "lost the ability"),
-        (use_another_browser, "another_browser", "from a different browser"),
+        (use_another_browser, "another_browser", "another browser or browser version"),
         (make_it_up, "unknown", "no longer exists"),
     ],
 )

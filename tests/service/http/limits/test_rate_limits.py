@@ -262,8 +262,8 @@ def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_a
     assert (one.passes(9, "user:2"), two.passes(9, "user:2")) == (5, 5)
     clock.now += 5
     assert one.passes(9, "user:3") + two.passes(9, "user:3") == 5
-    assert log_lines.text.count("Redis is down") == 2
-    assert log_lines.text.count("Redis is back") == 2
+    assert log_lines.text.count("Redis unavailable") == 2
+    assert log_lines.text.count("Redis available again") == 2
 
 
 def test_an_outage_is_logged_once_however_long(tmp_path: Path, log_lines: LogLines) -> None:
@@ -272,7 +272,7 @@ def test_an_outage_is_logged_once_however_long(tmp_path: Path, log_lines: LogLin
     for number in range(50):
         assert process.ask(f"user:{number}").passed
         clock.now += 3
-    assert log_lines.text.count("Redis is down") == 1
+    assert log_lines.text.count("Redis unavailable") == 1
     assert "ConnectionError" in log_lines.text
 
 
@@ -322,7 +322,7 @@ def test_a_redis_that_takes_no_writes_is_away(redis: RedisServer, tmp_path: Path
             assert process.passes(9) == 5
         finally:
             client.execute_command("REPLICAOF", "NO", "ONE")
-    assert log_lines.text.count("Redis is down") == 1
+    assert log_lines.text.count("Redis unavailable") == 1
 
 
 #: A period without an edge: it began in 1970.
