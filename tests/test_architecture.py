@@ -96,7 +96,7 @@ def names_used(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
-def test_nothing_that_runs_makes_code_or_commands_of_data() -> None:
+def test_no_code_evaluates_data_or_runs_it_in_a_shell() -> None:
     makers = {path: MAKERS & {*names_used(tree)} for path, tree in trees().items()}
     assert {path: names for path, names in makers.items() if names} == {}
     assert [path for path, tree in trees().items() for node in ast.walk(tree) if _asks_for_a_shell(node)] == []
@@ -106,7 +106,7 @@ def _asks_for_a_shell(node: ast.AST) -> bool:
     return isinstance(node, ast.keyword) and node.arg == "shell"
 
 
-def test_nothing_that_runs_hashes_or_draws_lots_in_a_weak_way() -> None:
+def test_no_code_uses_weak_hashes_or_random_numbers() -> None:
     weak = {path: WEAK & {*names_used(tree)} for path, tree in trees().items()}
     # The jitter of a retry spreads load.
     assert {path: names for path, names in weak.items() if names} == {"worker/delivery/attempt.py": {"random"}}

@@ -32,7 +32,7 @@ COLLECTION: Final = ROOT / "examples" / "riskrelay.postman_collection.json"
 #: The line length of the other documents.
 WIDTH: Final = 125
 #: Replaces an empty default.
-NO_DEFAULT: Final = "\u2013"
+NO_DEFAULT: Final = "none"
 
 _PREFORMATTED: Final = "\b\n"
 _PROGRAM: Final = re.compile(r"(?<![\w./-])riskrelay(?= [a-z])")
@@ -115,9 +115,8 @@ def settings_page() -> str:
 def _setting(setting: Setting) -> Iterator[str]:
     yield from [f"## {setting.name}", ""]
     meaning = setting.meaning[0].upper() + setting.meaning[1:] if setting.meaning[0].islower() else setting.meaning
-    default = "None by default." if _default(setting) == NO_DEFAULT else f"Default: {_default(setting)}."
     secret = f" Secret: prefer a file, named by `{setting.name}{FILE_SUFFIX}`." if setting.is_secret else ""
-    yield from _wrapped(f"{meaning}. {default}{secret}")
+    yield from _wrapped(f"{meaning}. Default: {_default(setting)}.{secret}")
 
 
 def error_codes_table() -> str:

@@ -20,10 +20,13 @@ from urllib3.exceptions import HTTPError
 
 from bin.cli.installation import Refused
 from bin.scan_import.sender import (
+    IDENTITY,
+    MAX_RESPONSE_BYTES,
     MAX_RETRY_AFTER_S,
     PAUSES_S,
     TransientFailure,
     cause_of,
+    exchange,
     is_outage,
     is_transient,
     parse_retry_after,
@@ -31,13 +34,8 @@ from bin.scan_import.sender import (
     session_to,
 )
 
-#: To connect, and to read a part of a response.
-TIMEOUTS_S: Final = (10.0, 30.0)
 #: For one request with its whole response: a ping waits for a worker and a receiver.
 DEADLINE_S: Final = 60.0
-#: More than a page of 200 exports of maximum size.
-MAX_RESPONSE_BYTES: Final = 64 * 1024**2
-_PIECE_BYTES: Final = 1024**2
 #: The longest page of a list.
 _PAGE: Final = 200
 #: A million records; a longer list is not a response of RiskRelay.
@@ -88,8 +86,7 @@ class ApiClient:
     def __init__(self, url: str, token: str, pauses_s: Iterable[float] = PAUSES_S, deadline_s: float = DEADLINE_S) -> None:
         self._url = url.rstrip("/")
         self._host = urlsplit(url).netloc
-        # Bodies are read as they are sent: a compressed one could be a thousand times larger.
-        own = {"Authorization": f"Bearer {token}", "Accept": "application/json", "Accept-Encoding": "identity"}
+        own = {"Authorization": f"Bearer {token}", "Accept": "application/json", **IDENTITY}
         self._session = session_to(url)
         self._session.headers.update(own)
         self._retrying = retrying(pauses_s)
@@ -154,33 +151,17 @@ class ApiClient:
         """Return the body of the 2xx response."""
         given = {name: value for name, value in query.items() if value is not None}
 
-        def exchange() -> tuple[requests.Response, bytes]:
-            with self._session.request(
-                method,
-                self._url + path,
-                params=given,
-                data=content,
-                headers=headers,
-                timeout=TIMEOUTS_S,
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                received = bytearray()
-                # The last read is empty, or says that the response is not complete.
-                while len(received) <= MAX_RESPONSE_BYTES and (
-                    piece := response.raw.read(_PIECE_BYTES, decode_content=False)
-                ):
-                    received += piece
-                return response, bytes(received)
+        def send() -> requests.Response:
+            return exchange(self._session, method, self._url + path, params=given, data=content, headers=headers)
 
         try:
-            return self._retrying(lambda: self._attempt(exchange))
+            return self._retrying(lambda: self._attempt(send))
         except TransientFailure as failure:
             raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {failure}") from None
 
-    def _attempt(self, exchange: Callable[[], tuple[requests.Response, bytes]]) -> bytes:
+    def _attempt(self, send: Callable[[], requests.Response]) -> bytes:
         try:
-            response, content = _within(self._deadline_s, exchange)
+            response = _within(self._deadline_s, send)
         except (requests.ReadTimeout, TimeoutError):
             # Not retried: each attempt would take as long.
             raise ApiRefusal(f"{self._host} sent no complete response in time; check there whether it was done.") from None
@@ -191,8 +172,7 @@ class ApiClient:
             if is_outage(error):
                 raise TransientFailure(f"{cause_of(error)}.") from None
             raise ApiRefusal(f"Cannot send to {self._host}: {cause_of(error)}.") from None
-        # `is_transient` reads it; the stream is at its end.
-        response._content = content
+        content = response.content
         if len(content) > MAX_RESPONSE_BYTES:
             raise ApiRefusal(f"{self._host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check --url.")
         if 200 <= response.status_code < 300:

@@ -12,7 +12,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
+from requests.exceptions import ChunkedEncodingError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
+from urllib3.exceptions import HTTPError
 
 from bin.checks.machine import is_loopback
 from schemas.report_files.pages import PagePostback
@@ -20,6 +22,10 @@ from schemas.report_files.pages import PagePostback
 ROUTE: Final = "/api/scanner/results"
 #: To connect, and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)
+#: More than a page of 200 exports of maximum size.
+MAX_RESPONSE_BYTES: Final = 64 * 1024**2
+#: Bodies are read as they are sent: a compressed one could be a thousand times larger.
+IDENTITY: Final = {"Accept-Encoding": "identity"}
 #: Before each retry. Half a minute covers a restart of the service; after a longer outage, run the import again.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 #: A limit of requests per minute never needs a longer pause than a minute.
@@ -31,6 +37,7 @@ _IN_PROGRESS: Final = "IDEMPOTENCY_IN_PROGRESS"
 _UNTRUSTED: Final = "its certificate is not trusted"
 #: Problems of a rejected page that are reported.
 _MAX_PROBLEMS: Final = 5
+_PIECE_BYTES: Final = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class PostbackSender:
             "X-Scanner-Secret": secret,
             "Content-Type": "application/json",
             "Accept": "application/json",
+            **IDENTITY,
         }
         self._accepts = requests.codes.ok if is_dry_run else requests.codes.accepted
         pauses = tuple(pauses_s)
@@ -121,9 +129,9 @@ class PostbackSender:
     def _attempt(self, postback: PagePostback) -> AcceptedPage | RejectedPage | ImportStopped:
         headers = {**self._headers, "Idempotency-Key": postback.key}
         try:
-            response = self._session.post(
-                self._url, data=postback.content, headers=headers, timeout=TIMEOUTS_S, allow_redirects=False
-            )
+            response = exchange(self._session, "POST", self._url, data=postback.content, headers=headers)
+        except (HTTPError, ChunkedEncodingError):
+            raise TransientFailure("the connection was closed") from None
         except requests.RequestException as error:
             cause = cause_of(error)
             if is_outage(error):
@@ -194,6 +202,19 @@ def session_to(url: str) -> requests.Session:
     return session
 
 
+def exchange(session: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
+    """Send a request and read its response, at most one byte more than MAX_RESPONSE_BYTES. Redirects are not followed."""
+    options |= {"timeout": TIMEOUTS_S, "allow_redirects": False, "stream": True}
+    with session.request(method, url, **options) as response:
+        received = bytearray()
+        # The last read is empty, or says that the response is not complete.
+        while len(received) <= MAX_RESPONSE_BYTES and (piece := response.raw.read(_PIECE_BYTES, decode_content=False)):
+            received += piece
+    # As if it had been read at once.
+    response._content = bytes(received)
+    return response
+
+
 def is_outage(error: requests.RequestException) -> bool:
     """Return whether the same request may succeed later."""
     return isinstance(error, requests.ConnectionError | requests.Timeout) and cause_of(error) != _UNTRUSTED
@@ -237,15 +258,16 @@ def cause_of(error: requests.RequestException) -> str:
 def _object(response: requests.Response) -> dict[str, Any]:
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 
 
 def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage | None:
     match body:
-        case {"findings": {"new": int(new), "seen": int(seen)}, "ticket_exports": list(exports)}:
-            known = seen + body["findings"].get("reopened", 0)
+        case {"findings": {"new": int(new), "seen": int(seen), **more}, "ticket_exports": list(exports)}:
+            reopened = more.get("reopened")
+            known = seen + (reopened if isinstance(reopened, int) else 0)
             return AcceptedPage(new, known, tuple(map(str, exports)), "Idempotency-Replayed" in response.headers)
         case _:
             return None

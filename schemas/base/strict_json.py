@@ -12,9 +12,10 @@ import json
 import math
 import re
 from array import array
+from collections.abc import Mapping
 from enum import StrEnum
 from itertools import accumulate
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 
@@ -43,6 +44,20 @@ class JsonFault(StrEnum):
     NUMBER_TOO_LONG = "number_too_long"
     NUL_CHARACTER = "nul_character"
     LONE_SURROGATE = "lone_surrogate"
+
+
+#: What is wrong, for the sender; the others say no more than that it is not JSON.
+FAULTS: Final[Mapping[JsonFault, str]] = {
+    JsonFault.EMPTY: "it is empty",
+    JsonFault.BYTE_ORDER_MARK: "it begins with a byte order mark",
+    JsonFault.NOT_UTF8: "it is not UTF-8",
+    JsonFault.TOO_DEEP: f"it is nested more than {MAX_DEPTH} levels deep",
+    JsonFault.DUPLICATE_MEMBER: "an object has two members of the same name",
+    JsonFault.NOT_FINITE_NUMBER: "a number is infinite or not a number",
+    JsonFault.NUMBER_TOO_LONG: f"a number has more than {MAX_INTEGER_DIGITS} digits",
+    JsonFault.NUL_CHARACTER: "a string contains a NUL character",
+    JsonFault.LONE_SURROGATE: "a string contains half of a surrogate pair",
+}
 
 
 class MalformedJson(ValueError):

@@ -17,6 +17,8 @@ MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 _MAX_TEXT: Final = 4000
 #: Longer field names are truncated in messages; no format has longer ones.
 _MAX_NAME: Final = 80
+#: Of JSON lines; each has a few KiB, and the service reads an uploaded report while other requests wait.
+_MAX_LINES: Final = 50_000
 
 _MIB: Final = 1024 * 1024
 
@@ -39,7 +41,7 @@ class Node:
     def members(self) -> Iterator[tuple[str, "Node"]]:
         """Yield the fields of an object, in the order of the report; null has none. Names are cleaned as texts are."""
         for name in self._object():
-            yield _clean(name), self.member(name)
+            yield _clean(shortened(name)), self.member(name)
 
     def entries(self) -> Iterator["Node"]:
         """Yield the entries of an array; null has none."""
@@ -97,6 +99,8 @@ def read(content: bytes, *, may_be_lines: bool = False) -> Node:
         # "Extra data" follows a complete first value; any other error is an error in JSON lines, too.
         if not (may_be_lines and error.msg == "Extra data"):
             raise _malformed(text, error, 0) from None
+    if text.count("\n") > _MAX_LINES:
+        raise UnreadableReport(f"The report has more than {_MAX_LINES:,} lines; scan fewer pages at once.")
     return Node([_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()])
 
 

@@ -1,12 +1,15 @@
 """The report formats, and the table of their severities in docs/scanners.md."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas.report_files import lighthouse, nuclei, sarif, wapiti, zap
 from schemas.report_files.document import Node, UnreadableReport, read
 from schemas.report_files.issues import ScanIssue, VisitedPages
+
+#: Of the issues of one report; 64 MiB of a real one need a tenth.
+_MAX_SIZE: Final = 150_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def read_report(content: bytes, name: str) -> ScanReport:
     report = read(content, may_be_lines=format_.may_be_lines)
     if not (format_.is_report(report.value) or (format_.may_be_lines and report.value == [])):
         raise UnreadableReport(_wrong_format(report.value, format_))
-    return ScanReport(list(format_.read_issues(report)), format_.visited(report))
+    return ScanReport(list(_limited(format_.read_issues(report))), format_.visited(report))
 
 
 def recognize(content: bytes) -> str:
@@ -87,6 +90,16 @@ def recognize(content: bytes) -> str:
         titles = ", ".join(each.title for each in FORMATS.values())
         raise UnreadableReport(f"The file is not a report of a supported scanner. Supported: {titles}.")
     return found
+
+
+def _limited(issues: Iterable[ScanIssue]) -> Iterator[ScanIssue]:
+    """Yield issues until they need too much memory: thousands of results may repeat the texts of one rule."""
+    size = 0
+    for issue in issues:
+        size += issue.size()
+        if size > _MAX_SIZE:
+            raise UnreadableReport("The issues of the report need too much memory; scan fewer pages at once.")
+        yield issue
 
 
 def _wrong_format(value: Any, expected: Format) -> str:

@@ -20,6 +20,8 @@ MAX_CODE: Final = 200
 MAX_LOCATION: Final = 1000
 MAX_REFERENCES: Final = 5
 MAX_REFERENCE: Final = 300
+#: Of the object, its evidence and what is made of it.
+_SIZE_WITHOUT_TEXTS: Final = 1000
 
 _SPACES: Final = re.compile(r"\s+")
 _WEB: Final = re.compile(r"https?://[^\s<>\"'()\[\]]+")
@@ -45,6 +47,11 @@ class ScanIssue:
     location: str = ""
     parameter: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Return about how many characters it takes in memory."""
+        texts = (self.url, self.code, self.title, self.description, self.location, self.parameter)
+        return _SIZE_WITHOUT_TEXTS + sum(map(len, texts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,10 @@ class Settings:
         is_secret=True,
     )
     default_project_id: int | None = setting(
-        values.whole(1, values.MAX_SERIAL), None, "project of scan runs that are not registered", shown="generated"
+        values.whole(1, values.MAX_SERIAL),
+        None,
+        "id of the project of scan runs that are not registered, and of emails whose recipients name no project; "
+        "`bin/riskrelay init` writes the id of the first project to `.env`",
     )
     allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
@@ -247,7 +250,12 @@ class Settings:
         "seconds to wait after each failure; ten entries are ten retries, over a little more than two days",
         name="RETRY_SCHEDULE",
     )
-    max_age_hours: int = setting(values.whole(1, values.MAX_HOURS), "72", "exports older than this fail")
+    max_age_hours: int = setting(
+        values.whole(1, values.MAX_HOURS),
+        "72",
+        "hours since the approval of an export, or since a person last retried it; if an attempt fails and the next one "
+        "would be due later than that, the export becomes `failed`",
+    )
     worker_processes: int = setting(values.whole(1, 1_000), "1", "number of worker processes")
     worker_concurrency: int = setting(values.whole(1, 100_000), "32", "concurrent deliveries of each worker process")
     sweep_s: float = setting(
@@ -332,14 +340,14 @@ class Settings:
         "accept email addresses that the issuer does not call verified; only for an issuer that sets them itself",
         name="OIDC_TRUST_EMAIL",
     )
+    oidc_label: str = setting(
+        str, "Sign in with OpenID Connect", "text of the button on the sign-in page", shown="Sign in with OpenID Connect"
+    )
     console_sign_in_links: bool = setting(
         values.truth,
         "false",
         "users may request a one-time link to the console by email; needs `SMTP_URL`, `ALERT_EMAIL_FROM` and "
         "`ALERT_EMAIL_TO`",
-    )
-    oidc_label: str = setting(
-        str, "Sign in with OpenID Connect", "text of the button on the sign-in page", shown="Sign in with OpenID Connect"
     )
     worker_metrics_bind: str | None = setting(
         values.bind, None, "address for the metrics of a worker host without a service, such as `127.0.0.1:9108`"
@@ -403,7 +411,7 @@ class Settings:
     )
     alert_webhook_secret: str | None = setting(values.secret, None, "signs alerts for `ALERT_WEBHOOK_URL`", is_secret=True)
     backup_alert_days: int = setting(
-        values.whole(1, 3_650), "7", "an alert says when `riskrelay backup` made no backup for so many days"
+        values.whole(1, 3_650), "7", "days without a backup by `riskrelay backup` after which an alert is sent"
     )
     log_level: str = setting(
         values.one_of("debug", "info", "warning", "error"), "info", "`debug`, `info`, `warning`, `error`"

@@ -145,11 +145,10 @@ class Hosts(OneOrMore):
 class SearchText(Text):
     """A text whose words are searched for; one without a word would find everything."""
 
-    at_most = MAX_VALUES
-
-    def __init__(self, description: str, fold: Callable[[str], str] = folded) -> None:
+    def __init__(self, description: str, fold: Callable[[str], str] = folded, most_words: int = MAX_VALUES) -> None:
         super().__init__(max_length=MAX_SEARCH, attribute="words", metadata={"description": description})
         self._fold = fold
+        self._most_words = most_words
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs)
@@ -158,7 +157,7 @@ class SearchText(Text):
         words = words_in(text, self._fold)
         if not words:
             raise ValidationError("no_word" if text else "too_short")
-        if len(words) > MAX_VALUES:
+        if len(words) > self._most_words:
             raise ValidationError("too_many")
         return tuple(sorted(words))
 

@@ -10,6 +10,9 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
 from schemas.triage.search_words import lowered
 
+#: Each is looked for in all findings that the others leave: no index has their words.
+_MOST_WORDS: Final = 10
+
 
 @dataclass(frozen=True, slots=True)
 class FindingQuery:
@@ -37,7 +40,7 @@ class FindingFilterForm(Form):
     rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
     host = Hosts("hosts", "Only findings on one of these hosts.")
     # Databases lower the case of texts, and change no other character: a sharp s stays one.
-    q = SearchText("Only findings with all these words.", lowered)
+    q = SearchText("Only findings with all these words, at most 10.", lowered, most_words=_MOST_WORDS)
 
 
 _FORM: Final = FindingFilterForm()

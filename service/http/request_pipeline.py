@@ -16,6 +16,7 @@ from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import (
     Forbidden,
     NotAcceptable,
+    NotFound,
     PayloadTooLarge,
     RequestTimeout,
     Unauthorized,
@@ -23,7 +24,7 @@ from schemas.base.errors import (
     ValidationFailed,
 )
 from schemas.base.fields import Form, problem
-from schemas.base.strict_json import JsonFault, MalformedJson, canonical, parse
+from schemas.base.strict_json import FAULTS, MAX_VALUES, JsonFault, MalformedJson, canonical, parse
 from schemas.content_policy.checked_form import read_checked
 from service.http.auth import Authenticate, is_of_another_site
 from service.http.error_responses import PROBLEM_JSON
@@ -125,8 +126,8 @@ class RequestPipeline:
             if not is_of_another_site(req):
                 self._rate_limits.count_failure(req)
             raise
-        except (Forbidden, ValidationFailed):
-            # Authenticated, but not allowed, or with invalid headers: such requests count against the rate limit too.
+        except (Forbidden, NotFound, ValidationFailed):
+            # Authenticated, but not allowed, without a role in the project, or with invalid headers: they count, too.
             self._spend(req, resp)
             raise
         self._spend(req, resp)
@@ -188,8 +189,9 @@ def _parsed(body: bytes) -> Any:
     try:
         return parse(body)
     except MalformedJson as malformed:
-        code = "too_many" if malformed.reason is JsonFault.TOO_MANY_VALUES else "malformed_json"
-    raise ValidationFailed(problem("", code))
+        if malformed.reason is JsonFault.TOO_MANY_VALUES:
+            raise ValidationFailed(problem("", "too_many", f"{MAX_VALUES:,} values")) from None
+        raise ValidationFailed(problem("", "malformed_json", FAULTS.get(malformed.reason, ""))) from None
 
 
 def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:

@@ -35,8 +35,8 @@ class AddressCheck:
         return _refused(refusal) if refusal else Validation(is_partial=True)
 
     def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
-        """Raise ValidationFailed on `path` for a URL that is not allowed."""
-        reason = self.check(url, account_id).reason
+        """Raise ValidationFailed on `path` for a URL that is not allowed, ServiceUnavailable as `validate` does."""
+        reason = self.validate(url, account_id).reason
         if reason is not None:
             raise ValidationFailed(FieldProblem(path, reason, refusal_text(reason, self._policy)))
 

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from string import ascii_lowercase, ascii_uppercase
+from typing import Final
 
 from peewee import IntegrityError, ModelSelect, fn
 
@@ -13,6 +15,8 @@ from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
 from storage.db.queries import for_update, newest_first, tuples, where_given
+
+_ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,13 @@ def user_by_email(email: str) -> User:
 
 
 def users_by_email(email: str) -> list[User]:
-    """Return the users with an address, in upper or lower case; several only if they were added before that was refused."""
-    return read(User, _users().where(fn.LOWER(UserRow.email) == email.lower()))
+    """Return the users with an address, in upper or lower case; several only if they were added before that was refused.
+
+    Only the case of ASCII letters does not matter: in Unicode, other letters become ASCII ones.
+    """
+    wanted = email.translate(_ASCII_LOWER)
+    found = read(User, _users().where(fn.LOWER(UserRow.email).in_({wanted, wanted.lower()})))
+    return [each for each in found if each.email.translate(_ASCII_LOWER) == wanted]
 
 
 def get_user(user_id: int) -> User:

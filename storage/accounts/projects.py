@@ -154,7 +154,7 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
         while True:
             chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
             if chosen > MAX_ID:
-                raise Conflict("The next scan run id would exceed the largest one; set the id of the scan run yourself.")
+                chosen = random_scan_run_id()
             row = ScanRunRow.insert(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
             if row.on_conflict_ignore().as_rowcount().execute():
                 return ScanRun(chosen, project_id, "running", now, now)

@@ -15,11 +15,13 @@ from schemas.exports.tickets.group_ticket import Group, Place, group_ticket, hig
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.intake.scanner import Issue, ScanPostback
+from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
 from storage.exports import groups_sql
 from storage.exports.events.changes_sql import NotedChange, note
 from storage.exports.rows import Draft, WrittenTicket, written
+from storage.exports.search import export_search
 from storage.exports.transitions import prepare
 from storage.intake.findings_sql import PostedRun
 from storage.triage import groups
@@ -127,7 +129,8 @@ class GroupedPostback:
         """
         stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
         tickets = {rule: each.ticket for rule, each in {**prepared, **self.tickets(stale)}.items()}
-        drafts, extensions, waiting, changed = [], [], [], []
+        drafts, extensions, waiting = [], [], []
+        exports: dict[str, list[str]] = {}
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
@@ -140,24 +143,40 @@ class GroupedPostback:
                         run.account_id, run.project_id, source, tickets[rule], rule, len(each.fingerprints), rule, export_id
                     )
                 )
-                changed.append(export_id)
+                exports[rule] = [export_id]
             elif opened.group is None:
                 waiting.append((opened.row, each.fingerprints))
             elif each.fingerprints or tickets[rule].text != opened.row.ticket:
                 extensions.append(Extension(opened.row, tickets[rule], len(each.fingerprints)))
-                changed.append(opened.row.id)
+                exports[rule] = [opened.row.id]
+        changed = [export_id for [export_id] in exports.values()]
         # The caller applies the approval rules to new and extended groups together.
         prepare(drafts, now, actor, limits, None)
         groups.extend(extensions, now, actor)
-        informed = groups.join_frozen([(row, len(fingerprints)) for row, fingerprints in waiting], now, actor)
+        frozen = groups.join_frozen([(row, len(fingerprints)) for row, fingerprints in waiting], now, actor)
         noted = [
-            NotedChange(export_id, finding_ids[fingerprint], PlaceChange.ADDED)
+            NotedChange(each.id, finding_ids[fingerprint], PlaceChange.ADDED)
             for row, fingerprints in waiting
-            for export_id in informed[row.id]
+            for each in frozen[row.id]
+            if each.events
             for fingerprint in fingerprints
         ]
         note(noted, self.postback.scan_run_id, now)
+        exports |= {str(row.open_group): [each.id for each in frozen[row.id]] for row, _ in waiting}
+        self._add_hosts(run.account_id, joining, exports)
         return changed
+
+    def _add_hosts(
+        self, account_id: int, joining: Mapping[str, GroupAddition], exports: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Let groups be found by the hosts of new findings: tickets name only the first places, frozen ones no new ones."""
+        export_search.add_hosts(
+            (account_id, host, export_id)
+            for rule, export_ids in exports.items()
+            for fingerprint in joining[rule].fingerprints
+            if (host := host_of(self.issues[fingerprint].url or self.postback.page.url))
+            for export_id in export_ids
+        )
 
     def _ticket(self, rule: str, joining: GroupAddition) -> Ticket:
         opened, fingerprints = self.opened.get(rule), joining.fingerprints

@@ -173,7 +173,8 @@ def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) ->
     found = found.where(*(_is_any(column, values) for column, values in (*lists, (f.page_digest, query.pages)) if values))
     if query.visible_projects is not None:
         found = found.where(f.project.in_(query.visible_projects))
-    found = found.where(*map(_has_word, query.words))
+    if query.words:
+        found = found.where(_has_words(query.words))
     states = set(query.states) & _UNFIXED
     if is_fixed or not states or states == _UNFIXED:
         return found
@@ -209,9 +210,16 @@ def _any_of(conditions: Iterator[Any]) -> Any:
     return found
 
 
-def _has_word(word: str) -> Any:
-    f, find = FindingRow, fn.instr if is_sqlite() else fn.strpos
+def _has_words(words: Sequence[str]) -> Any:
+    """Return the condition that the text of a finding has all words; with a limit, neither database forms it for each."""
+    f = FindingRow
     text = fn.LOWER(f.title.concat(" ").concat(f.code).concat(" ").concat(f.page_url).concat(" ").concat(f.location))
+    found = Select(columns=[text.alias("text")]).limit(1).alias("found")
+    return fn.EXISTS(Select([found], [SQL("1")]).where(*(_has_word(found.c.text, word) for word in words)))
+
+
+def _has_word(text: Any, word: str) -> Any:
+    find = fn.instr if is_sqlite() else fn.strpos
     # SQLite lowers the case of ASCII letters alone, and neither database changes the Unicode form.
     cases = [each.translate(_ASCII_LOWER) for each in (word, word.upper(), word.capitalize())]
     spellings = {unicodedata.normalize(form, each) for each in cases for form in _FORMS}

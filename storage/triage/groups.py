@@ -142,11 +142,10 @@ def raise_reopened(export_ids: Iterable[str], now: datetime, actor: str) -> list
     return [each.row.id for each in extensions]
 
 
-def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[str]]:
+def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[LockedExport]]:
     """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked.
 
-    A group's copies for further targets count them, too. Return, for each group, those exports of it whose approval covers
-    events.
+    A group's copies for further targets count them, too. Return, for each group, it and its copies, locked.
     """
     sets = {row.id: [row.id] if row.siblings is None else _json.python_value(row.siblings) for row, _ in joined}
     exports = lock_many([ExportReference(id_) for ids in sets.values() for id_ in ids], None)
@@ -154,7 +153,7 @@ def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: st
         [(id_, added, row.open_group if id_ == row.id else None) for row, added in joined for id_ in sets[row.id]]
     )
     _append("join", joined, now, actor)
-    return {group: [id_ for id_ in ids if id_ in exports and exports[id_].events] for group, ids in sets.items()}
+    return {group: [exports[id_] for id_ in ids if id_ in exports] for group, ids in sets.items()}
 
 
 def stored_group(group: Group, export_id: str) -> Group:

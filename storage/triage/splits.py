@@ -83,6 +83,7 @@ def split(
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         reduced = (export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)
         groups_sql.reduce(reduced, source_id=first.id)
+        export_search.remove_hosts(export.id)
         export_search.replace({export.id: (kept.words, kept.hosts)})
         # What waited for the target of a rule is left to the person, too.
         set_waiting([export.id], None)

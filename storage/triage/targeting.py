@@ -10,7 +10,7 @@ from schemas.exports.record import ApprovalForAll, Export
 from schemas.exports.state_machine import IN_PROGRESS, Transition
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
-from schemas.triage.search_words import hosts_of, words_of
+from schemas.triage.search_words import words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import append
@@ -21,6 +21,7 @@ from storage.db.queries import tuples
 from storage.exports.events import deliveries
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
+from storage.exports.search import export_search
 from storage.exports.transitions import (
     append_transitions,
     approval_errors,
@@ -155,7 +156,7 @@ def _copy(export: Export) -> Draft:
         JsonField.text(list(export.preview_problems)),
         SEVERITIES.index(export.severity),
         words_of(export.ticket),
-        hosts_of(export.ticket),
+        export_search.hosts_of_export(export.id),
     )
     total = None if export.findings is None else export.findings[0]
     return Draft(export.account_id, export.project_id, export.source, ticket, export.rule, total)

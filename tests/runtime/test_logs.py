@@ -69,7 +69,7 @@ def test_every_field_that_the_code_gives_to_a_line_is_written() -> None:
     assert lost == set()
 
 
-def test_no_field_is_a_place_for_a_secret() -> None:
+def test_no_log_field_is_named_like_a_secret() -> None:
     assert not {"secret", "token", "authorization", "cookie", "body", "headers", "url", "path", "query", "password"} & {
         *FIELDS
     }

@@ -110,7 +110,7 @@ def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: py
 
 
 @pytest.mark.parametrize("url", FORMS, indirect=True)
-def test_every_form_needs_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_redis_is_not_reached_with_a_wrong_or_missing_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     for changed in (url.replace(ENCODED, "hunter2"), url.replace(f"riskrelay:{ENCODED}@", "").replace(f":{ENCODED}@", "")):
         assert changed != url
         with caplog.at_level(logging.DEBUG), redis_client.connect(changed) as client:

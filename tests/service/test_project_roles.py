@@ -155,6 +155,17 @@ def test_a_viewer_only_looks(scene: MakeScene) -> None:
 
 
 @on_sqlite
+def test_requests_for_records_of_other_projects_count_against_the_rate_limit(scene: MakeScene) -> None:
+    at = scene(Role.MANAGER)
+    finding_id, export_id = at.foreign
+    paths = (f"{EXPORTS}/{export_id}", f"{FINDINGS}/{finding_id}", f"/api/projects/{at.foreign_project}")
+    answers = [at.api("GET", path) for path in paths]
+    assert {answer.status_code for answer in answers} == {404}
+    remaining = [int(answer.headers["RateLimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+    assert remaining == sorted({*remaining}, reverse=True)
+
+
+@on_sqlite
 def test_roles_in_two_projects_count_each_in_its_own(scene: MakeScene) -> None:
     at = scene(Role.TRIAGER)
     accounts.grant_project(at.email, at.foreign_project, NOW, Role.VIEWER)

@@ -87,7 +87,7 @@ def test_the_page_of_settings_has_every_setting_with_its_default_once() -> None:
     shown = {name: " ".join(text.split()) for name, text in sections}
     assert "Default: `2`." in shown["WEB_PROCESSES"]
     assert "Default: `sqlite:///<DATA_DIR>/riskrelay.db`." in shown["DATABASE_URL"]
-    assert "None by default." in shown["TRUSTED_PROXIES"]
+    assert "Default: none." in shown["TRUSTED_PROXIES"]
 
 
 def test_the_page_of_commands_has_every_command_and_every_option() -> None:

@@ -89,7 +89,7 @@ def test_a_worker_writes_no_tls_keys_to_the_file_that_the_environment_names(
     assert not key_log.exists()
 
 
-def test_nothing_that_redis_names_is_run(
+def test_functions_named_by_redis_jobs_are_not_run(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     proof = tmp_path / "made-by-redis"

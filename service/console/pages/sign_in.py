@@ -161,8 +161,9 @@ class FinishOpenIdSignIn(_OpenIdRoute):
         gate = self._layout.gate
         gate.require_unblocked(req)
         cookie = gate.kept_sign_in(req)
-        # Delete the cookie first: this sign-in has ended, whether it succeeds or not.
-        gate.keep_sign_in(resp, "")
+        if cookie:
+            # Delete the cookie first: this sign-in has ended, whether it succeeds or not.
+            gate.keep_sign_in(resp, "")
         params = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
         try:
             person = self._openid.finish(params, cookie, utc_now())
@@ -173,7 +174,9 @@ class FinishOpenIdSignIn(_OpenIdRoute):
             sealer = self._openid.sealer(person)
             gate.begin_for_user(req, resp, user.id, SignInMethod.OPENID_CONNECT, person.state, sealer)
         except SignInFailed as failed:
-            gate.count_failure(req, "openid_connect")
+            # Without the cookie the request may be from a page of another site.
+            if cookie:
+                gate.count_failure(req, "openid_connect")
             self.refuse(req, resp, failed)
         except (Forbidden, Conflict, ServiceUnavailable) as refused:
             self.refuse(req, resp, refused)

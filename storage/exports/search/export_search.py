@@ -1,20 +1,23 @@
 """Writes the words, hosts and rules by which exports are found; `storage.exports.search.export_list` reads them.
 
 Every writer of a ticket calls one of these in its transaction: `records_of` for new exports, `replace` for changed tickets,
-`remove` for redacted ones. The rows of a deleted export are deleted with it.
+`add_hosts` for findings that join a group, `remove` for redacted ones. The rows of a deleted export are deleted with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from peewee import Model
+from peewee import Model, chunked
 
-from storage.db.bulk_sql import insert_together
+from storage.db.bulk_sql import insert_records, insert_together
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow
 from storage.db.queries import tuples
 
 HOST: Final = "host"
 RULE: Final = "rule"
+
+#: Rows of one statement.
+_TOGETHER: Final = 1000
 
 
 class SearchEntry(NamedTuple):
@@ -43,29 +46,54 @@ def records_of(entries: Sequence[SearchEntry]) -> tuple[tuple[type[Model], list[
     terms += [(entry, RULE, entry.rule) for entry in entries if entry.rule is not None]
     names = ("account_id", "kind", "value", "export_id")
     written = [(entry.account_id, kind, value, entry.export_id) for entry, kind, value in terms]
-    texts = [(entry.export_id, f"{account_word(entry.account_id)} {entry.words}".rstrip()) for entry in entries]
     return (
         (ExportTermRow, [dict(zip(names, each, strict=True)) for each in written]),
-        (ExportSearchRow, [{"export_id": export_id, "words": text} for export_id, text in texts]),
+        (ExportSearchRow, [_text(entry.export_id, entry.account_id, entry.words) for entry in entries]),
     )
 
 
 def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Write the words and hosts of changed tickets, by the ids of their exports; the caller holds the transaction.
+    """Write the words of changed tickets and add their hosts, by the ids of their exports; the caller holds the transaction.
 
-    The rule stays: no change of a ticket gives its export another one.
+    Other hosts stay, since a ticket names only the first places of a group; so does the rule.
     """
     accounts = ExportRow.select(ExportRow.id, ExportRow.account).where(ExportRow.id.in_([*changed]))
     found = tuples(accounts) if changed else []
-    remove([*changed], ExportTermRow.kind == HOST)
-    add([SearchEntry(export_id, account_id, *changed[export_id]) for export_id, account_id in found])
+    _remove_words([*changed])
+    insert_records(ExportSearchRow, [_text(export_id, account_id, changed[export_id][0]) for export_id, account_id in found])
+    add_hosts((account_id, host, export_id) for export_id, account_id in found for host in changed[export_id][1])
 
 
-def remove(export_ids: Sequence[str], *of_terms: Any) -> None:
-    """Remove the words of exports, and their hosts and rules or those that meet the conditions, so that nothing finds them.
+def add_hosts(hosts: Iterable[tuple[int, str, str]]) -> None:
+    """Let exports be found by more hosts: account, host, export; the caller holds the transaction."""
+    names = (ExportTermRow.account_id, ExportTermRow.value, ExportTermRow.export, ExportTermRow.kind)
+    for together in chunked(dict.fromkeys(hosts), _TOGETHER):
+        rows = [(*each, HOST) for each in together]
+        ExportTermRow.insert_many(rows, names).on_conflict_ignore().execute()
 
-    The caller holds the transaction.
-    """
+
+def hosts_of_export(export_id: str) -> tuple[str, ...]:
+    """Return the hosts by which an export is found."""
+    term = ExportTermRow
+    return tuple(row[0] for row in tuples(term.select(term.value).where(term.export == export_id, term.kind == HOST)))
+
+
+def remove_hosts(export_id: str) -> None:
+    """Remove the hosts of an export whose findings leave it; the caller holds the transaction."""
+    ExportTermRow.delete().where(ExportTermRow.export == export_id, ExportTermRow.kind == HOST).execute()
+
+
+def remove(export_ids: Sequence[str]) -> None:
+    """Remove the words, hosts and rules of exports, so that nothing finds them; the caller holds the transaction."""
+    if export_ids:
+        _remove_words(export_ids)
+        ExportTermRow.delete().where(ExportTermRow.export.in_(export_ids)).execute()
+
+
+def _remove_words(export_ids: Sequence[str]) -> None:
     if export_ids:
         ExportSearchRow.delete().where(ExportSearchRow.export.in_(export_ids)).execute()
-        ExportTermRow.delete().where(ExportTermRow.export.in_(export_ids), *of_terms).execute()
+
+
+def _text(export_id: str, account_id: int, words: str) -> dict[str, str]:
+    return {"export_id": export_id, "words": f"{account_word(account_id)} {words}".rstrip()}

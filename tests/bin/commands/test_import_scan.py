@@ -1,6 +1,8 @@
 """`import-scan`: reports sent to a fake service and to the real one, up to delivered tickets."""
 
+import gzip
 import json
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +112,32 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: FakeService) -
 def record(result: Result) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(result.stdout)
     return value
+
+
+def test_a_compressed_response_is_not_expanded(service: FakeService, run: Callable[..., Result]) -> None:
+    service.first = [(400, {"Content-Encoding": "gzip"}, gzip.compress(b'"' + b" " * 200_000_000 + b'"'))]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = run("zap")
+    assert result.exit_code == 1
+    assert service.asked[0][1]["Accept-Encoding"] == "identity"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        (409, {}, b"[" * 200_000),
+        (202, {}, b"[" * 200_000),
+        (202, {}, {"findings": {"new": 1, "seen": 0, "reopened": "x"}, "ticket_exports": []}),
+    ],
+)
+def test_no_response_ends_an_import_with_a_stack_trace(
+    response: tuple[int, dict[str, str], Any], service: FakeService, run: Callable[..., Result]
+) -> None:
+    service.first = [response] * 5
+    result = run("zap")
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code in {0, 1}
 
 
 def test_each_page_is_a_postback_with_its_own_key(service: FakeService, run: Callable[..., Result], tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 
 from bin.remote import dispatch, exports
-from bin.remote.client import MAX_RESPONSE_BYTES, ApiClient
+from bin.remote.client import ApiClient
+from bin.scan_import.sender import MAX_RESPONSE_BYTES
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.processes.shell import RemoteShell
 from tests.support.servers.authorities import CertificateAuthority

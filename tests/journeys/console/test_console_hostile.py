@@ -371,9 +371,7 @@ def reader(browser: Browser, service: Service) -> Iterator[PageReader]:
     context.close()
 
 
-def test_whatever_strangers_wrote_is_shown_to_the_letter_and_never_done(
-    installation: HostileInstallation, reader: PageReader
-) -> None:
+def test_untrusted_text_is_shown_unchanged_and_never_executed(installation: HostileInstallation, reader: PageReader) -> None:
     reader.sign_in(installation.token)
     assert len(installation.paths) > 30
     shown: set[str] = set()

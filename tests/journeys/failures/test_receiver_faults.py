@@ -71,7 +71,7 @@ def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker
 
 
 @on_sqlite
-def test_a_redirect_leads_nowhere(start: Callable[..., WorkerProcess], customer: Customer) -> None:
+def test_a_delivery_follows_no_redirect(start: Callable[..., WorkerProcess], customer: Customer) -> None:
     with CountingReceiver() as elsewhere:
 
         def send_on(peer: Peer) -> None:

@@ -265,7 +265,7 @@ def test_a_collector_and_a_sentry_that_are_away_are_reported_once(
     assert sorted(reported) == ["runtime.opentelemetry", "runtime.sentry"]
 
 
-def test_nothing_of_either_is_imported_where_neither_is_set(tmp_path: Path, database_url: str) -> None:
+def test_error_reports_and_traces_are_imported_only_if_configured(tmp_path: Path, database_url: str) -> None:
     code = "import sys, service.wsgi, worker.daemon; print(*sys.modules)"
     settings = environment(tmp_path, DATABASE_URL=database_url, PYTHONPATH=str(ROOT))
     loaded = subprocess.run(

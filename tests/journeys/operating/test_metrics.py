@@ -169,7 +169,7 @@ def test_what_there_is_is_reported_as_it_is(story: Story) -> None:
     assert total(found, "riskrelay_sweep_lag_seconds") < 30
 
 
-def test_no_label_and_no_file_holds_what_a_client_wrote(story: Story) -> None:
+def test_metrics_contain_nothing_that_a_client_sent(story: Story) -> None:
     assert CANARY.lower() not in story.page().lower()
     folder = story.database.parent / "metrics"
     held = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
@@ -283,7 +283,7 @@ def test_the_document_tells_every_alert_and_no_other() -> None:
     assert documented == [rule["alert"] for rule in ALERTS]
 
 
-def test_the_document_tells_every_field_of_the_logs() -> None:
+def test_every_log_field_is_documented() -> None:
     table = DOCUMENT.partition("## Logs")[2]
     assert [field for field in FIELDS if f"`{field}`" not in table] == []
 

@@ -125,7 +125,7 @@ PIECES = st.sampled_from(
         max_size=60,
     )
 )
-def test_any_text_has_a_tidy_answer(pieces: list[str]) -> None:
+def test_any_html_becomes_text_without_surplus_whitespace(pieces: list[str]) -> None:
     text = text_of("".join(pieces))
     assert text == text.strip()
     assert "\n\n\n" not in text

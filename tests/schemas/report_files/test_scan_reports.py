@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from schemas.findings.life_cycle import CheckedRules
 from schemas.intake.fingerprint import by_fingerprint
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
-from schemas.report_files.formats import FORMATS
+from schemas.report_files.formats import FORMATS, read_report, recognize
 from schemas.report_files.issues import ScanIssue
 from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported, read_issues
@@ -600,6 +601,33 @@ def test_a_small_report_takes_bounded_time_and_memory_whatever_it_would_become(c
     assert time.process_time() - began < 3.0
     assert issues
     assert max(len(str(each)) for each in issues) < 20_000
+
+
+#: Small reports whose issues together would fill the memory: the format, the report.
+_LONG: Final = "x" * 4000
+LARGE_TOGETHER: Final = {
+    "instances": ("zap", {"@": "", "site": [{"alerts": [{"name": _LONG, "alertRef": _LONG, "instances": [{}] * 50_000}]}]}),
+    "results": (
+        "sarif",
+        {"runs": [{"tool": {"driver": {"rules": [{"id": _LONG}]}}, "results": [{"ruleIndex": 0}] * 50_000}]},
+    ),
+    "a category": ("wapiti", {"infos": {}, "vulnerabilities": {"x" * 1_000_000: [{}] * 50_000}}),
+}
+
+
+@pytest.mark.parametrize("case", LARGE_TOGETHER)
+def test_a_small_report_of_many_issues_that_repeat_long_texts_is_refused(case: str) -> None:
+    name, report = LARGE_TOGETHER[case]
+    tracemalloc.start()
+    with pytest.raises(UnreadableReport, match="need too much memory"):
+        read_report(json.dumps(report).encode(), name)
+    assert tracemalloc.get_traced_memory()[1] < 350_000_000
+    tracemalloc.stop()
+
+
+def test_json_lines_are_counted_before_they_are_read() -> None:
+    with pytest.raises(UnreadableReport, match="more than 50,000 lines"):
+        recognize(b"{}\n" * 50_001)
 
 
 def test_words_of_a_text_that_is_shortened_stay_whole() -> None:

@@ -336,7 +336,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("LOG_FORMAT", "hunter2"),
     ],
 )
-def test_a_wrong_value_is_a_mistake_that_names_the_setting_and_not_the_value(load: Load, name: str, value: str) -> None:
+def test_an_invalid_setting_is_reported_by_name_without_its_value(load: Load, name: str, value: str) -> None:
     actual = mistakes(load, **{name: value})
     assert [*actual] == [name]
     assert all(actual[name])

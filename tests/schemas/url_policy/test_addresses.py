@@ -110,7 +110,9 @@ METADATA = [
 
 @pytest.mark.parametrize("address", METADATA)
 @pytest.mark.parametrize("policy", [STRICT, OPEN], ids=["strict", "open"])
-def test_metadata_stays_shut_in_every_dress_even_where_the_network_is_open(address: str, policy: TargetPolicy) -> None:
+def test_metadata_addresses_are_refused_in_every_notation_even_in_allowed_networks(
+    address: str, policy: TargetPolicy
+) -> None:
     assert classify(ip_address(address), policy) == RefusalReason.ADDRESS_METADATA
 
 
@@ -138,7 +140,7 @@ OPENED = [
 
 
 @pytest.mark.parametrize(("networks", "address", "reason"), OPENED)
-def test_the_operators_networks_open_what_they_name(networks: str, address: str, reason: str | None) -> None:
+def test_allowed_networks_allow_exactly_their_addresses(networks: str, address: str, reason: str | None) -> None:
     policy = TargetPolicy(allowed_networks=parse_networks(networks))
     assert classify(ip_address(address), policy) == reason
 

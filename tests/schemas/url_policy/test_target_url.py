@@ -189,7 +189,7 @@ def test_every_reason_of_a_url_has_a_row() -> None:
     assert {reason for _, reason in REFUSED} >= set(RefusalReason) - of_addresses - elsewhere
 
 
-def test_the_operator_opens_http_ports_and_networks() -> None:
+def test_settings_allow_http_ports_and_networks() -> None:
     assert accepted("http://example.com/", LOOPBACK).port == 80
     assert accepted("http://127.0.0.1:5000/", LOOPBACK).url == "http://127.0.0.1:5000/"
     assert reason_for("http://10.0.0.1:5000/", LOOPBACK) == "address_private"

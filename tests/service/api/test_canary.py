@@ -128,7 +128,9 @@ CASES = {**SERVED, **REFUSED}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_canary_is_never_seen_again(case: str, client: TestClient, customer: Customer, log_lines: LogLines) -> None:
+def test_a_canary_is_neither_echoed_logged_nor_stored(
+    case: str, client: TestClient, customer: Customer, log_lines: LogLines
+) -> None:
     call = CASES[case](client, customer)
     call = call.plus(*((name, CANARY) for name in CARRIERS))
     spoiled = Call(call.method, call.path, call.headers, call.body, query=f"{CANARY}={CANARY}&token={CANARY}")
@@ -142,7 +144,7 @@ def test_a_canary_is_never_seen_again(case: str, client: TestClient, customer: C
     assert CANARY not in repr(everything_stored())
 
 
-def test_secrets_stand_in_no_table_and_no_log(
+def test_no_table_and_no_log_contains_a_secret(
     client: TestClient, customer: Customer, log_lines: LogLines, tmp_path: Path
 ) -> None:
     export_id, target = prepared(client), make_target(customer)

@@ -37,7 +37,7 @@ def test_the_scanner_has_its_route(changes: dict[str, str], customer: Customer, 
 
 @pytest.mark.parametrize("changes", SCANNER_OFF)
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_webhook_only_mode_does_not_know_the_scanner(
+def test_webhook_only_mode_does_not_serve_the_scanner_route(
     method: str, changes: dict[str, str], customer: Customer, tmp_path: Path
 ) -> None:
     client = TestClient(app_with(tmp_path, changes))

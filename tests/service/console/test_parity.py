@@ -65,6 +65,12 @@ BUTTONS: Final = {
     "/alerts/{alert_id}/acknowledge": Ways(None, "alert acknowledge"),
     "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
 }
+#: Links that show or download something, which have no form.
+LINKS: Final = {
+    "/rules/{rule_id}/test": Ways(f"{RULE}/test", "rule test"),
+    "/exports/{export_id}/receipt": Ways(f"{EXPORT}/receipt", "receipt show"),
+    "/projects/{project_id}/report/{report_format}": Ways(None, "report write"),
+}
 #: A browser's session and preferences, and summaries before a decision: a caller of the API needs none of them.
 OF_THE_BROWSER: Final = {
     *("/sign-in", "/sign-out", "/shortcuts/on", "/shortcuts/off"),
@@ -97,9 +103,9 @@ def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str
 
 
 def test_the_document_has_the_same_table() -> None:
-    row = r"^\| ([A-Z][A-Za-z, ]+) \| (?:`(?:POST|PATCH|DELETE) (/[^`]+)`|none: [^|]+) \| (?:`([^`]+)`|none) \|$"
+    row = r"^\| ([A-Z][A-Za-z, ]+) \| (?:`(?:GET|POST|PATCH|DELETE) (/[^`]+)`|none[^|]*) \| (?:`([^`]+)`|none) \|$"
     shown = re.findall(row, DOCUMENT, re.MULTILINE)
-    assert {Ways(route or None, command or None) for _, route, command in shown} == {*BUTTONS.values()}
+    assert {Ways(route or None, command or None) for _, route, command in shown} == {*BUTTONS.values(), *LINKS.values()}
 
 
 def exists(command: str) -> bool:

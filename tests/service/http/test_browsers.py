@@ -65,7 +65,7 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
     }
 
 
-def test_no_answer_invites_a_browser(app: App) -> None:
+def test_responses_have_security_headers_and_no_cookie_redirect_or_cors_header(app: App) -> None:
     for asked, answer in answers(app, FROM_ELSEWHERE).items():
         names = {name.lower() for name in answer.headers}
         record = {name: answer.headers.get(name) for name in SAFE_HEADERS}
@@ -80,7 +80,7 @@ def test_no_answer_invites_a_browser(app: App) -> None:
         assert not 300 <= answer.status_code < 400, asked
 
 
-def test_what_is_safe_by_http_changes_nothing(app: App, customer: Customer) -> None:
+def test_safe_http_methods_change_nothing(app: App, customer: Customer) -> None:
     """A link or a picture can make a browser ask; nothing that matters is asked for by those methods."""
     guarded = {path for (method, path), answer in answers(app, {}).items() if method == "POST" and answer.status_code == 401}
     assert len(guarded) >= 10

@@ -613,7 +613,7 @@ ONE_OF_EACH = list({(row.status, row.code, bool(row.fields)): row for row in ROW
 
 
 @pytest.mark.parametrize("row", ONE_OF_EACH, ids=lambda row: row.title)
-def test_a_refusal_is_a_problem_document_where_that_is_asked_for(row: ErrorCase, scene: HttpScene) -> None:
+def test_an_error_is_a_problem_document_if_accept_asks_for_it(row: ErrorCase, scene: HttpScene) -> None:
     accept = ("Accept", "application/problem+json, application/json;q=0.5")
 
     answer = row.call(scene).plus(accept).send(scene.client)
@@ -636,7 +636,7 @@ def assert_nothing_comes_back(answer: Result, scene: HttpScene) -> None:
 
 @pytest.mark.parametrize("configured", [None, ""])
 @pytest.mark.parametrize("sent", [None, "", "None", CANARY])
-def test_without_a_configured_secret_nobody_is_the_scanner(
+def test_without_a_configured_secret_every_scanner_request_is_refused(
     configured: str | None, sent: str | None, scene: HttpScene, tmp_path: Path
 ) -> None:
     settings = make_settings(tmp_path, scanner_shared_secret=configured)

@@ -46,7 +46,7 @@ def test_a_scrape_tells_what_there_is(client: TestClient, customer: Customer) ->
     assert (found["riskrelay_database_up"], found["riskrelay_redis_up"], found["riskrelay_workers"]) == (1, 1, 1)
 
 
-def test_it_is_text_that_prometheus_reads_and_polite_as_every_answer(client: TestClient) -> None:
+def test_metrics_are_prometheus_text_with_the_common_headers(client: TestClient) -> None:
     answer = Call("GET", "/metrics").send(client)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert_is_polite(answer)

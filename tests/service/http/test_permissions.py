@@ -637,9 +637,7 @@ def tried_together() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("together", [*tried_together()])
-def test_a_route_lets_through_whom_it_should_and_nobody_else(
-    together: list[RoutePermission], scene: PermissionScene
-) -> None:
+def test_a_route_accepts_exactly_the_callers_in_the_table(together: list[RoutePermission], scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
     for row in together:
@@ -705,7 +703,7 @@ def test_a_role_in_a_project_opens_its_records_and_no_role_opens_nothing(role: R
     assert len(opened) == {None: 2, Role.VIEWER: 11}.get(role, len(IN_PROJECTS))
 
 
-def test_a_token_in_the_query_is_none(scene: PermissionScene) -> None:
+def test_a_token_in_the_query_is_ignored(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
         if not row.door.header:

@@ -120,7 +120,7 @@ NOT_OURS: Final = (
 
 
 @pytest.mark.parametrize("name", NOT_OURS)
-def test_nothing_else_is_served(name: str, client: TestClient) -> None:
+def test_no_other_file_is_served_below_docs(name: str, client: TestClient) -> None:
     answer = client.simulate_get(f"/docs/{name}")
     assert answer.status_code in {404, 422}, answer.text
     assert answer.json["error"]["code"] in {"NOT_FOUND", "VALIDATION_FAILED"}
@@ -235,7 +235,7 @@ def described_by(service: Service) -> set[str]:
     return {operation["operationId"] for item in record["paths"].values() for operation in item.values()}
 
 
-def test_somebody_reads_the_page_and_tries_the_api_with_it(
+def test_a_browser_shows_the_description_and_sends_requests(
     browser: Browser, service: Service, installation: DocsInstallation
 ) -> None:
     # A proxy has it beneath a path of its own.

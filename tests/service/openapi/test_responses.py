@@ -150,7 +150,7 @@ def test_a_postback_is_accepted_with_what_it_came_to(client: TestClient) -> None
     assert second.json["ticket_exports"] == []
 
 
-def test_members_nobody_knows_are_ignored_on_the_scanner_route(client: TestClient) -> None:
+def test_unknown_fields_of_a_scanner_result_are_ignored(client: TestClient) -> None:
     page = {**postback()["page"], CANARY: CANARY}
     body = {**postback(7, page=page, artifacts={CANARY: 1}), CANARY: {"deep": [CANARY]}}
 
@@ -276,7 +276,7 @@ def test_a_poll_costs_one_statement_whatever_it_is_answered(client: TestClient, 
         assert len(asked) == 1
 
 
-def test_a_version_opens_nothing_to_another_account(client: TestClient, customer: Customer) -> None:
+def test_if_none_match_does_not_replace_a_token(client: TestClient, customer: Customer) -> None:
     answer = Call("GET", f"{EXPORTS}/{prepared(client)}", (("If-None-Match", "*"),)).send(client)
     assert_is_error(answer, 401, "UNAUTHORIZED")
 
@@ -397,7 +397,7 @@ def test_health_is_open_and_touches_nothing(client: TestClient, wake_ups: FakeWa
     assert_is_polite(answer)
 
 
-def test_a_bug_is_reported_without_what_it_said(
+def test_an_internal_error_is_reported_without_its_message(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, log_lines: LogLines
 ) -> None:
     def fail() -> None:

@@ -191,7 +191,7 @@ NO_HTTP = [
 
 
 @pytest.mark.parametrize("sent", NO_HTTP)
-def test_what_is_no_http_is_refused_in_the_common_body_and_not_repeated(sent: bytes, service: Service) -> None:
+def test_invalid_http_gets_the_common_error_body_without_the_submitted_bytes(sent: bytes, service: Service) -> None:
     answer = service.exchange(sent)
     assert 400 <= answer.status < 500
     assert answer.headers["content-type"] == "application/json"
@@ -219,7 +219,7 @@ def test_the_log_names_routes_and_breaks_nothing(service: Service) -> None:
     assert [line for line in lines if line["level"] == "error"] == []
 
 
-def test_no_second_way_in_is_opened_under_home(service: Service) -> None:
+def test_gunicorn_opens_no_control_socket_in_the_home_folder(service: Service) -> None:
     listening = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     home = str(service.log.parent)
     assert [path for path in listening if path.startswith(home)] == []

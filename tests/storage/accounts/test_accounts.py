@@ -7,6 +7,7 @@ import pytest
 from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, NotFound
+from schemas.base.fields import MAX_ID
 from storage.accounts import accounts, projects
 from storage.db.engine import connection, execute, rows
 from tests.support.factories import NOW, Customer, make_customer
@@ -58,6 +59,9 @@ def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: C
     assert projects.add_scan_run(customer.project_id, NOW).id == 1
     assert projects.add_scan_run(customer.project_id, NOW, 41).id == 41
     assert projects.add_scan_run(customer.project_id, NOW).id == 42
+    projects.add_scan_run(customer.project_id, NOW, MAX_ID)
+    # After the greatest id there is no next one.
+    assert 10**11 <= projects.add_scan_run(customer.project_id, NOW).id < 10**12
     with pytest.raises(Conflict, match="Scan run 41"):
         projects.add_scan_run(customer.project_id, NOW, 41)
     assert rows("SELECT status FROM scan_runs WHERE id = 42") == [("running",)]

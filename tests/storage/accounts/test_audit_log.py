@@ -32,7 +32,7 @@ def test_no_entries_are_no_statement(database: str) -> None:
     assert rows(ALL) == []
 
 
-def test_an_entry_goes_with_the_transaction_it_tells_of(database: str) -> None:
+def test_an_audit_entry_is_rolled_back_with_its_transaction(database: str) -> None:
     def append_and_fail() -> None:
         with transaction():
             audit_log.append(NOW, "operator", "set_secret", "scanner")

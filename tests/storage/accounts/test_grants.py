@@ -109,7 +109,9 @@ def test_whoever_was_granted_it_may(world: AccountsAndProjects, case: str) -> No
 
 
 @pytest.mark.parametrize("case", MAY_NOT)
-def test_whoever_was_not_may_not_and_learns_nothing(world: AccountsAndProjects, case: str) -> None:
+def test_without_a_grant_a_project_or_report_is_forbidden_whether_it_exists_or_not(
+    world: AccountsAndProjects, case: str
+) -> None:
     who, project_id, report_id = MAY_NOT[case](world)
     with pytest.raises(Forbidden) as refused:
         manageable(principal(who), project_id, report_id)

@@ -124,7 +124,9 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
         (timedelta(days=-3650), SessionEndReason.IDLE),
     ],
 )
-def test_who_looks_at_nothing_is_gone(after: timedelta, over: SessionEndReason | None, principal: TokenPrincipal) -> None:
+def test_a_session_without_page_views_ends(
+    after: timedelta, over: SessionEndReason | None, principal: TokenPrincipal
+) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     listed = sessions.list_live(NOW + after, 10)
     recorded = find(secret, BROWSER, NOW + after)

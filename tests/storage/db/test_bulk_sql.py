@@ -42,7 +42,7 @@ def test_every_row_arrives_once_and_in_order(database: str, count: int) -> None:
         "'single'; --",
     ],
 )
-def test_a_text_arrives_as_it_was_whatever_it_says(database: str, text: str) -> None:
+def test_any_text_is_stored_unchanged(database: str, text: str) -> None:
     assert rows_over(TELL, TYPES, [(1, text), (2, text)], (0,)) == [(1, text, 0), (2, text, 0)]
 
 
@@ -73,7 +73,7 @@ values = st.tuples(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(values, min_size=1, max_size=5))
-def test_any_row_arrives_as_it_was(
+def test_any_row_is_stored_unchanged(
     module_database: Path, stored: list[tuple[int | None, str | None, float | None, bytes | None]]
 ) -> None:
     types = ("BIGINT", "TEXT", "DOUBLE PRECISION", "BYTEA")

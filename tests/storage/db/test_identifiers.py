@@ -35,7 +35,7 @@ def test_those_of_one_millisecond_sort_as_they_were_made_and_none_is_made_twice(
     assert made == sorted(set(made))
 
 
-def test_chance_makes_up_all_of_an_identifier_but_its_moment() -> None:
+def test_every_character_of_an_identifier_after_its_timestamp_is_random() -> None:
     made = [new_id(EXPORT, NOW + timedelta(milliseconds=number))[-16:] for number in range(200)]
     # Of 200 draws of 32 letters none has stayed away from any place, unless a place is fixed.
     assert all(len({letters[place] for letters in made}) > 16 for place in range(16))

@@ -109,6 +109,7 @@ ALL_MIGRATIONS: Final = [
     "0028_rules_of_redacted_exports_since_0027",
     "0029_snoozed_exports_since_0027",
     "0030_users_by_lower_email_since_0027",
+    "0031_hosts_of_groups_since_0027",
 ]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.

@@ -22,7 +22,7 @@ def off_by(seconds: float) -> SharedClock:
 
 @on_postgresql
 @pytest.mark.parametrize("seconds", [60.0, -60.0, 7200.0])
-def test_a_host_that_is_off_goes_by_the_databases_time_and_says_so(
+def test_a_host_with_a_wrong_clock_uses_the_time_of_the_database_and_logs_it(
     database: str, seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = off_by(seconds)

@@ -66,7 +66,7 @@ def test_a_key_is_forgotten_after_its_time_and_not_before(database: str) -> None
     assert rows("SELECT COUNT(*), MIN(payload_sha256) FROM idempotency_keys") == [(1, "b" * 64)]
 
 
-def test_work_that_fails_takes_its_key_back(database: str) -> None:
+def test_work_that_fails_stores_no_idempotency_key(database: str) -> None:
     def work_and_fail() -> None:
         with transaction():
             assert idempotency.begin(REQUEST, NOW, TTL) is None

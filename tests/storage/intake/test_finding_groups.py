@@ -12,7 +12,7 @@ import pytest
 
 from schemas.base.errors import Conflict
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import Approval, Export
+from schemas.exports.record import Approval, ApprovalForAll, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import digest
 from schemas.intake.fingerprint import PostbackResult
@@ -26,7 +26,7 @@ from storage.db.engine import connection, execute, rows
 from storage.exports import queries, transitions
 from storage.exports.search import export_list
 from storage.intake import findings
-from storage.triage import decisions, splits
+from storage.triage import decisions, splits, targeting
 from tests.support.factories import (
     LOOPBACK_POLICY,
     NOW,
@@ -61,6 +61,10 @@ def approve(export: Export, customer: Customer) -> Export:
     target = make_target(customer)
     approval = Approval(target.id, export.ticket_digest)
     return transitions.approve(export.id, customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
+
+
+def found_by(customer: Customer, host: str) -> list[str]:
+    return [each.id for each in export_list.list_page(ExportQuery(customer.account_id, hosts=(host,)))]
 
 
 def urls(export: Export) -> list[str]:
@@ -168,12 +172,38 @@ def test_a_group_is_found_by_the_host_of_a_place_that_its_ticket_does_not_list(c
     [export_id] = post(customer, "a", *(issue("csp", location=f"p:nth-child({n})") for n in range(60))).ticket_exports
     body = postback(2, [issue("csp")], page={"url": "https://blog.example/"})
     record_postback(PostbackForm().read(body), customer.project_id)
-    query = ExportQuery(customer.account_id, hosts=("blog.example",))
-    assert [each.id for each in export_list.list_page(query)] == [export_id]
+    assert found_by(customer, "blog.example") == [export_id]
     decisions.dismiss(export_id, customer.account_id, NOW, "user:1", DismissalReason.WONT_FIX)
     post(customer, "b", "csp", run=3)
     decisions.restore(export_id, customer.account_id, NOW, "user:1")
-    assert [each.id for each in export_list.list_page(query)] == [export_id]
+    assert found_by(customer, "blog.example") == [export_id]
+
+
+def test_a_group_of_many_hosts_is_found_by_each_of_them(customer: Customer) -> None:
+    hosts = [f"shop{number}.example" for number in range(90)]
+    issues = [issue("csp", url=f"https://{host}/") for host in hosts]
+    [export_id] = post(customer, "a", *issues[:80]).ticket_exports
+    post(customer, "a", *issues[80:], run=2)
+    decisions.edit(export_id, customer.account_id, NOW, "user:1", Edit(title="Another title"))
+    assert [found_by(customer, host) for host in hosts] == [[export_id]] * 90
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_frozen_group_and_its_copies_are_found_by_the_host_of_a_place_that_waits(customer: Customer, copies: int) -> None:
+    first = [issue("csp", url=f"https://shop{number}.example/") for number in range(80)]
+    [export_id] = post(customer, "a", *first).ticket_exports
+    targets = tuple(make_target(customer).id for _ in range(1 + copies))
+    approval = ApprovalForAll(targets, queries.get(export_id).ticket_digest)
+    frozen = targeting.approve_for_all(export_id, customer.account_id, approval, NOW, "user:1", LOOPBACK_POLICY)
+    post(customer, "a", issue("csp", url="https://late.example/"), run=2)
+    expected = sorted(each.id for each in frozen)
+    assert [sorted(found_by(customer, host)) for host in ("shop79.example", "late.example")] == [expected, expected]
+
+
+def test_a_split_group_is_found_by_the_host_of_the_finding_that_it_keeps(customer: Customer) -> None:
+    [export_id] = post(customer, "a", *(issue("csp", url=f"https://{host}.example/") for host in "xyz")).ticket_exports
+    ids = splits.split(export_id, customer.account_id, NOW, "user:1")
+    assert [found_by(customer, f"{host}.example") for host in "xyz"] == [[each] for each in ids]
 
 
 def test_a_closed_group_is_followed_by_a_new_one(customer: Customer) -> None:

@@ -110,7 +110,7 @@ def furnished(customer: Customer, settings: Settings) -> list[str]:
     return ids
 
 
-def test_no_sealed_column_is_forgotten() -> None:
+def test_key_rotation_covers_every_encrypted_column() -> None:
     blobs = {
         (model._meta.table_name, name)
         for model in ALL
@@ -138,7 +138,7 @@ def test_what_sign_ins_wait_with_is_encrypted_anew(customer: Customer) -> None:
     assert rotate() == (0, [])
 
 
-def test_afterwards_the_first_key_opens_everything_and_the_older_one_nothing(furnished: list[str]) -> None:
+def test_after_a_rotation_the_first_key_decrypts_everything_and_the_older_one_nothing(furnished: list[str]) -> None:
     assert key_rotation.count() == 5 == opened_with(BEFORE)
     assert rotate() == (5, [])
     assert (opened_with(AFTER), opened_with(BEFORE)) == (5, 0)
@@ -303,7 +303,7 @@ with connection():
 """
 
 
-def test_killed_anywhere_it_is_done_by_running_it_again(customer: Customer, database: str) -> None:
+def test_a_key_rotation_that_was_killed_is_completed_by_the_next_run(customer: Customer, database: str) -> None:
     ids = [make_target(customer).id for _ in range(3 * SLICE + 1)]
     for target_id in ids:
         execute(

@@ -185,7 +185,7 @@ def test_an_export_goes_when_it_has_been_over_for_long_enough(
     assert left() == (set() if goes else {export_id})
 
 
-def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Target) -> None:
+def test_retention_deletes_an_export_with_all_its_records(customer: Customer, target: Target) -> None:
     delivered(customer, target)
     uploaded(customer)
     emailed(customer)

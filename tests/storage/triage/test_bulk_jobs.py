@@ -237,7 +237,7 @@ def test_a_restoration_ends_snoozes_which_are_not_counted_towards_the_accounts_l
 
 def test_an_account_has_a_limited_number_of_running_jobs(customer: Customer) -> None:
     held = [begin(customer, DISMISS, 0) for _ in range(MAX_RUNNING)]
-    with pytest.raises(Conflict, match="20 bulk jobs"):
+    with pytest.raises(Conflict, match="20 running bulk jobs"):
         begin(customer, DISMISS, 0)
     begin(make_customer(), DISMISS, 0)
     work(held[0])

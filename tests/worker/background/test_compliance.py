@@ -132,7 +132,7 @@ def newest() -> ComplianceRequest:
 # --- erasing a person
 
 
-def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
+def test_a_redaction_erases_all_data_of_a_person_and_nothing_of_others(
     client: TestClient, shop: Customer, task: ComplianceTask, logged: LogLines
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)

@@ -100,7 +100,7 @@ def test_a_name_that_turned_bad_is_refused_when_it_is_dialed_again() -> None:
         assert server.connections == 1
 
 
-def test_the_environment_sends_nothing_elsewhere_and_adds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_proxy_and_netrc_settings_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:

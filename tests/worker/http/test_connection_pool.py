@@ -45,7 +45,7 @@ class GatedServer:
         return until(lambda: self.hung_up >= count)
 
 
-def test_a_name_that_turned_private_takes_its_kept_connection_along() -> None:
+def test_a_kept_connection_ends_when_its_name_resolves_to_a_private_address() -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200

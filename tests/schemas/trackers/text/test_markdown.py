@@ -111,7 +111,7 @@ def test_naughty_strings_are_code() -> None:
 
 
 @given(tickets())
-def test_any_ticket_is_code(ticket: TrackerTicket) -> None:
+def test_untrusted_text_of_any_ticket_is_contained_in_code_blocks(ticket: TrackerTicket) -> None:
     assert is_contained(ticket)
 
 

@@ -344,7 +344,7 @@ def test_a_list_is_stable_while_exports_are_added_and_moved(client: TestClient, 
     assert [item["id"] for item in first["items"] + rest] == ids[::-1]
 
 
-def test_a_cursor_opens_nothing_to_another_account(client: TestClient, customer: Customer) -> None:
+def test_a_cursor_gives_no_access_to_another_account(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 3)
     cursor = listed(customer, "limit=1").send(client).json["next_cursor"]
     assert every_page(client, make_customer(), f"cursor={cursor}") == []
@@ -423,7 +423,7 @@ def tried(customer: Customer, count: int) -> str:
     return export_id
 
 
-def test_an_attempt_tells_what_came_of_it_and_nothing_of_the_installation(client: TestClient, customer: Customer) -> None:
+def test_an_attempt_shows_its_result_and_no_internals_of_the_installation(client: TestClient, customer: Customer) -> None:
     export_id = tried(customer, 1)
     answer = listed(customer, path=f"{EXPORTS}/{export_id}/attempts").send(client)
     [attempt] = answer.json["items"]
@@ -508,7 +508,7 @@ MAY: Final = {
 
 @pytest.mark.parametrize("verb", MAY)
 @pytest.mark.parametrize("status", list(ExportStatus))
-def test_a_move_from_any_other_state_is_a_conflict(
+def test_a_transition_from_any_other_state_is_a_conflict(
     status: ExportStatus, verb: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = in_every_state(customer)[status.value]

@@ -324,7 +324,7 @@ def test_without_a_secret_everything_is_refused_before_anything_else(customer: C
     assert count() == 0
 
 
-def test_a_wish_that_cannot_be_sealed_is_refused_and_not_stored_in_the_clear(
+def test_a_request_that_cannot_be_encrypted_is_refused_and_not_stored(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "ENCRYPTION_KEYS": "", "WEBHOOK_SECRET": ""})

@@ -577,7 +577,7 @@ def test_the_wait_for_a_worker_that_died_ends(
     assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
-def test_nothing_of_a_target_is_asked_for_that_is_a_secret(client: TestClient, customer: Customer) -> None:
+def test_the_api_accepts_no_secret_of_a_target(client: TestClient, customer: Customer) -> None:
     for name in ("secret", "signing_secret", "token"):
         call = Call("POST", TARGETS, (*customer.bearer.items(), *JSON.items()))
         answer = call.with_json(target_request(**{name: CANARY})).send(client)

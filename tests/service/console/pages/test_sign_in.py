@@ -73,7 +73,7 @@ def test_a_person_signs_in_looks_and_signs_out(client: TestClient, customer: Cus
     assert person.get("/exports").status_code == 303
 
 
-def test_both_ends_stand_in_the_audit_ledger(person: ConsoleBrowser, customer: Customer) -> None:
+def test_sign_in_and_sign_out_are_in_the_audit_log(person: ConsoleBrowser, customer: Customer) -> None:
     session_id = only_session()
     person.post("/sign-out")
     found = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session_id,))
@@ -118,7 +118,7 @@ def test_preferences_are_kept_for_the_console_alone(scheme: str, customer: Custo
     assert (value, shown) == ("no-keys", attributes | ({"Secure"} if scheme == "https" else set()))
 
 
-def test_what_is_kept_of_a_session_opens_nothing(person: ConsoleBrowser) -> None:
+def test_the_stored_session_contains_neither_its_cookie_nor_its_form_token(person: ConsoleBrowser) -> None:
     stored = repr(rows("SELECT * FROM console_sessions"))
     assert person.cookie not in stored
     assert person.csrf not in stored
@@ -184,7 +184,7 @@ def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lin
     assert log_lines.text.count('"token_without_console"') == 2
 
 
-def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
+def test_after_too_many_wrong_tokens_a_valid_one_is_refused_too(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="3")
@@ -490,7 +490,9 @@ def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself
         ("/" + "a" * 8000, "/console"),
     ],
 )
-def test_next_leads_nowhere_else(there: str, leads_to: str, client: TestClient, customer: Customer) -> None:
+def test_a_sign_in_redirects_to_pages_of_the_console_only(
+    there: str, leads_to: str, client: TestClient, customer: Customer
+) -> None:
     person = ConsoleBrowser(client)
     shown = person.get("/sign-in", f"next={there}").text
     assert ('name="next"' in shown) == (leads_to != "/console")
@@ -531,7 +533,9 @@ def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -
         ("GET", "/consoles", 404),
     ],
 )
-def test_what_stands_beside_the_pages(method: str, path: str, status: int, client: TestClient) -> None:
+def test_other_paths_and_methods_of_the_console_get_their_status(
+    method: str, path: str, status: int, client: TestClient
+) -> None:
     headers = {"User-Agent": BROWSER, "Origin": ORIGIN, "Content-Type": FORM}
     answer = client.simulate_request(method, path, headers=headers)
     assert answer.status_code == status

@@ -652,7 +652,7 @@ def test_health_is_never_limited(door: OpenDoor) -> None:
     assert {there.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
 
 
-def test_a_blocked_address_is_refused_whatever_it_brings_and_others_are_not(door: OpenDoor) -> None:
+def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_are_not(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="3")
     assert [there.fail().status_code for _ in range(3)] == [401] * 3
     assert there.read().status_code == 200
