@@ -185,11 +185,16 @@ def configure(level: str, form: str) -> None:
     handler = _StandardError(sys.stderr)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # RQ logs at INFO and DEBUG what our own lines contain already.
+    # RQ logs at INFO and DEBUG what our own lines contain already, and an outage of Redis every second, with its address.
     for noisy in ("rq", "rq.worker", "rq.job"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("rq.worker").addFilter(_is_no_outage)
     _silence_quoting_loggers()
     _log_uncaught_errors()
+
+
+def _is_no_outage(record: logging.LogRecord) -> bool:
+    return "could not connect to Redis" not in str(record.msg)
 
 
 def quote_nothing() -> None:

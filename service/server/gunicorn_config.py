@@ -5,6 +5,7 @@ waits for a slow client costs a few kilobytes. docs/performance.md has the figur
 """
 
 import gc
+import signal
 import sys
 from types import TracebackType
 from typing import Any
@@ -69,6 +70,14 @@ def when_ready(server: Any) -> None:
     # What is collected now leaves no holes, and what is frozen is not written to by later collections.
     gc.collect()
     gc.freeze()
+    _stop_if_asked(server)
+
+
+def _stop_if_asked(server: Any) -> None:
+    """End the parent if it was told to stop meanwhile: it would pass the signal to a process that cannot handle it yet."""
+    while not server.SIG_QUEUE.empty():
+        if server.SIG_QUEUE.get_nowait() in {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}:
+            raise SystemExit(0)
 
 
 def post_worker_init(_worker: Any) -> None:

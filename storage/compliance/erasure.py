@@ -21,7 +21,7 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, Final
 
-from peewee import SQL, AutoField, BigAutoField, Field, Value, fn
+from peewee import SQL, AutoField, BigAutoField, Expression, Field, Value, chunked, fn
 
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import format_rfc3339
@@ -59,6 +59,7 @@ from storage.exports.search import export_words_sql
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200
+_IDS_AT_ONCE: Final = 100 * SLICE
 #: What is left of a stored response; the row stays, so that a repeated request is still not done twice.
 ERASED_RESPONSE: Final = '{"redacted": true}'
 
@@ -421,15 +422,12 @@ def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterat
     """Search a shop's rows of a table; yields the matches of each slice, which may be none."""
     texts: list[Any] = [fn.COALESCE(column, "") for column in table.columns]
     text = reduce(lambda text, more: text.concat(" ").concat(more), texts)
-    model, after = table.model, None
-    while True:
-        rows_of_shop = _rows_with_text(table, shop_domain, after).select(model.id, fn.LOWER(text).alias("said"))
-        slice_ = rows_of_shop.order_by(model.id).limit(SLICE).cte("slice", materialized=True)
+    model = table.model
+    for ids in _ids_with_text(table, shop_domain):
+        said = model.select(model.id, _lowered(text).alias("said")).where(model.id.in_(ids))
+        slice_ = said.cte("slice", materialized=True)
         may_mention = _may_mention(slice_.c.said, mentions).alias("may_mention")
         found = tuples(slice_.select_from(slice_.c.id, may_mention).order_by(slice_.c.id))
-        if not found:
-            return
-        after = found[-1][0]
         yield _matches(table, [row_id for row_id, is_candidate in found if is_candidate], mentions)
 
 
@@ -438,11 +436,7 @@ def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
 
     The next slice is read when it is asked for.
     """
-    model, after = table.model, None
-    alone = replace(table, owner=table.owner_alone or table.owner)
-    while ids := list(_rows_with_text(alone, shop_domain, after).order_by(model.id).limit(SLICE).scalars()):
-        after = ids[-1]
-        yield ids
+    return _ids_with_text(replace(table, owner=table.owner_alone or table.owner), shop_domain)
 
 
 def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> Iterator[list[ClientKey]]:
@@ -575,11 +569,20 @@ _AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
 }
 
 
-def _rows_with_text(table: ErasableTable, shop_domain: str, after: Any) -> Any:
-    query = table.model.select(table.model.id).where(table.owner(shop_domain))
+def _ids_with_text(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
+    """Yield the ids of a shop's rows that hold text, slice by slice.
+
+    Many slices are read at once: SQLite has no index of a shop's rows in this order, and sorts all of them each time.
+    """
+    key = table.model.id
+    query = table.model.select(key).where(table.owner(shop_domain))
     if table.has_text is not None:
         query = query.where(table.has_text)
-    return query if after is None else query.where(table.model.id > after)
+    query = query.order_by(key).limit(_IDS_AT_ONCE)
+    ids = list(query.scalars())
+    while ids:
+        yield from map(list, chunked(ids, SLICE))
+        ids = list(query.where(key > ids[-1]).scalars())
 
 
 def _may_mention(said: Any, mentions: Mentions) -> Any:
@@ -588,6 +591,11 @@ def _may_mention(said: Any, mentions: Mentions) -> Any:
     # Encoded letters match no pattern of an address.
     is_encoded = said.contains("&#") | said.contains("%")
     return reduce(or_, [said.ilike(pattern) for pattern in mentions.patterns], is_encoded)
+
+
+def _lowered(text: Any) -> Any:
+    """Return a text with ASCII letters in lower case: the language of a PostgreSQL database may have another one for I."""
+    return fn.LOWER(text if is_sqlite() else Expression(text, "COLLATE", SQL('"C"')))
 
 
 def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> list[SubjectMatch]:

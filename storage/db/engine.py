@@ -6,8 +6,9 @@ No database is touched at import: `open_database` binds the models to a URL, by 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import peewee
 from peewee import Database, DatabaseProxy, Select, SqliteDatabase, fn
@@ -20,6 +21,7 @@ from storage.db.drivers.sqlite import open_sqlite
 if TYPE_CHECKING:
     from storage.db.drivers.postgresql import Driver
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 #: The models' database; `open_database` sets it.
@@ -134,6 +136,16 @@ def transact(work: Callable[[], _Result]) -> _Result:
             raise
     with transaction():
         return work()
+
+
+def transacted(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Run each call of a function as `transact` does."""
+
+    @wraps(function)
+    def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return transact(lambda: function(*args, **kwargs))
+
+    return run
 
 
 def after_commit(action: Callable[[], object]) -> None:

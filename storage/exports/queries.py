@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Case, Query, Select, Tuple, fn
+from peewee import JOIN, SQL, Case, Query, Select, Tuple, chunked, fn
 
 from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import to_ms
@@ -26,6 +26,8 @@ _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
 _IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS NULL")
 #: Waiting exports that are searched for an error; those on their first attempt have none.
 _LATEST: Final = 32
+#: Of one statement; PostgreSQL takes 65,535 parameters, SQLite 32,766.
+_MOST_IDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ def projects_of(export_ids: Sequence[str]) -> dict[str, int | None]:
 
 def list_by_ids(ids: Any, order: str) -> list[Export]:
     """Return the exports with these ids, or those that a query finds; `order` is SQL over the columns of exports `e`."""
+    if not isinstance(ids, Query) and len(ids) > _MOST_IDS:
+        return [each for some in chunked(ids, _MOST_IDS) for each in list_by_ids(list(some), order)]
     is_listed = in_query(SQL("e.id"), ids) if isinstance(ids, Query) else SQL("e.id").in_(ids)
     page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(is_listed)
     found = database.execute(page.order_by(SQL(order)))
@@ -174,6 +178,13 @@ def count_due(now: datetime, limit: int) -> int:
     # From target to target: only CROSS JOIN keeps SQLite to this order.
     due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)
     return count_up_to(due.where(is_open(now), ExportRow.due_at <= now), limit)
+
+
+def any_waits_in_vain() -> bool:
+    """Return whether an export waits for a target that is blocked or disabled: a worker ends it, due or not."""
+    is_off = TargetRow.status.in_((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
+    waiting = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)
+    return bool(count_up_to(waiting.where(is_off, ExportRow.due_at.is_null(False)), 1))
 
 
 def is_open(now: datetime) -> Any:

@@ -16,7 +16,7 @@ from schemas.targets.target import ENABLED, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
-from storage.db.engine import is_sqlite, transaction
+from storage.db.engine import is_sqlite, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
 from storage.db.queries import for_update, newest_first, tuples, where_given
@@ -72,24 +72,25 @@ def claim_next(now: datetime) -> JobLease | None:
     return _jobs.claim_oldest(now, LEASE_S)
 
 
+@transacted
 def advance(held: JobLease, now: datetime) -> JobBatch:
     """Make the next batch due again, or end the recovery where nothing is left; a stale lease changes nothing."""
-    with transaction():
-        if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return JobBatch(BatchProgress.LEASE_LOST)
-        r = RecoveryRow
-        held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
-        [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
-        if _target_status(target_id) not in ENABLED:
-            _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
-            return JobBatch(BatchProgress.WAITING_FOR_TARGET)
-        last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
-        if last_id is None:
-            _end(held.id, RecoveryStatus.DONE, now, actor)
-            return JobBatch(BatchProgress.ITEMS_DONE)
-        done += moved
-        # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
-        compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
+    if not _jobs.renew(held.id, held.lease, now, LEASE_S):
+        return JobBatch(BatchProgress.LEASE_LOST)
+    r = RecoveryRow
+    held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
+    [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
+    if _target_status(target_id) not in ENABLED:
+        _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
+        return JobBatch(BatchProgress.WAITING_FOR_TARGET)
+    last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
+    if last_id is None:
+        _end(held.id, RecoveryStatus.DONE, now, actor)
+        return JobBatch(BatchProgress.ITEMS_DONE)
+    done += moved
+    # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
+    compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
+
     return JobBatch(BatchProgress.MORE, processed=moved, due=moved)
 
 

@@ -19,7 +19,7 @@ from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.columns import columns, read, read_first, values_of
-from storage.db.engine import savepoint, transaction
+from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
 from storage.exports.rules.rule_evaluation import ApprovalRules
@@ -170,6 +170,7 @@ def begin(lease: JobLease, total: int, skipped: Sequence[str], now: datetime) ->
         return True
 
 
+@transacted
 def record(
     lease: JobLease,
     number: int,
@@ -184,25 +185,24 @@ def record(
 
     Returns whether the import goes on: a stale lease changes nothing, and a disabled user ends it.
     """
-    with transaction():
-        if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
-            return False
-        known = ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(ReportUploadRow.id == lease.id)
-        [upload] = read(_Progress, known)
-        stopped = _stop_reason(upload)
-        if stopped is not None:
-            _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
-            return False
-        result = (
-            postback
-            if isinstance(postback, RefusedPostback)
-            else _recorded(postback, upload, now, limits, rules, fixed_after_runs)
-        )
-        compare_and_swap(ReportUploadRow, lease.id, done=number + 1, **_counts(upload, result, now))
-        if number + 1 < total:
-            return True
-        _end(lease.id, ReportUploadStatus.DONE, now)
+    if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
         return False
+    known = ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(ReportUploadRow.id == lease.id)
+    [upload] = read(_Progress, known)
+    stopped = _stop_reason(upload)
+    if stopped is not None:
+        _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
+        return False
+    result = (
+        postback
+        if isinstance(postback, RefusedPostback)
+        else _recorded(postback, upload, now, limits, rules, fixed_after_runs)
+    )
+    compare_and_swap(ReportUploadRow, lease.id, done=number + 1, **_counts(upload, result, now))
+    if number + 1 < total:
+        return True
+    _end(lease.id, ReportUploadStatus.DONE, now)
+    return False
 
 
 def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> None:

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any, Final
 
 from peewee import OP, SQL, Expression, OperationalError, fn
@@ -327,7 +328,8 @@ def _is_over(until: Cutoffs) -> Any:
 
     A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
     somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
-    export stays until its events are delivered or given up: one may ask the receiver to erase the ticket.
+    export stays until its events are delivered or given up: one may ask the receiver to erase the ticket. While scan runs
+    report one of its findings, a dismissed export keeps that dismissed, and one with events has its fix to report.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -342,11 +344,16 @@ def _is_over(until: Cutoffs) -> Any:
     is_awake = export.snoozed_until.is_null() | (export.snoozed_until < until.over)
     is_old = is_prepared & is_awake & ~fn.EXISTS(decided)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    joined = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id, FindingRow.first_seen_at >= until.over)
+    finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id)
+    joined = finding.where(FindingRow.first_seen_at >= until.over)
+    # Without an event an export has null, or an empty list of those that its approval covers.
+    has_effect = (export.status == ExportStatus.DISMISSED) | fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
+    is_reported = has_effect & fn.EXISTS(finding.where(FindingRow.fixed_at.is_null(), FindingRow.last_seen_at >= until.over))
     event = TicketEventRow.select(SQL("1")).where(
         TicketEventRow.export == export.id, TicketEventRow.status == TicketEventStatus.PENDING.value
     )
-    return (is_old | is_finished) & ~fn.EXISTS(recovery) & ~fn.EXISTS(item) & ~fn.EXISTS(joined) & ~fn.EXISTS(event)
+    needed_by = [fn.EXISTS(each) for each in (recovery, item, joined, event)]
+    return (is_old | is_finished) & ~reduce(or_, needed_by, is_reported)
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:

@@ -182,7 +182,9 @@ def _found(now: datetime, last: MetricsSnapshot | None, count_until: float) -> d
 
 
 def due_age_s(now: datetime, account_id: int | None = None) -> float:
-    """Return for how many seconds the oldest export could have been sent, of targets that are neither paused nor held.
+    """Return for how many seconds the oldest export could have been sent, of targets that are not paused or held.
+
+    What waits for `max_per_minute` of its target is not late.
 
     Of the targets of one account where `account_id` is given; 0 where nothing is late.
     """
@@ -192,8 +194,10 @@ def due_age_s(now: datetime, account_id: int | None = None) -> float:
     oldest = ExportRow.select(fn.MIN(ExportRow.due_at)).where(
         ExportRow.target == TargetRow.id, ExportRow.due_at.is_null(False)
     )
-    ready = TargetRow.select(TargetRow.held_until, oldest.alias("due_at")).where(*wanted).alias("ready")
-    ready_at = Case(None, [(ready.c.held_until > ready.c.due_at, ready.c.held_until)], ready.c.due_at)
+    t = TargetRow
+    free_at = Case(None, [(t.paced_until > fn.COALESCE(t.held_until, 0), t.paced_until)], t.held_until).alias("free_at")
+    ready = t.select(free_at, oldest.alias("due_at")).where(*wanted).alias("ready")
+    ready_at = Case(None, [(ready.c.free_at > ready.c.due_at, ready.c.free_at)], ready.c.due_at)
     ready_ms = Select([ready], [fn.MIN(ready_at)]).where(ready.c.due_at.is_null(False)).bind(database).scalar()
     return 0.0 if ready_ms is None else max(0.0, (now - from_ms(ready_ms)).total_seconds())
 

@@ -34,7 +34,7 @@ from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
 from storage.db.columns import LAST_ULID, columns, read, read_first
-from storage.db.engine import savepoint, transaction
+from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
 from storage.db.queries import tuples
@@ -115,34 +115,34 @@ def claim_next(now: datetime) -> JobLease | None:
     return _jobs.claim_oldest(now, LEASE_S)
 
 
+@transacted
 def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: AccountLimits) -> JobBatch:
     """Decide on the next batch, and end the job after the last one; a stale lease changes nothing."""
-    with transaction():
-        if not _jobs.renew(held.id, held.lease, now, LEASE_S):
-            return JobBatch(BatchProgress.LEASE_LOST)
-        [job] = read(_JobState, BulkJobRow.select(*columns(_JobState, BulkJobRow)).where(BulkJobRow.id == held.id))
-        stopped = _stop_reason(job)
-        if stopped is not None:
-            rest = job.total - job.done
-            errors = {**job.errors, stopped: rest}
-            compare_and_swap(BulkJobRow, held.id, done=job.total, errors=errors)
-            _end(held.id, BulkJobStatus.CANCELLED, now, job.actor, stopped)
-            return JobBatch(BatchProgress.FINISHED, rest)
-        items = BulkJobItemRow.select(BulkJobItemRow.position, BulkJobItemRow.export, BulkJobItemRow.version)
-        batch = tuples(items.where(BulkJobItemRow.job == held.id).order_by(BulkJobItemRow.position).limit(BATCH_SIZE))
-        if batch:
-            wanted = [ExportReference(export_id, version=version) for _, export_id, version in batch]
-            results = _decided(job, wanted, now, policy, limits, held.id)
-            _count(held.id, job, results)
-            is_done = (BulkJobItemRow.job == held.id) & (BulkJobItemRow.position <= batch[-1][0])
-            BulkJobItemRow.delete().where(is_done).execute()
-        else:
-            results = []
-        due = sum(each.is_changed for each in results) if job.action in DELIVERING_ACTIONS else 0
-        if job.done + len(batch) < job.total:
-            return JobBatch(BatchProgress.MORE, len(batch), due)
-        _end(held.id, BulkJobStatus.DONE, now, job.actor)
-        return JobBatch(BatchProgress.FINISHED, len(batch), due)
+    if not _jobs.renew(held.id, held.lease, now, LEASE_S):
+        return JobBatch(BatchProgress.LEASE_LOST)
+    [job] = read(_JobState, BulkJobRow.select(*columns(_JobState, BulkJobRow)).where(BulkJobRow.id == held.id))
+    stopped = _stop_reason(job)
+    if stopped is not None:
+        rest = job.total - job.done
+        errors = {**job.errors, stopped: rest}
+        compare_and_swap(BulkJobRow, held.id, done=job.total, errors=errors)
+        _end(held.id, BulkJobStatus.CANCELLED, now, job.actor, stopped)
+        return JobBatch(BatchProgress.FINISHED, rest)
+    items = BulkJobItemRow.select(BulkJobItemRow.position, BulkJobItemRow.export, BulkJobItemRow.version)
+    batch = tuples(items.where(BulkJobItemRow.job == held.id).order_by(BulkJobItemRow.position).limit(BATCH_SIZE))
+    if batch:
+        wanted = [ExportReference(export_id, version=version) for _, export_id, version in batch]
+        results = _decided(job, wanted, now, policy, limits, held.id)
+        _count(held.id, job, results)
+        is_done = (BulkJobItemRow.job == held.id) & (BulkJobItemRow.position <= batch[-1][0])
+        BulkJobItemRow.delete().where(is_done).execute()
+    else:
+        results = []
+    due = sum(each.is_changed for each in results) if job.action in DELIVERING_ACTIONS else 0
+    if job.done + len(batch) < job.total:
+        return JobBatch(BatchProgress.MORE, len(batch), due)
+    _end(held.id, BulkJobStatus.DONE, now, job.actor)
+    return JobBatch(BatchProgress.FINISHED, len(batch), due)
 
 
 def release(held: JobLease, now: datetime) -> None:

@@ -16,6 +16,7 @@ from bin.__main__ import _print_bug
 from bin.commands.exports.export import SHOWN
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
+from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource, Rejection
@@ -595,6 +596,15 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
     assert shell.json("sweep", "--dry-run") == {"due": 1, "notified": False}
     away = shell.type("sweep", "--json")
     assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "notified": False})
+    # What waits for a disabled target is to be ended, though it is not due.
+    open_database(shell.url)
+    with connection():
+        execute("UPDATE exports SET status = 'retry_scheduled', due_at = ?", (to_ms(NOW + timedelta(days=365)),))
+    close_database()
+    assert shell.json("sweep") == {"due": 0, "notified": False}
+    shell.json("target", "disable", target_id)
+    away = shell.type("sweep", "--json")
+    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 0, "notified": False})
 
 
 def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

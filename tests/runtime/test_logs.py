@@ -180,7 +180,8 @@ def test_a_process_logs_to_standard_error_in_the_configured_format_and_level(
 ) -> None:
     code = (
         "import logging, sys; from runtime import logs; logs.configure(*sys.argv[1:]); log = logging.getLogger('x'); "
-        "log.debug('sent'); log.info('sent'); log.error('sent'); logging.getLogger('rq.worker').info('noise')"
+        "log.debug('sent'); log.info('sent'); log.error('sent'); logging.getLogger('rq.worker').info('noise'); "
+        "logging.getLogger('rq.worker').error('Worker %s: could not connect to Redis instance: %s', 'w', '192.0.2.1')"
     )
     ran = subprocess.run([sys.executable, "-c", code, level, form], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == ""

@@ -19,7 +19,7 @@ from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, SubjectMatch
 from storage.compliance.requests import ComplianceLease, LeaseLost
-from storage.db.engine import OUTAGES, connection, transaction
+from storage.db.engine import OUTAGES, connection, transact, transaction
 from storage.secrets.vault import Vault
 
 #: A request is due within a month and may wait this long; a wake-up makes it sooner.
@@ -158,12 +158,15 @@ class _ComplianceRun:
 
     def _step(self, work: Callable[[], Counter[str]]) -> None:
         """Run one step, add its counts and renew the lease, all in one transaction. Raises LeaseLost."""
-        with transaction():
+
+        def renewed() -> Counter[str]:
             # Before the work, too: it locks the request, so that nobody claims it however long the work takes.
             compliance_requests.renew(self._lease, self._counts, self._now())
             counts = self._counts + work()
             compliance_requests.renew(self._lease, counts, self._now())
-        self._counts = counts
+            return counts
+
+        self._counts = transact(renewed)
 
     def _finish(
         self, result: ComplianceResult, report_sealed: bytes | None = None, before: Callable[[], Counter[str]] = Counter

@@ -200,7 +200,8 @@ def _turned_off(
         # Also where the state stays the same, as after a late answer to an open breaker.
         if effect.status is not None:
             return effect.status, effect.reason
-    if is_changed and has_failed_for_days(after, now):
+    # A failed ping ends nothing that waits for a paused target.
+    if is_changed and before.status is TargetStatus.ACTIVE and has_failed_for_days(after, now):
         return TargetStatus.DISABLED, GIVEN_UP
     return None, None
 

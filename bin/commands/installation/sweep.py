@@ -26,15 +26,19 @@ from worker.composition import compose_alert_task
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Stop counting at this number.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Wake the workers if exports are due or leases have expired, and send alerts; only one sweep runs at a time."""
+    """Wake the workers if exports are due, leases have expired or targets were turned off, and send alerts.
+
+    Only one sweep runs at a time.
+    """
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)
-        is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
+        is_needed = not dry_run and (due > 0 or queries.any_waits_in_vain())
+        is_notified = is_needed and WakeUpQueue(connect(settings.redis_url)).notify()
         print_record({"due": due, "notified": is_notified}, as_json)
     if not dry_run:
         # Without the lock and the database: a channel may hang for a while.
         _send_alerts(settings)
-    if due and not dry_run and not is_notified:
+    if is_needed and not is_notified:
         raise SystemExit(1)
 
 

@@ -146,6 +146,9 @@ def trigger(
             "--replay, --ticket requires --event."
         )
     settings = checked_settings()
+    if _is_local(url):
+        # The policy of URLs refuses the name, which every host has.
+        url = url.replace("://localhost", "://127.0.0.1", 1)
     client = _ReceiverClient(settings, url)
     if chosen:
         sample = SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))

@@ -26,7 +26,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records, lock_row
 from storage.db.columns import columns, read
-from storage.db.engine import transaction
+from storage.db.engine import transacted
 from storage.db.models import ExportRow, FindingRow, ScanRunRow, TargetRow, TicketChangeRow, TicketEventRow
 from storage.db.queries import for_update, tuples
 
@@ -95,26 +95,26 @@ def next_run(now: datetime, settle_s: float) -> int | None:
     return found[0][0] if found else None
 
 
+@transacted
 def form(scan_run_id: int, now: datetime) -> int:
     """Form the events of up to BATCH tickets that a scan run changed; return how many tickets these were, 0 at the end."""
-    with transaction():
-        of_run = TicketChangeRow.scan_run == scan_run_id
-        changed = TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH)
-        ids = [row[0] for row in tuples(changed)]
-        if not ids:
-            # A postback locks and marks the run last: with this lock, its changes are stored, or will be marked.
-            lock_row(ScanRunRow, scan_run_id)
-            if tuples(changed):
-                return 0
-            ScanRunRow.update(has_changes=False, changes_read_at=now).where(ScanRunRow.id == scan_run_id).execute()
+    of_run = TicketChangeRow.scan_run == scan_run_id
+    changed = TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH)
+    ids = [row[0] for row in tuples(changed)]
+    if not ids:
+        # A postback locks and marks the run last: with this lock, its changes are stored, or will be marked.
+        lock_row(ScanRunRow, scan_run_id)
+        if tuples(changed):
             return 0
-        changes: dict[str, list[_Change]] = defaultdict(list)
-        tickets = _locked_tickets(ids)
-        for each in _changes(of_run & TicketChangeRow.export.in_(ids)):
-            changes[each.export_id].append(each)
-        TicketChangeRow.delete().where(of_run, TicketChangeRow.export.in_(ids)).execute()
-        store([event for ticket in tickets if (event := _event_of(ticket, changes[ticket.id]))], now)
-        return len(ids)
+        ScanRunRow.update(has_changes=False, changes_read_at=now).where(ScanRunRow.id == scan_run_id).execute()
+        return 0
+    changes: dict[str, list[_Change]] = defaultdict(list)
+    tickets = _locked_tickets(ids)
+    for each in _changes(of_run & TicketChangeRow.export.in_(ids)):
+        changes[each.export_id].append(each)
+    TicketChangeRow.delete().where(of_run, TicketChangeRow.export.in_(ids)).execute()
+    store([event for ticket in tickets if (event := _event_of(ticket, changes[ticket.id]))], now)
+    return len(ids)
 
 
 def store(events: Sequence[NewEvent], now: datetime) -> None:

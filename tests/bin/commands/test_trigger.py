@@ -73,6 +73,13 @@ def test_a_receiver_gets_a_ticket_that_verifies(start: Callable[..., Any], trigg
     assert SECRET not in result.output
 
 
+def test_a_receiver_on_this_host_may_be_named_localhost(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
+    receiver, got = start()
+    result = trigger("--to", receiver.url.replace("127.0.0.1", "localhost"))
+    assert result.exit_code == 0, result.output
+    assert [received.verdict for received in got] == [SignatureVerdict.OK]
+
+
 def test_overrides_set_fields_by_path(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
     receiver, got = start()
     overrides = ("ticket.title:Hello: you", "ticket.evidence.extra:[1, 2]", "version:7")

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -469,3 +471,17 @@ class ResponseCounter:
         while self.count < count:
             *heads, rest = (rest + self._client.recv(65536)).split(b"HTTP/1.1 200 OK\r\n")
             self.count += len(heads)
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_arrives_while_the_application_loads_ends_the_service_at_once(
+    asked: signal.Signals, tmp_path: Path, sqlite_url: str
+) -> None:
+    # The application sends the signal to its own process while that loads it.
+    module = tmp_path / "stopping.py"
+    module.write_text(f"import os\nos.kill(os.getpid(), {int(asked)})\nfrom service.wsgi import app\n")
+    command = [sys.executable, "-P", "-m", "service.server", "--config", "python:service.server.gunicorn_config"]
+    own = environment(tmp_path, DATABASE_URL=sqlite_url, PYTHONPATH=f"{tmp_path}:{Path.cwd()}")
+    began = time.monotonic()
+    ended = subprocess.run([*command, "--bind", "127.0.0.1:0", "stopping:app"], env=own, check=False, timeout=60)
+    assert (ended.returncode, time.monotonic() - began < 15) == (0, True)

@@ -2,15 +2,18 @@
 
 from typing import Final
 
+import psycopg
 import pytest
 
 from schemas.compliance.requests import Subject
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance.erasure import ERASABLE_TABLES
-from storage.db.engine import execute, rows
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.db.models import ExportRow
-from tests.support.factories import Customer, make_exports
+from tests.support.factories import Customer, make_customer, make_exports
+from tests.support.servers.redis_and_postgres import PostgresServer
 
 EMAIL: Final = "john.doe@example.com"
 SHOP: Final = "shop.example.com"
@@ -33,3 +36,33 @@ def test_an_address_is_found_however_its_letters_are_written(customer: Customer,
     [exports] = [table for table in ERASABLE_TABLES if table.model is ExportRow]
     found = [match.id for part in erasure.search(exports, SHOP, Mentions(Subject(email=EMAIL))) for match in part]
     assert found == [named]
+
+
+def test_a_search_reads_every_slice_of_a_shop(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasure, "SLICE", 2)
+    monkeypatch.setattr(erasure, "_IDS_AT_ONCE", 4)
+    execute("UPDATE projects SET shop_domain = ?", (SHOP,))
+    ids = make_exports(customer, 11)
+    execute('UPDATE exports SET ticket = REPLACE(ticket, \'"title":"\', \'"title":"john.doe@example.com \')')
+    [exports] = [table for table in ERASABLE_TABLES if table.model is ExportRow]
+    parts = list(erasure.search(exports, SHOP, Mentions(Subject(email=EMAIL))))
+    assert [len(part) for part in parts] == [2, 2, 2, 2, 2, 1]
+    assert [match.id for part in parts for match in part] == ids
+    assert [each for part in erasure.ids_of_shop(exports, SHOP) for each in part] == ids
+
+
+def test_letters_are_compared_as_in_english_whatever_the_language_of_a_database(postgres_server: PostgresServer) -> None:
+    with psycopg.connect(postgres_server.url, autocommit=True) as session:
+        session.execute("CREATE DATABASE turkish TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr-TR' ENCODING 'UTF8'")
+    url = f"{postgres_server.url.rpartition('/')[0]}/turkish"
+    open_database(url)
+    with connection():
+        schema_version.migrate()
+        customer = make_customer()
+        execute("UPDATE projects SET shop_domain = ?", (SHOP,))
+        [export_id] = make_exports(customer, 1)
+        execute('UPDATE exports SET ticket = REPLACE(ticket, \'"title":"\', \'"title":"MARIA.SMITH@GMAIL.COM \')')
+        [exports] = [table for table in ERASABLE_TABLES if table.model is ExportRow]
+        mentions = Mentions(Subject(email="maria.smith@gmail.com"))
+        assert [match.id for part in erasure.search(exports, SHOP, mentions) for match in part] == [export_id]
+    close_database()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from peewee import IntegrityError
+from peewee import IntegrityError, OperationalError
 
 from storage.accounts import accounts
 from storage.db.drivers.sqlite import CACHE_BYTES, WRITER_CACHE_BYTES
@@ -30,6 +30,7 @@ from storage.db.engine import (
     open_database,
     release,
     rows,
+    transacted,
     transaction,
     values_list,
 )
@@ -464,3 +465,22 @@ def test_a_folder_that_may_not_be_entered_is_not_called_missing(database: str, m
     monkeypatch.setattr(Path, "is_dir", refuse)
     assert missing_folder() is None
     assert location_hint().endswith("riskrelay.db, its owner and the free space there")
+
+
+class _Deadlock(Exception):
+    sqlstate = "40P01"
+
+
+def test_a_transacted_function_runs_once_more_after_a_deadlock(customer: Customer) -> None:
+    calls: list[str] = []
+
+    @transacted
+    def rename(name: str) -> str:
+        calls.append(name)
+        execute("UPDATE accounts SET name = ?", (f"{name} {len(calls)}",))
+        if len(calls) == 1:
+            raise OperationalError("deadlock detected") from _Deadlock()
+        return name
+
+    assert rename("changed") == "changed"
+    assert (calls, rows("SELECT name FROM accounts")) == (["changed", "changed"], [("changed 2",)])

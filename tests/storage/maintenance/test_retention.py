@@ -282,7 +282,32 @@ def test_a_group_stays_while_findings_join_it(customer: Customer) -> None:
     execute("UPDATE exports SET status = 'dismissed', finished_at = created_at")
     assert prune() == {}
     execute("UPDATE findings SET first_seen_at = ?", (to_ms(NOW),))
+    execute("UPDATE findings SET last_seen_at = ?", (to_ms(NOW),))
     assert prune() == {"exports": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "events", "is_fixed", "stays"),
+    [
+        ("dismissed", None, False, True),
+        ("dismissed", None, True, False),
+        ("exported", '["ticket.fixed"]', False, True),
+        ("exported", '["ticket.fixed"]', True, False),
+        ("exported", "[]", False, False),
+        ("exported", None, False, False),
+        ("failed", None, False, False),
+    ],
+)
+def test_an_export_that_has_an_effect_stays_while_scan_runs_report_its_finding(
+    status: str, events: str | None, is_fixed: bool, stays: bool, customer: Customer
+) -> None:
+    [export_id] = scanned(customer).ticket_exports
+    turn_to(export_id, make_target(customer), status, NOW)
+    execute("UPDATE exports SET events = ?", (events,))
+    execute("UPDATE findings SET last_seen_at = ?, fixed_at = ?", (to_ms(LATER), to_ms(LATER) if is_fixed else None))
+    assert (planned().get("exports") is None, prune().get("exports") is None) == (stays, stays)
+    execute("UPDATE findings SET last_seen_at = ?", (to_ms(NOW),))
+    assert prune().get("exports", 0) == int(stays)
 
 
 @pytest.mark.parametrize("decided", ["snoozed until a time", "snoozed lately", "restored lately", "edited lately"])

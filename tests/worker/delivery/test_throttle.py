@@ -618,6 +618,8 @@ TURNED_OFF: Final = [
     (FAILED_FOR_DAYS, [GONE], (TargetStatus.DISABLED, "receiver_gone")),
     (FAILED_FOR_DAYS, [HEALTHY], (None, None)),
     (FAILED_FOR_DAYS, [], (None, None)),
+    # A ping of a paused target.
+    (replace(FAILED_FOR_DAYS, status=TargetStatus.PAUSED), [UNHEALTHY], (None, None)),
 ]
 
 

@@ -304,6 +304,27 @@ def test_postgresql_plans_a_list_for_its_filters_alone(customer: Customer) -> No
     assert prepared() - before != set()
 
 
+@pytest.mark.parametrize("sort", ExportSort)
+def test_a_person_may_have_roles_in_a_thousand_projects(sort: ExportSort, customer: Customer) -> None:
+    made = make_exports(customer, 3)
+    projects = (customer.project_id, *range(10_000, 11_000))
+    query = ExportQuery(None, visible_projects=projects)
+    assert {each.id for each in export_list.list_page(query, sort)} == {*made}
+    assert export_list.count(query) == 3
+    assert export_list.list_page(ExportQuery(customer.account_id, visible_projects=projects[1:]), sort) == []
+
+
+@pytest.mark.parametrize("sort", ExportSort)
+def test_a_list_without_a_limit_is_read_in_several_statements(
+    sort: ExportSort, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_exports(customer, 11)
+    whole = export_list.list_page(ExportQuery(customer.account_id), sort)
+    monkeypatch.setattr(queries, "_MOST_IDS", 4)
+    assert export_list.list_page(ExportQuery(customer.account_id), sort) == whole
+    assert len(whole) == 11
+
+
 def test_the_test_compares_every_member_of_a_query(stored: Stored) -> None:
     compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed", "visible_projects"}
     assert {each.name for each in fields(ExportQuery)} == compared
