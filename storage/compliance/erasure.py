@@ -448,7 +448,7 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
     row, after = IdempotencyKeyRow, 0
     users = UserRow.select(_numbered("user:", UserRow.id)).where(UserRow.account.in_(_accounts(shop_domain)))
     is_theirs = row.principal.in_(users)
-    may_mention = SQL("1 = 0") if mentions is None else _may_mention(fn.LOWER(fn.COALESCE(row.response_body, "")), mentions)
+    may_mention = SQL("1 = 0") if mentions is None else _may_mention(_lowered(fn.COALESCE(row.response_body, "")), mentions)
     query = row.select(row.id, row.key, row.route, row.response_body, is_theirs, is_theirs & may_mention)
     project_ids = set(_projects(shop_domain).scalars()) if mentions is None else set()
     while slice_ := tuples(query.where(row.id > after).order_by(row.id).limit(SLICE)):

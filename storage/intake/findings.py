@@ -10,6 +10,7 @@ from schemas.base.errors import NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
+from schemas.exports.tickets.group_ticket import highest
 from schemas.exports.tickets.ticket_text import reopened_text, ticket_for_finding
 from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
@@ -29,7 +30,7 @@ from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare, reopen_groups
 from storage.intake import findings_sql, life_cycle
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
-from storage.intake.findings_sql import PostedRun
+from storage.intake.findings_sql import PostedRun, SeenFinding
 from storage.intake.life_cycle_sql import ReportedFinding
 from storage.triage import groups
 
@@ -145,13 +146,13 @@ def _store(
     new = _insert_new(postback, issues, export_ids, run, now)
     limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
     known = {mark: issue for mark, issue in issues.items() if mark not in new}
-    raised, fixed_ids = _mark_seen(known, run, postback, now)
-    changes = life_cycle.advance(run, postback, fixed_ids, now, fixed_after_runs)
+    raised, fixed = _mark_seen(known, run, postback, now)
+    changes = life_cycle.advance(run, postback, [each.id for each in fixed.values()], now, fixed_after_runs)
     if not issues:
         return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
     ticketed = new
     if changes.renewed:
-        issues, ticketed = _renewed(issues, changes.renewed, new)
+        issues, ticketed = _renewed(issues, changes.renewed, fixed, new)
         if grouped is not None:
             grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
         groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
@@ -191,13 +192,13 @@ def _store(
 
 def _mark_seen(
     issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
-) -> tuple[list[tuple[str | None, str]], list[str]]:
+) -> tuple[list[tuple[str | None, str]], dict[str, SeenFinding]]:
     """Store that findings were seen again.
 
-    Return the export and the severity of each that has become more severe, and the ids of those that were fixed. A finding
-    keeps its highest severity, and the first help link.
+    Return the export and the severity of each that has become more severe, and those that were fixed, by fingerprint. A
+    finding keeps its highest severity, and the first help link.
     """
-    raised, changed, fixed_ids = [], [], []
+    raised, changed, fixed = [], [], {}
     for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
         issue = issues[each.fingerprint]
         is_raised = SEVERITIES.index(issue.severity) > SEVERITIES.index(each.severity)
@@ -207,21 +208,27 @@ def _mark_seen(
             severity = issue.severity if is_raised else each.severity
             changed.append(each._replace(severity=severity, help_url=each.help_url or issue.help_url))
         if each.fixed_at is not None:
-            fixed_ids.append(each.id)
+            fixed[each.fingerprint] = each
     findings_sql.upgrade(changed)
-    return raised, fixed_ids
+    return raised, fixed
 
 
 def _renewed(
-    issues: Mapping[str, Issue], renewed: Mapping[str, ReportedFinding], new: Mapping[str, str]
+    issues: Mapping[str, Issue],
+    renewed: Mapping[str, ReportedFinding],
+    fixed: Mapping[str, SeenFinding],
+    new: Mapping[str, str],
 ) -> tuple[dict[str, Issue], dict[str, str]]:
     """Return the issues by fingerprint, and the ids of the findings that need a ticket, by fingerprint.
 
-    Reopened issues name their earlier export. Reopened findings come first, so that a group begins with their text.
+    Reopened issues name their earlier export, and have the highest severity that was reported. They come first, so that a
+    group begins with their text.
     """
     naming = {
         mark: replace(
-            issues[mark], description=reopened_text(issues[mark].description or issues[mark].title, each.export_id)
+            issues[mark],
+            description=reopened_text(issues[mark].description or issues[mark].title, each.export_id),
+            severity=highest([issues[mark].severity, fixed[mark].severity]),
         )
         for mark, each in renewed.items()
     }

@@ -33,7 +33,7 @@ _OUTCOME: Final = ("finding_id", "scan_run_id", "seen_at", "outcome")
 _OUTCOME_TYPES: Final = column_types(FindingSightingRow, _OUTCOME)
 _WRITE_OUTCOMES: Final = f"""
 INSERT INTO finding_sightings ({", ".join(_OUTCOME)}) {{rows}}
-ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = excluded.outcome"""
+ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = excluded.outcome, seen_at = excluded.seen_at"""
 
 
 class UnreportedFinding(NamedTuple):

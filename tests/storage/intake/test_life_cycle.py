@@ -194,6 +194,30 @@ def test_after_its_ticket_was_delivered_a_new_export_names_the_earlier_one(custo
     assert queries.get(second).findings == (1, 0)
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_the_new_export_has_the_highest_severity_that_was_reported(customer: Customer, is_grouped: bool) -> None:
+    if is_grouped:
+        by_rule(customer)
+    [first] = post(customer, 1, issue("csp", severity="critical")).ticket_exports
+    deliver(customer, first)
+    post(customer, 2)
+    post(customer, 3)
+    [second] = post(customer, 4, issue("csp", severity="low")).ticket_exports
+    assert (queries.get(second).severity, rows("SELECT severity FROM findings")) == ("critical", [("critical",)])
+
+
+def test_a_run_that_opens_a_finding_again_is_in_its_history_when_it_did(customer: Customer) -> None:
+    post(customer, 1, "csp")
+    post(customer, 2)
+    post(customer, 3)
+    # The first run posts its page once more.
+    body = postback(1, [issue("csp")], page={"url": PAGE})
+    prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
+    findings.record(prepared, customer.project_id, NOW + timedelta(days=5), "scanner")
+    [again] = rows("SELECT seen_at FROM finding_sightings WHERE outcome = 'reopened'")
+    assert again == (to_ms(NOW + timedelta(days=5)),)
+
+
 def test_a_finding_whose_export_was_deleted_gets_a_new_one(customer: Customer) -> None:
     post(customer, 1, "csp")
     execute("DELETE FROM exports")
