@@ -4,29 +4,19 @@
 page does.
 """
 
-import logging
-import socket
-import threading
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
 from prometheus_client.registry import Collector
 
 from runtime import metrics
 from runtime.metrics import PAGE_FOR_S, PREFIX, ProcessKind
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
 
 #: From a receiver on the same network to the deadline of 15 s; a longer attempt has also waited for a thread.
 DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -34,13 +24,6 @@ DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 LATE: Final = "late"
 #: The outcomes of an attempt (`worker.delivery.outcomes`).
 OUTCOMES: Final = (DELIVERED, "retryable", "rejected", "refused", "exhausted", LATE)
-
-#: Concurrent connections: a Prometheus or two, and a person.
-_MAX_CONNECTIONS: Final = 8
-#: A scrape sends one line and a few headers.
-_REQUEST_TIMEOUT_S: Final = 5
-
-_log: Final = logging.getLogger(__name__)
 
 
 class Attempts:
@@ -89,9 +72,7 @@ def serve(bind: str, data_dir: Path) -> int:
     host, _, port = bind.rpartition(":")
     registry = CollectorRegistry()
     registry.register(_WorkerCounts(data_dir))
-    server = _MetricsServer((host.strip("[]"), int(port)), _MetricsHandler)
-    server.set_app(_only_metrics(make_wsgi_app(registry)))
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    server, _ = start_http_server(int(port), host.strip("[]"), registry)
     return server.server_port
 
 
@@ -112,72 +93,3 @@ class _WorkerCounts(Collector):
     def describe(self) -> Iterable[Metric]:
         """Name nothing in advance, so that registering reads no files."""
         return []
-
-
-def _only_metrics(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return an application that answers `GET /metrics` alone: prometheus_client's answers on every path."""
-
-    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            # wsgiref's own Server header would name versions.
-            return start_response(status, [*headers, ("Server", "riskrelay")], *rest)
-
-        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] == "/metrics":
-            return pages(environ, start)
-        status = "404 Not Found" if environ["REQUEST_METHOD"] == "GET" else "501 Not Implemented"
-        start(status, [("Content-Type", "text/plain")])
-        return [b"Error response: only GET /metrics is served here.\n"]
-
-    return app
-
-
-class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves a few connections at once; beyond the limit, a new connection ends the oldest one."""
-
-    daemon_threads = True
-    #: Connections above the limit wait for a moment, not until the kernel tries again.
-    request_queue_size = 64
-
-    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self._connections: deque[Any] = deque()
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        """Bind without asking DNS for the host's name, as WSGIServer does."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]  # of an internet address
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._connections.append(request)
-        if len(self._connections) > _MAX_CONNECTIONS:
-            with suppress(OSError):  # the client has just closed it
-                self._connections.popleft().shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with suppress(ValueError):  # a newer connection has ended it
-            self._connections.remove(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no stack for clients that hang up, as Python would."""
-        _log.debug("scrape interrupted")
-
-
-class _MetricsHandler(WSGIRequestHandler):
-    """Refuses malformed requests without repeating them."""
-
-    timeout = _REQUEST_TIMEOUT_S
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Respond with the status alone: Python's text would repeat the request line, in head and body."""
-        super().send_error(code)
-
-    def version_string(self) -> str:
-        """Name no versions."""
-        return "riskrelay"
-
-    def log_message(self, *_: Any) -> None:
-        """Log no scrapes, whose paths and clients are private."""
