@@ -49,7 +49,7 @@ class Stack(NamedTuple):
 SEVERITY_SERIES: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
 SEVERITY_PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
 #: Failed attempts stand on the delivered ones.
-DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed"))
+DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed attempts"))
 
 
 @dataclass(frozen=True, slots=True)

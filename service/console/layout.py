@@ -186,14 +186,17 @@ class ConsoleRoute:
         except SignInRequired:
             # The session ended while somebody wrote.
             with suppress(RiskRelayError):
-                req.context.typed = self.typed(gate.read_fields(req))
+                self._keep_for_error(req, gate.read_fields(req))
             raise
         form = gate.read_fields(req)
-        req.context.typed = self.typed(form)
+        self._keep_for_error(req, form)
         gate.require_own_form(req, user, form)
-        # If the form is refused, the page of the error leads back to the list, too.
-        req.context.then = safe_next(form.get("then", ""))
         return self._permitted(req, ids), form
+
+    def _keep_for_error(self, req: falcon.Request, form: Mapping[str, str]) -> None:
+        """Keep for the page of an error what was typed, and the list that it leads back to."""
+        req.context.typed = self.typed(form)
+        req.context.then = safe_next(form.get("then", ""))
 
     def typed(self, form: Mapping[str, str]) -> dict[str, str]:
         """Return the texts of a form by their labels, for the page of an error, which may be the only one to have them."""

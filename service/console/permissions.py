@@ -108,6 +108,9 @@ _MOST_PATHS: Final = 1024
 def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str]) -> None:
     """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path`, for the record it names."""
     need = NEEDS[path]
+    if not need.allows_project_roles:
+        # Another role in a project would not help.
+        require_project_role(principal, need.ability, {}, allows_project_roles=False)
     if need.ability not in principal.role_abilities:
         raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
     if need.ability in _OF_TOKEN - principal.abilities:

@@ -17,8 +17,9 @@ _NO_KEYS: Final = "no-keys"
 _DOT: Final = "."
 _COLON: Final = ":"
 _YEAR_S: Final = 365 * 24 * 3600
-#: Projects whose target is kept, those with the newest approvals: 1.5 KB of the 4 that a cookie may have.
-_MOST_PROJECTS: Final = 40
+#: Projects whose target is kept, those with the newest approvals: up to 3.9 KB of the 4 that a cookie may have, with ids of
+#: seven digits.
+_MOST_PROJECTS: Final = 100
 
 
 def last_target_id(req: falcon.Request, project_ids: Collection[int | None]) -> str | None:

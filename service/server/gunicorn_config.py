@@ -74,7 +74,7 @@ def when_ready(server: Any) -> None:
 
 
 def _stop_if_asked(server: Any) -> None:
-    """End the parent if it was told to stop meanwhile: it would pass the signal to a process that cannot handle it yet."""
+    """End the parent if it was asked to stop meanwhile: it would pass the signal to a process that cannot handle it yet."""
     while not server.SIG_QUEUE.empty():
         if server.SIG_QUEUE.get_nowait() in {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}:
             raise SystemExit(0)

@@ -54,9 +54,7 @@ class AuditPage(ConsolePage):
 
 def _rows(lines: Iterable[StoredEntry], account_id: int) -> list[AuditRow]:
     entries = [line.entry for line in lines]
-    actors = {found for entry in entries if (found := _USER.fullmatch(entry.actor))}
-    emails = accounts.emails_of({int(found[1]) for found in actors})
-    people = {found[0]: emails.get(int(found[1]), found[0]) for found in actors}
+    people = emails_by_actor(entry.actor for entry in entries)
     own = audit_log.ids_of_account(account_id, {entry.subject_id for entry in entries if _path_of(entry.subject_id)})
     return [
         AuditRow(
@@ -67,6 +65,13 @@ def _rows(lines: Iterable[StoredEntry], account_id: int) -> list[AuditRow]:
         )
         for entry in entries
     ]
+
+
+def emails_by_actor(actors: Iterable[str]) -> dict[str, str]:
+    """Return the emails of those actors that are users, as far as they are known; one query."""
+    ids = {found[0]: int(found[1]) for actor in actors if (found := _USER.fullmatch(actor))}
+    emails = accounts.emails_of({*ids.values()})
+    return {actor: emails[user_id] for actor, user_id in ids.items() if user_id in emails}
 
 
 def _path_of(subject_id: str) -> str | None:

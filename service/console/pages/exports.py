@@ -5,7 +5,7 @@ the address, the worker and the response of an attempt; other users see what the
 """
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -19,12 +19,13 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.triage.export_filter import ExportQuery, ListPosition
 from service.console.layout import CONSOLE, ConsolePage, list_content
+from service.console.pages.audit import emails_by_actor
 from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
 from service.console.triage.ticket_view import MOST_TARGETS, ticket_content
 from service.http.paging import Matching, PageRequest, next_page, read_page
-from storage.accounts import audit_log
+from storage.accounts import audit_log, projects
 from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
 from storage.exports import queries
@@ -145,8 +146,8 @@ class ExportPage(ConsolePage):
             "here": "",
             "then": "",
             "position": None,
-            "project_name": None,
-            "timeline": [_timeline_entry(entry, user) for entry in entries[:MOST_ENTRIES]],
+            "project_name": _project_name(export),
+            "timeline": _timeline(entries[:MOST_ENTRIES], user),
             "is_cut": len(entries) > MOST_ENTRIES,
             "most_entries": MOST_ENTRIES,
             "attempts": found[: page.limit],
@@ -169,14 +170,18 @@ class ExportReceipt(ConsolePage):
         resp.downloadable_as = f"receipt-{ids['export_id']}.json"
 
 
-def _timeline_entry(entry: AuditEntry, user: ConsoleUser) -> TimelineEntry:
-    """Return an audit entry for display. A worker's name contains its host, which only the operator sees."""
-    kind = entry.actor.partition(":")[0]
-    actor = entry.actor if kind == "user" or user.is_operator else kind
-    is_recovery = (entry.reason or "").startswith(f"{identifiers.RECOVERY}_")
-    return TimelineEntry(
-        entry,
-        from_ms(entry.at_ms),
-        user.session.email if actor == user.principal.key else actor,
-        entry.reason if is_recovery else None,
-    )
+def _project_name(export: Export) -> str | None:
+    return None if export.project_id is None else projects.get_project(export.project_id, export.account_id).name
+
+
+def _timeline(entries: Sequence[AuditEntry], user: ConsoleUser) -> list[TimelineEntry]:
+    """Return audit entries for display. A worker's name contains its host, which only the operator sees."""
+    people = emails_by_actor(entry.actor for entry in entries)
+    shown = []
+    for entry in entries:
+        kind = entry.actor.partition(":")[0]
+        actor = entry.actor if kind == "user" or user.is_operator else kind
+        is_recovery = (entry.reason or "").startswith(f"{identifiers.RECOVERY}_")
+        recovery_id = entry.reason if is_recovery else None
+        shown.append(TimelineEntry(entry, from_ms(entry.at_ms), people.get(actor, actor), recovery_id))
+    return shown

@@ -20,6 +20,7 @@ from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, 
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
+from service.console.triage.ticket_list import MOST_PROJECTS
 from service.console.wording import bounded, count, duration
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
@@ -30,8 +31,6 @@ from storage.reporting.menu_counts import MOST_IN_MENU
 
 #: Targets, and rules, that are listed; their own lists have the others.
 MOST_ROWS: Final = 5
-#: Projects whose report the page offers, the newest; the list of findings offers the others'.
-_MOST_REPORTS: Final = 20
 #: Days of a trend, including today.
 TREND_DAYS: Final = 30
 #: Accounts whose trends are kept, some kilobytes each.
@@ -113,7 +112,7 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
-        projects = findings.scanned_projects(user.account_id, _MOST_REPORTS) if user.may("/findings") else []
+        projects = findings.scanned_projects(user.account_id, MOST_PROJECTS) if user.may("/findings") else []
         figures = self._figures(user.account_id, counts, cards)
         return {**shown, "has_database": True, "is_new": is_new, "projects": projects, **figures}
 

@@ -108,6 +108,11 @@ function showNotice() {
   if (isFree) notice.focus({ preventScroll: true });
 }
 
+/** Removes a notice that is about something else than what is shown now. */
+function removeNotice() {
+  document.querySelector(".notice")?.remove();
+}
+
 // --- loading pages
 
 /** Returns the page, or an error message. */
@@ -252,7 +257,9 @@ function update(each, fresh) {
   if (!fresh || isLeft || fresh.outerHTML === asSent.get(each)) return "";
   asSent.set(fresh, fresh.outerHTML);
   replace(each, fresh);
-  return fresh.dataset.refresh ? "" : fresh.querySelector(".status")?.textContent ?? "";
+  if (fresh.dataset.refresh) return "";
+  removeNotice();
+  return fresh.querySelector(".status")?.textContent ?? "";
 }
 
 // --- live counts of the menu

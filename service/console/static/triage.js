@@ -43,6 +43,7 @@ async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   if (wasListShown) listTop = scrollY;
   if (isNew) history.pushState(null, "", href);
   shown = openedAt = here();
+  removeNotice();
   showInstead(old, fresh, isSame);
   panes.classList.toggle("opened", namesTicket(href));
   markRow(page);
@@ -140,6 +141,17 @@ function showCurrentRow() {
 }
 showCurrentRow();
 
+// --- the filters
+
+/** A menu that would leave the screen at the right begins further left. */
+document.addEventListener("toggle", ({ target }) => {
+  const options = target.open && target.querySelector(":scope > .options");
+  if (!options) return;
+  options.style.translate = "";
+  const over = options.getBoundingClientRect().right + 8 - document.documentElement.clientWidth;
+  if (over > 0) options.style.translate = `${-over}px`;
+}, true);
+
 // --- the selection
 
 function countSelected() {
@@ -162,9 +174,14 @@ const help = document.getElementById("keys");
 const hint = document.querySelector("[data-help]");
 const hasKeys = document.querySelector("[data-keys]")?.dataset.keys === "on";
 
+const pageOf = (href) => new URL(href, location).searchParams.get("cursor");
+
 function follow(name) {
   const href = ticketOf(document)?.dataset[name];
-  if (href) openTicket(href);
+  if (!href) return;
+  // The next page of the list has rows of its own.
+  if (pageOf(href) === pageOf(location)) openTicket(href);
+  else location.assign(href);
 }
 
 /** While another ticket is loading, the user may mean that one: keys decide on none. */

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import falcon
 
@@ -41,6 +41,7 @@ from service.console.wording import count, word
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
+from storage.intake import findings
 from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
@@ -123,6 +124,14 @@ class _BulkForm(ConsoleRoute):
         counted = export_list.facets(listed.query, ["project_id"])["project_id"]
         return {*(listed.query.project_ids or map(int, counted))} or {None}
 
+    def span(self, listed: TicketList, user: ConsoleUser) -> str:
+        """Return the projects of all that match: the name of one, or how many; nothing for tickets without a project."""
+        counted = export_list.facets(listed.query, ["project_id"])["project_id"]
+        ids = [int(each) for each in counted if not listed.query.project_ids or int(each) in listed.query.project_ids]
+        if len(ids) > 1:
+            return f"Projects: {count(len(ids))}"
+        return "".join(f"Project: {each.name}" for each in findings.scanned_projects(user.account_id, 1, ids))
+
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
         action = _action(form)
@@ -151,6 +160,7 @@ class _BulkForm(ConsoleRoute):
             "gone": 0 if is_all else len(picked) - number,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
+            "span": self.span(listed, user) if is_all else "",
             "meaning": _MEANINGS[action],
             "list_path": self._list_path,
             "then": self.then(form),
@@ -219,7 +229,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         with self._operations.exports.blocking_refused_target(user.principal):
             if is_all:
                 job = self._operations.bulk.begin_job(request.decision, listed.query, _expected(form), user.principal)
-                self._layout.redirect(resp, f"/bulk-jobs/{job.id}", done="bulk_job_begun")
+                self._layout.redirect(resp, _job_address(job.id, listed.address.filtered()), done="bulk_job_begun")
             else:
                 results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
                 self._layout.redirect(resp, _result_address(f"{self._list_path}/{self.verb}", listed, action, results))
@@ -235,7 +245,8 @@ class BulkJobPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the job. Raises NotFound."""
         job = self._operations.bulk.job(ids["job_id"], user.principal)
-        return {"job": job, "is_running": job.status is BulkJobStatus.RUNNING}
+        then = safe_next(req.get_param("then") or "")
+        return {"job": job, "is_running": job.status is BulkJobStatus.RUNNING, "then": then}
 
 
 class CancelBulkJob(Action):
@@ -245,7 +256,8 @@ class CancelBulkJob(Action):
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Cancel the job. Raises NotFound."""
-        return Redirect(f"/bulk-jobs/{self._operations.bulk.cancel(ids['job_id'], user.principal).id}", "bulk_job_cancelled")
+        job = self._operations.bulk.cancel(ids["job_id"], user.principal)
+        return Redirect(_job_address(job.id, safe_next(form.get("then", ""))), "bulk_job_cancelled")
 
 
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
@@ -259,6 +271,12 @@ def _expected(form: Mapping[str, str]) -> int:
     if not text.isascii() or not text.isdecimal():
         raise ValidationFailed(problem("/expected_count", "invalid_type"))
     return int(text[:9])
+
+
+def _job_address(job_id: str, then: str) -> str:
+    """Return the address of a job's page, which leads back to a list; one with long filters begins without them."""
+    address = f"/bulk-jobs/{job_id}?{urlencode({'then': then})}"
+    return address if then and len(address) <= _MAX_ADDRESS else f"/bulk-jobs/{job_id}"
 
 
 def _result_address(path: str, listed: TicketList, action: str, results: Sequence[DecisionResult]) -> str:

@@ -1,6 +1,6 @@
 """`/console/deliveries`: exports on their way, those that failed, and those that were delivered, with their attempts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -18,6 +18,8 @@ from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketListPage, TicketRow
 from service.console.untrusted_text import visible
 from service.console.wording import ago
+from storage.targets import summaries
+from storage.targets.summaries import TargetSummary
 
 DELIVERIES: Final = "/deliveries"
 #: Attempts beside the list; the export's own page has all of them.
@@ -50,16 +52,24 @@ class DeliveriesPage(TicketListPage):
         found = shown_attempts(export.id, user, FEW_ATTEMPTS, None)
         return {**super().ticket(req, export, user, now), "attempts": found}
 
-    def row(self, export: Export, address: ListAddress) -> TicketRow:
-        """Return the row of an export: its target's answer and what happens next."""
-        row = super().row(export, address)
-        return row._replace(line=delivery_line(export), status=export.status.value, at=_since(export))
+    def rows(self, exports: Sequence[Export], address: ListAddress, user: ConsoleUser) -> list[TicketRow]:
+        """Return the rows of exports: the target, its answer and what happens next."""
+        targets = summaries.by_id({each.target_id for each in exports if each.target_id}, user.account_id)
+        return [
+            row._replace(
+                line=delivery_line(row.export, targets.get(row.export.target_id or "")),
+                status=row.export.status.value,
+                at=_since(row.export),
+            )
+            for row in super().rows(exports, address, user)
+        ]
 
 
-def delivery_line(export: Export) -> Markup:
-    """Return what happened last to an export and what happens next."""
+def delivery_line(export: Export, target: TargetSummary | None) -> Markup:
+    """Return where an export goes, what happened last to it and what happens next."""
     last = export.last_attempt
     parts = [
+        visible(target.name if target else ""),
         visible((export.status_reason or "").replace("_", " ")),
         f"HTTP {last.response_status}" if last and last.response_status else "",
         f"{export.attempts} attempt{'s' if export.attempts != 1 else ''}" if export.attempts else "",

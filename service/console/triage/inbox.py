@@ -3,10 +3,17 @@
 from dataclasses import replace
 from typing import Final
 
+from markupsafe import Markup
+
+from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.export_filter import ExportSort
 from service.console.layout import CONSOLE
-from service.console.triage.ticket_list import ListView, TicketListPage, snoozed, waiting
+from service.console.triage.list_address import ListAddress
+from service.console.triage.ticket_list import ListView, TicketListPage, TicketRow, snoozed, waiting
+from service.console.triage.ticket_view import REASONS
+from service.console.untrusted_text import visible
+from service.console.wording import moment
 
 INBOX: Final = "/inbox"
 
@@ -31,3 +38,15 @@ class InboxPage(TicketListPage):
     template = "inbox.html"
     views = INBOX_VIEWS
     page_title = "Inbox"
+
+    def row(self, export: Export, address: ListAddress) -> TicketRow:
+        """Return the row of an export: of a dismissed one, why and when; of a snoozed one, until when."""
+        row = super().row(export, address)
+        view, dismissal, snooze = address.params.get("view"), export.dismissal, export.snooze
+        if view == "dismissed" and dismissal is not None:
+            why = REASONS[dismissal.reason.value] if dismissal.reason else ""
+            return row._replace(line=" · ".join(filter(None, (why, row.line))), at=dismissal.at)
+        if view == "snoozed" and snooze is not None:
+            until = Markup("until ") + moment(snooze.until) if snooze.until else Markup("until it is seen again")
+            return row._replace(line=until + " · " + visible(row.line), at=snooze.until)
+        return row

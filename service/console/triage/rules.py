@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 import falcon
@@ -53,6 +54,12 @@ _SOURCE: Final = "source-"
 _TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
 #: Fields whose problem stands beside them.
 _SHOWN: Final = ("name", "project_id", "rule", "page_path", "match", "target_id", "labels", "type")
+#: What the form says instead of the API's messages, by field and code.
+_MESSAGES: Final[Mapping[tuple[str, str], str]] = {
+    ("match", "empty_match"): "Choose at least one condition.",
+    ("target_id", "too_short"): "Choose a target.",
+    ("labels", "too_short"): "Enter a label.",
+}
 #: Why a rule stopped, and what to do.
 _STOPS: Final[Mapping[str, str]] = {
     StoppedReason.AUTHOR_LOST_ABILITY.value: "Its author may no longer do this. Turn it on to become its author.",
@@ -276,12 +283,13 @@ def _form_content(
 ) -> dict[str, Any]:
     # A problem of one label is at its number.
     by_field = {"labels" if "/labels" in each.path else each.path.rpartition("/")[2]: each for each in problems}
+    worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
     return {
         "rule_id": rule_id,
         "digest": typed.get("digest", ""),
         "present": None,
         "typed": typed,
-        "problems": by_field,
+        "problems": worded,
         "shown_problems": _SHOWN,
         "projects": _projects(user, typed.get("project_id", "")),
         "severities": tuple(reversed(SEVERITIES)),

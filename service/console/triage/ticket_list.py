@@ -27,7 +27,9 @@ from storage.exports import queries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MOST_COUNTED
 from storage.intake import findings
+from storage.intake.findings import ScannedProject
 from storage.targets import summaries
+from storage.targets.summaries import TargetSummary
 
 #: Rows of one page: as many check boxes as a form may send.
 PAGE_ROWS: Final = 50
@@ -91,7 +93,7 @@ class FilterMenu(NamedTuple):
 
 
 class TicketRow(NamedTuple):
-    """A ticket in a list; `at` is when it entered the view."""
+    """A ticket in a list; `at` is when it entered the view, or when its snooze ends."""
 
     export: Export
     title: str
@@ -122,10 +124,10 @@ class TicketListPage(ConsolePage):
         found = read_list(req.params, self.path.rpartition("/")[2], self.views, user, now)
         total = export_list.count(found.query)
         shown = [as_shown(each, now) for each in page_of(found)]
-        rows = [self.row(each, found.address) for each in shown[:PAGE_ROWS]]
+        rows = self.rows(shown[:PAGE_ROWS], found.address, user)
         opened = _opened(req.params.get("export"), rows, user, now)
         known = findings.scanned_projects(user.account_id, MOST_PROJECTS, found.query.visible_projects)
-        names = {str(each.id): each.name for each in known}
+        names = {str(each.id): each.name for each in sorted(known, key=_by_name)}
         return {
             "page_title": self.page_title,
             "address": found.address,
@@ -145,13 +147,18 @@ class TicketListPage(ConsolePage):
             "has_keys": uses_keys(req),
             "in_list": True,
             "export": opened,
-            **(_beside(opened, rows, found, total, names) if opened else {}),
+            **(_beside(opened, rows, found, total, _next(found, shown, is_opened=True)) if opened else {}),
+            "project_name": names.get(str(opened.project_id)) if opened else None,
             **(self.ticket(req, opened, user, now) if opened else {}),
         }
 
     def ticket(self, req: falcon.Request, export: Export, user: ConsoleUser, now: datetime) -> Mapping[str, Any]:
         """Return the variables of the open ticket."""
         return ticket_content(export, user, last_target_id(req, [export.project_id]), self._settings.artifacts_base_url, now)
+
+    def rows(self, exports: Sequence[Export], address: ListAddress, user: ConsoleUser) -> list[TicketRow]:
+        """Return the rows of a page of the user's exports."""
+        return [self.row(each, address) for each in exports]
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
         """Return the row of an export."""
@@ -168,7 +175,7 @@ class TicketListPage(ConsolePage):
         facets = export_list.facets(found.query, [name for name, _, _ in counted])
         menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
-            listed = summaries.list_page(user.account_id, MOST_TARGETS)
+            listed = sorted(summaries.list_page(user.account_id, MOST_TARGETS), key=_by_name)
             targets = {each.id: f"{each.name} ({each.host})" for each in listed}
             menus.append(_menu(found.address, "target_id", "Target", targets, None))
         return [*menus, _sort_menu(found)]
@@ -217,11 +224,17 @@ def page_of(found: TicketList) -> list[Export]:
     return export_list.list_page(found.query, found.sort, PAGE_ROWS + 1, after)
 
 
-def _next(found: TicketList, shown: Sequence[Export]) -> str | None:
+def _by_name(named: ScannedProject | TargetSummary) -> str:
+    return named.name.casefold()
+
+
+def _next(found: TicketList, shown: Sequence[Export], *, is_opened: bool = False) -> str | None:
+    """Return the address of the next page; with its first ticket, which was read already, if that `is_opened`."""
     if len(shown) <= PAGE_ROWS:
         return None
     position = export_list.position_of(shown[PAGE_ROWS - 1], found.sort)
-    return found.address.href(cursor=encode_cursor(found.query, found.sort, position), export=None)
+    export_id = shown[PAGE_ROWS].id if is_opened else None
+    return found.address.href(cursor=encode_cursor(found.query, found.sort, position), export=export_id)
 
 
 def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: datetime) -> Export | None:
@@ -241,21 +254,19 @@ def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: d
 
 
 def _beside(
-    export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, names: Mapping[str, str]
+    export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, beyond: str | None
 ) -> dict[str, Any]:
-    """Return the neighbors of the open ticket; after a decision, the next one is shown."""
+    """Return the neighbors of the open ticket, `beyond` after the last row; after a decision, the next one is shown."""
     ids = [row.export.id for row in rows]
     at = ids.index(export.id) if export.id in ids else None
-    before = rows[at - 1] if at else None
-    after = rows[at + 1] if at is not None and at + 1 < len(rows) else None
-    following = after or (before if at else None)
+    before = rows[at - 1].href if at else None
+    after = None if at is None else rows[at + 1].href if at + 1 < len(rows) else beyond
     return {
-        "previous_href": before.href if before else None,
-        "next_ticket_href": after.href if after else None,
+        "previous_href": before,
+        "next_ticket_href": after,
         "here": found.address.href(export=export.id),
-        "then": found.address.href(export=following.export.id if following else None),
+        "then": after or before or found.address.href(export=None),
         "position": f"{at + 1} of {_counted(total)}" if at is not None and "cursor" not in found.address.params else None,
-        "project_name": names.get(str(export.project_id)),
     }
 
 

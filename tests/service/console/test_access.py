@@ -297,7 +297,7 @@ def signed_in(scene: AccessScene, customer: Customer) -> ConsoleBrowser:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_nobody_else_gets_anywhere(name: str, scene: AccessScene) -> None:
+def test_without_a_valid_session_no_page_and_no_form_is_served(name: str, scene: AccessScene) -> None:
     spoil, why = STRANGERS[name]
     person = signed_in(scene, scene.customer)
     spoil(person)
@@ -502,6 +502,16 @@ def test_pages_lead_a_role_in_a_project_nowhere_that_it_may_not_look(scene: Acce
     pages, _ = crawl(person, "/inbox", "/deliveries", "/findings", f"/exports/{approved}")
     assert "Tracker</bdi>" in pages["/deliveries"]
     assert '<span class="aside">recovery</span>' in pages[f"/exports/{approved}"]
+
+
+def test_a_role_in_a_project_is_not_sent_for_a_role_that_it_has(scene: AccessScene) -> None:
+    customer = replace(scene.customer, project_id=make_project(scene.customer, is_granted=False))
+    person = signed_in(scene, customer)
+    set_role(customer, None)
+    grant_project(customer.email, customer.project_id, utc_now(), Role.TRIAGER)
+    for path in ("/report-uploads", "/exports", "/targets/add"):
+        page = person.get(path)
+        assert (page.status_code, "This needs a role in the whole account" in page.text) == (403, True)
 
 
 def principal_of(person: ConsoleBrowser) -> TokenPrincipal:

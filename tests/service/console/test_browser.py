@@ -650,7 +650,8 @@ def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, a
 
 def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furnished: BrowserContext) -> None:
     followed = (
-        '<section id="it"{0}><p class="status">{1}</p><details><summary>All of it</summary><p>it all</p></details>'
+        '<p class="notice">Begun.</p><section id="it"{0}><p class="status">{1}</p>'
+        "<details><summary>All of it</summary><p>it all</p></details>"
         '<time datetime="2026-03-01T12:00:00Z">then</time><button type="button">Stop</button></section>'
     )
     going = ' data-refresh="0.05"'
@@ -669,6 +670,7 @@ def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furn
     expect(page.get_by_text("it all")).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_focused()
     expect(page.locator("time")).to_have_text("2026-03-01 17:30:00")
+    expect(page.locator(".notice")).to_have_count(1)
     # An error is outlived.
     made.status = 503
     asked = made.asked
@@ -677,6 +679,8 @@ def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furn
     made.status, made.main = 200, followed.format("", "done")
     expect(page.locator(".status")).to_have_text("done")
     expect(page.locator("[data-said]")).to_have_text("done")
+    # That it began is old news.
+    expect(page.locator(".notice")).to_have_count(0)
     asked = made.asked
     page.wait_for_timeout(300)
     assert made.asked == asked

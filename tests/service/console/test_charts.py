@@ -49,7 +49,7 @@ def test_what_failed_stands_on_what_was_delivered() -> None:
     assert delivered.height == pytest.approx(3 * failed.height, abs=0.2)
     # Eight of eight fill the axis.
     assert failed.y == pytest.approx(column.slot.y, abs=0.2)
-    assert column.text == "12:00 UTC: 6 delivered, 2 failed"
+    assert column.text == "12:00 UTC: 6 delivered, 2 failed attempts"
 
 
 def test_one_failure_among_a_million_is_seen() -> None:

@@ -74,7 +74,7 @@ def is_signed_in(person: ConsoleBrowser) -> bool:
         ("https://risk.example.com", None, False),
     ],
 )
-def test_a_form_comes_from_our_own_address_alone(
+def test_a_form_is_accepted_only_from_its_own_origin(
     base: str, origin: str | None, is_ours: bool, customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     answer = ConsoleBrowser(console_at(base, tmp_path), origin=origin).post("/sign-in", token=make_console_token(customer))
@@ -247,7 +247,7 @@ def test_what_is_no_form_is_refused_and_does_nothing(
     assert is_signed_in(person)
 
 
-def test_a_query_is_no_form(person: ConsoleBrowser) -> None:
+def test_form_fields_in_the_query_are_ignored(person: ConsoleBrowser) -> None:
     answer = person.client.simulate_post(
         "/console/sign-out",
         query_string=f"csrf={person.csrf}",

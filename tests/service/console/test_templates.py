@@ -115,7 +115,7 @@ def test_a_button_sends_its_sessions_token() -> None:
     assert "<script>" not in shown
 
 
-def test_the_script_makes_no_markup_and_asks_nobody_else() -> None:
+def test_scripts_insert_no_markup_and_contact_no_other_host() -> None:
     forbidden = r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|outerHTML\s*=[^=]|setAttribute\(\"on|https?://|import\b|Storage\b|\.cookie"
     for name, script in SCRIPTS.items():
         assert re.findall(forbidden, script) == [], name

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, ViewportSize, expect
 
+from service.console.triage.ticket_list import PAGE_ROWS
 from tests.service.console.test_browser import DESKTOP, Installed, assert_fits, installed, signed_in, visit
 from tests.support.servers.redis_and_postgres import RedisServer
 
@@ -74,6 +75,7 @@ def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
             page.keyboard.press("?")
             dialog.get_by_role("button", name="Turn shortcuts off").click()
             expect(page.locator("#keys[data-keys=off]")).to_have_count(1)
+            page.wait_for_url("**/inbox")
             first = page.url
             page.keyboard.press("j")
             page.keyboard.press("x")
@@ -382,3 +384,50 @@ def test_labels_are_words_and_every_id_of_the_details_can_be_copied(running: Ins
         assert codes.count() >= 3
         for code in codes.all():
             assert code.evaluate("(code) => code.nextElementSibling?.matches('button.copy')"), code.text_content()
+
+
+def test_the_enter_key_closes_the_list_of_shortcuts(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        dialog = seen.page.locator("#keys")
+        seen.page.keyboard.press("?")
+        expect(dialog.get_by_role("button", name="Close")).to_be_focused()
+        seen.page.keyboard.press("Enter")
+        expect(dialog).to_be_hidden()
+        assert dialog.get_attribute("data-keys") == "on"
+
+
+def test_the_key_of_the_next_ticket_leads_from_the_last_row_to_the_next_page(
+    running: Installed, person: BrowserContext
+) -> None:
+    with visit(person, running.at("/inbox")) as seen:
+        page = seen.page
+        first = title(page, 0).get_attribute("data-open")
+        title(page, PAGE_ROWS - 1).click()
+        expect_open(page, PAGE_ROWS - 1)
+        page.keyboard.press("j")
+        page.wait_for_url("**cursor=**")
+        expect_open(page, 0)
+        assert title(page, 0).get_attribute("data-open") != first
+
+
+def test_another_ticket_takes_the_notice_of_the_last_decision_away(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/inbox?done=dismissed")) as seen:
+        expect(seen.page.locator(".notice")).to_be_visible()
+        seen.page.keyboard.press("j")
+        expect_open(seen.page, 1)
+        expect(seen.page.locator(".notice")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [800, 900, 1100, 1280, 1440])
+def test_menus_stay_on_the_screen(width: int, running: Installed, person: BrowserContext) -> None:
+    for path in ("/inbox", "/deliveries"):
+        with visit(person, running.at(path)) as seen:
+            page = seen.page
+            page.set_viewport_size({**DESKTOP, "width": width})
+            for menu in page.locator(".chips > .menu").all():
+                menu.locator("summary").click()
+                expect(menu.locator(".options")).to_be_in_viewport(ratio=1)
+                # No count has two lines.
+                heights = menu.locator("b").evaluate_all("(all) => all.map((each) => each.offsetHeight)")
+                assert max(heights, default=0) < 30
+            assert_fits(page, {**DESKTOP, "width": width})

@@ -99,3 +99,14 @@ def test_a_refused_form_without_text_shows_none(person: ConsoleBrowser, customer
     page = person.post(f"/exports/{export_id}/snooze", days="7")
     assert (page.status_code, "What you typed" in page.text) == (409, False)
     assert queries.get(export_id).snooze is None
+
+
+def test_the_way_back_to_the_list_is_shown_after_the_session_has_ended(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    path = f"/exports/{prepare()}/dismiss"
+    end_session()
+    page = person.post(path, then="/inbox?severity=high")
+    assert page.status_code == 401
+    assert '<a href="/console/inbox?severity=high">Back to the list</a>' in page.text
+    assert "Back to the list" not in person.post(path, then="//elsewhere.example").text

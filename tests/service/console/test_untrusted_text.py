@@ -86,7 +86,7 @@ def test_a_link_leads_to_the_host_that_it_names_or_is_none(url: str | None, way:
     assert safe_link(url) == way
 
 
-def test_every_link_that_is_made_of_a_strange_address_is_one_of_the_web_and_in_ascii() -> None:
+def test_untrusted_addresses_become_links_only_as_web_urls_with_an_ascii_host() -> None:
     ways = [way for way in map(safe_link, url_texts()) if way is not None]
     assert ways
     for way in ways:

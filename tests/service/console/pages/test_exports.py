@@ -16,13 +16,15 @@ from schemas.exports.delivery import Timings
 from schemas.exports.record import Approval, PreparationForm
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.tickets.ticket import Ticket
+from schemas.intake.grouping import TicketGrouping
+from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app
 from service.console.pages.exports import MOST_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
 from service.console.triage.ticket_view import MOST_TARGETS
-from storage.accounts import audit_chain, audit_log
+from storage.accounts import audit_chain, audit_log, projects
 from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, receipts, recoveries, transitions
 from storage.exports.rows import Draft
@@ -36,13 +38,16 @@ from tests.support.factories import (
     claim_due,
     completed_attempt,
     forbid_webhooks,
+    issue,
     make_approved,
+    make_colleague,
     make_customer,
     make_exports,
     make_failed,
     make_settings,
     make_target,
     postback,
+    record_postback,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
@@ -536,10 +541,10 @@ def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Con
     export_id = prepared(customer)
     ids = many_targets(customer, 0, MOST_TARGETS, "https://tracker.example.com/hook")
     page = person.get(f"/exports/{export_id}")
-    assert (offered(page), "are offered" in page.text) == (ids[::-1], False)
+    assert ({*offered(page)}, "are offered" in page.text) == ({*ids}, False)
     ids += many_targets(customer, MOST_TARGETS, 1, "https://tracker.example.com/hook")
     page = person.get(f"/exports/{export_id}")
-    assert (offered(page), f"The newest {MOST_TARGETS} targets are offered" in page.text) == (ids[:0:-1], True)
+    assert ({*offered(page)}, f"The newest {MOST_TARGETS} targets are offered" in page.text) == ({*ids[1:]}, True)
 
 
 @on_sqlite
@@ -559,8 +564,8 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 
     once = tried(customer, 1)
     targets.change_status(str(queries.get(once).target_id), "pause", utc_now(), "operator")
-    # Session, operator's account, export, body, target, ledger, whose attempts, attempts, events.
-    assert asked(once) == asked(tried(customer, 30)) == 9
+    # Session, operator's account, export, body, target, ledger, whose attempts, attempts, events, emails.
+    assert asked(once) == asked(tried(customer, 30)) == 10
 
 
 # --- decisions ----------------------------------------------------------------
@@ -861,6 +866,7 @@ def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: T
     [export_id] = answer.json["ticket_exports"]
     page = person.get(f"/exports/{export_id}")
     assert "<dt>Seen</dt><dd>in 1 scan run, first" in page.text
+    assert "<summary>Reported by 1 scan run</summary>" in page.text
 
 
 #: How an export ended or what its latest attempt met; what its page says happened, and what to do.
@@ -970,3 +976,29 @@ def test_an_empty_list_offers_the_import_of_a_report(person: ConsoleBrowser) -> 
     for path in ("/exports", "/findings"):
         empty = person.get(path).text.partition('data-state="unused"')[2].partition("</div>")[0]
         assert '<a class="button primary" href="/console/report-uploads' in empty, path
+
+
+@on_sqlite
+def test_the_timeline_names_colleagues_and_the_page_its_project(person: ConsoleBrowser, customer: Customer) -> None:
+    [export_id] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
+    colleague = make_colleague(customer)
+    with transaction():
+        for user_id in (customer.user_id, colleague.user_id, 99_999):
+            audit_log.append(utc_now(), f"user:{user_id}", "edit", export_id, "edited")
+    execute("UPDATE projects SET name = 'Shop <b>' WHERE id = ?", (customer.project_id,))
+    page = person.get(f"/exports/{export_id}").text
+    timeline = page.partition('id="timeline"')[2].partition("</section>")[0]
+    assert {customer.email, colleague.email, "user:99999"} <= {
+        *re.findall(r'<p class="aside"><bdi>([^<]*)</bdi></p>', timeline)
+    }
+    assert "· <bdi>Shop &lt;b&gt;</bdi></span>" in page
+
+
+@on_sqlite
+def test_what_is_known_of_the_first_place_of_a_group_is_not_said_of_all(person: ConsoleBrowser, customer: Customer) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+    body = postback(1, [issue("a", location="h1"), issue("a", location="h2")])
+    [export_id] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
+    page = person.get(f"/exports/{export_id}").text
+    assert "<dt>First place seen</dt><dd>in 1 scan run, first" in page
+    assert "<summary>First place reported by 1 scan run</summary>" in page

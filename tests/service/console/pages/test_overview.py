@@ -32,6 +32,7 @@ from tests.support.factories import (
     make_customer,
     make_exports,
     make_failed,
+    make_project,
     make_settings,
     make_target,
     postback,
@@ -73,7 +74,7 @@ def health(html: str) -> dict[str, str]:
     return dict(re.findall(r'<strong>([^<]+)</strong> <span class="status \w+">([^<]+)</span>', found[1]))
 
 
-def days_in(html: str, heading: str = "Deliveries per day") -> list[tuple[int, ...]]:
+def days_in(html: str, heading: str = "Attempts per day (UTC)") -> list[tuple[int, ...]]:
     """Return the table beside a chart, the oldest day first."""
     part = html.partition(f">{heading}</h2>")[2].partition("</section>")[0]
     rows = re.findall(r"<tr><td>\d{4}-\d\d-\d\d</td>(.*?)</tr>", part)
@@ -478,3 +479,13 @@ def test_where_nothing_is_wrong_nothing_needs_attention(person: ConsoleBrowser, 
     make_target(customer)
     worker_heartbeats.beat(WORKER, utc_now())
     assert "Nothing needs attention: all targets accept deliveries" in person.get("/overview").text
+
+
+@on_sqlite
+def test_the_reports_are_of_as_many_projects_as_other_menus_and_by_name(person: ConsoleBrowser, customer: Customer) -> None:
+    make_target(customer)
+    for number in range(24, 0, -1):
+        execute("UPDATE projects SET name = ? WHERE id = ?", (f"Shop {number:02}", make_project(customer)))
+    execute("UPDATE projects SET name = 'a shop' WHERE id = ?", (customer.project_id,))
+    names = re.findall(r'/report/html" download><bdi>([^<]*)<', person.get("/overview").text)
+    assert names == ["a shop", *(f"Shop {number:02}" for number in range(1, 25))]

@@ -98,9 +98,9 @@ def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: 
     )
     make_target(make_customer(), name="Somebody else's")
     shown = words(person.get("/targets"))
-    assert "Tracker tracker.example.com/hook active unknown passed" in shown
+    assert "Tracker tracker.example.com/hook active not used yet passed" in shown
     assert "33.3 % 1 of 3 60/min fp:" in shown
-    assert "Slow <script> tracker.example.com/hook active breaker open unknown" in shown
+    assert "Slow <script> tracker.example.com/hook active breaker open not used yet" in shown
     assert "Somebody" not in shown
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
 
@@ -141,7 +141,8 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
         "from WEBHOOK_SECRET",
     ):
         assert expected in actual
-    assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
+    assert f'href="/console/deliveries?view=failed&amp;target_id={target.id}"' in answer.text
+    assert "Attempts per hour, last 24 hours" in answer.text
     counted = person.get(f"/targets/{target.id}", "since=3d")
     assert "the time since 3d: 3" in words(counted)
     # What was counted is what is recovered, unless something else is chosen.

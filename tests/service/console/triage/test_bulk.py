@@ -150,20 +150,44 @@ def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
     fields = {"action": "approve", "all": "yes", "then": "/inbox?severity=high", "target_id": target.id}
     went = person.post("/inbox/decide", expected_count="3", **fields)
     [(job_id,)] = rows("SELECT id FROM bulk_jobs")
-    assert went.headers["location"] == f"/console/bulk-jobs/{job_id}?done=bulk_job_begun"
+    begun = f"/bulk-jobs/{job_id}?then=%2Finbox%3Fseverity%3Dhigh"
+    assert went.headers["location"] == f"/console{begun}&done=bulk_job_begun"
     assert wake_ups.notifications == 1
-    page = person.get(f"/bulk-jobs/{job_id}")
+    page = person.get(*begun.split("?"))
     assert '<progress max="3" value="0"' in page.text
     assert '<noscript><meta http-equiv="refresh"' in page.text
     execute("UPDATE bulk_jobs SET done = 2, changed = 1, errors = ? WHERE id = ?", ('{"changed": 1}', job_id))
     counted = person.get(f"/bulk-jobs/{job_id}").text
     assert "<dt>Left as it was</dt><dd>0</dd>" in counted
     assert "<dt>Left out</dt><dd>1<ul><li>1 · changed</li>" in counted
+    cancel = f"/bulk-jobs/{job_id}/cancel"
     for _ in range(2):
-        assert person.post(f"/bulk-jobs/{job_id}/cancel").status_code == 303
-    page = person.get(f"/bulk-jobs/{job_id}")
+        went = person.post(cancel, **shown_fields(page, cancel))
+        assert went.headers["location"] == f"/console{begun}&done=bulk_job_cancelled"
+    page = person.get(*begun.split("?"))
     assert ">cancelled<" in page.text
+    assert 'href="/console/inbox?severity=high">Back to the inbox' in page.text
+    assert 'href="/console/inbox">Back to the inbox' in person.get(f"/bulk-jobs/{job_id}", "then=//elsewhere.example").text
     assert "http-equiv" not in page.text
+
+
+@on_sqlite
+def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    def span(then: str, **fields: str) -> list[str]:
+        page = person.post("/inbox/review", action="dismiss", then=then, **fields)
+        return re.findall(r"<bdi>(Projects?: [^<]*)</bdi>", page.text)
+
+    by_hand = prepare("Of no project")
+    assert span("/inbox", all="yes") == []
+    first, second = customer.project_id, make_project(customer)
+    execute("UPDATE projects SET name = 'Shop' WHERE id = ?", (first,))
+    for run, project_id in enumerate((first, second), 1):
+        record_postback(PostbackForm().read(postback(run)), project_id)
+    assert span("/inbox", all="yes") == ["Projects: 2"]
+    assert span(f"/inbox?project_id={first}", all="yes") == ["Project: Shop"]
+    assert span("/inbox", **picked(by_hand)) == []
 
 
 @on_sqlite

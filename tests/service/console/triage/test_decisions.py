@@ -68,6 +68,21 @@ def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
     assert chosen_target(after) == target.id
 
 
+@on_sqlite
+def test_the_targets_of_a_hundred_projects_fit_the_cookie(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    target = make_target(customer)
+    known = ".".join(f"{number}:{target.id}" for number in range(9_999_899, 10_000_000))
+    person.preferences["riskrelay_preferences"] = f"{known}.no-keys"
+    export_id = prepare()
+    fields = {"ticket_digest": queries.get(export_id).ticket_digest, "target_id": target.id}
+    kept = person.post(f"/exports/{export_id}/approve", **fields).cookies["riskrelay_preferences"].value
+    assert (kept.count(target.id), kept.endswith(".no-keys")) == (100, True)
+    # What browsers store of a cookie, with its name.
+    assert len("riskrelay_preferences") + len(kept) <= 4096
+
+
 def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBrowser, customer: Customer) -> None:
     """The projects of an agency are those of its clients."""
     targets = {project_id: make_target(customer) for project_id in (customer.project_id, make_project(customer))}
@@ -371,6 +386,7 @@ def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBro
     assert page.status_code == 409
     assert f'<a href="/console/exports/{export_id}">Back</a>' in page.text
     assert '<a href="/console/inbox?severity=high&amp;export=x">Back to the list</a>' in page.text
+    assert "Open the ticket to see who decided or edited." in page.text
 
 
 @on_sqlite
@@ -428,3 +444,13 @@ def test_a_refused_snooze_stays_on_the_page_of_the_ticket(
     typed = shown_fields(page, f"/exports/{export_id}/snooze")
     assert (typed["then"], typed["date"]) == ("/inbox?q=x", fields.get("date", ""))
     assert field == "days" or typed["days"] == "7"
+
+
+@on_sqlite
+def test_the_form_of_an_edit_leads_back_to_the_list_that_it_came_from(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    path = f"/exports/{prepare()}"
+    assert f'<a href="/console{path}">Back to the ticket</a>' in person.get(f"{path}/edit").text
+    page = person.get(f"{path}/edit", "then=%2Finbox%3Fseverity%3Dhigh")
+    assert '<a href="/console/inbox?severity=high">Back to the ticket</a>' in page.text

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Final
 
@@ -10,12 +10,13 @@ import pytest
 from falcon.testing import Result
 
 from runtime.clock import utc_now
+from schemas.base.principal import Ability
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from service.console.triage.ticket_list import MOST_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
-from tests.service.console.form_fields import in_words
+from tests.service.console.form_fields import in_words, shown_fields
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
     Customer,
@@ -29,7 +30,7 @@ from tests.support.factories import (
     postback,
     record_postback,
 )
-from tests.support.http.console_user import ConsoleBrowser, page_statements
+from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
 
@@ -44,6 +45,11 @@ def opened(page: Result) -> str:
     """Return the title of the ticket beside the list."""
     found = re.search(r'<h2 id="ticket-title"[^>]*><bdi>([^<]*)</bdi>', page.text)
     return unescape(found[1]) if found else ""
+
+
+def row_texts(page: Result) -> list[str]:
+    """Return the markup of the rows."""
+    return re.findall(r'<li class="row".*?</li>', page.text, re.DOTALL)
 
 
 def tabs(page: Result) -> dict[str, str]:
@@ -293,7 +299,7 @@ def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
     export_id = prepare(evidence={"places": places})
     execute("UPDATE exports SET findings_total = 40, findings_fixed = 3, rule = 'zap:1' WHERE id = ?", (export_id,))
     page = person.get("/inbox")
-    assert "<summary>3 more places of 37</summary>" in page.text
+    assert "<summary>3 of 37 more places</summary>" in page.text
     assert page.text.count('<bdi class="page">/') == 6
     assert "shop.example · 40 places · zap:1 · 3 of 40 fixed" in page.text
     assert "<dt>Places</dt><dd>40, 3 of 40 fixed</dd>" in person.get(f"/exports/{export_id}").text
@@ -323,3 +329,131 @@ def test_an_empty_list_offers_the_next_step(query: str, text: str, person: Conso
     empty = page.text.partition('data-state="unused"')[2].partition("</div>")[0]
     assert (text in empty, "<a href=" in empty) == (True, True)
     assert '<a class="button" href="/console/report-uploads">Import a report</a>' in page.text
+
+
+@on_sqlite
+def test_a_filtered_list_names_no_new_tickets_because_the_count_is_of_all(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    prepare(severity="high")
+    queries_with_count = ("", "sort=created_at", "severity=high", "q=total", "view=snoozed")
+    assert ["data-new" in person.get("/inbox", each).text for each in queries_with_count] == [True, True, *[False] * 3]
+
+
+@on_sqlite
+def test_rows_say_when_and_why_a_ticket_was_dismissed_and_until_when_it_is_snoozed(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    dismissed, dated, unseen = (prepare(each, page_url="https://shop.example/<b>") for each in ("one", "two", "three"))
+    noon = "2026-03-01T12:00:00Z"
+    at = to_ms(datetime.fromisoformat(noon))
+    changes = "status = 'dismissed', finished_at = ?, dismissal_reason = 'wont_fix'"
+    execute(f"UPDATE exports SET {changes} WHERE id = ?", (at, dismissed))  # noqa: S608 - our own columns
+    execute("UPDATE exports SET snoozed_at = 1, snoozed_until = ? WHERE id = ?", (to_ms(utc_now()) + 86_500_000, dated))
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (unseen,))
+    [row] = row_texts(person.get("/inbox", "view=dismissed"))
+    assert "Won&#39;t fix · shop.example · /&lt;b&gt;" in row
+    assert f'<span class="row-age"><time class="ago" datetime="{noon}"' in row
+    with_date, without_date = sorted(row_texts(person.get("/inbox", "view=snoozed")), key=lambda row: ">two<" not in row)
+    assert "until it is seen again · shop.example · /&lt;b&gt;" in without_date
+    assert re.search(r"until <time datetime=[^>]+>[^<]+</time> · shop.example", with_date)
+    assert re.search(r'<span class="row-age"><time class="ago" [^>]+>in 1 day</time>', with_date)
+
+
+@on_sqlite
+def test_projects_and_targets_are_offered_by_name(person: ConsoleBrowser, customer: Customer) -> None:
+    for number, name in enumerate(("beta", "Alpha", "gamma"), 1):
+        project_id = make_project(customer)
+        execute("UPDATE projects SET name = ? WHERE id = ?", (name, project_id))
+        record_postback(PostbackForm().read(postback(number, [issue(name)])), project_id)
+        make_target(customer, name=name)
+    assert [*menu(person.get("/inbox"), "Project")] == ["Alpha", "beta", "gamma"]
+    # A menu of targets has no counts.
+    targets = person.get("/deliveries").text.partition(">Target: ")[2].partition("</details>")[0]
+    assert re.findall(r"<bdi>(\w+) \(", targets) == ["Alpha", "beta", "gamma"]
+    form = person.get("/inbox").text.partition('/approve">')[2].partition("</form>")[0]
+    assert re.findall(r">(\w+) \(", form) == ["Alpha", "beta", "gamma"]
+    offered = person.get("/findings").text.partition('name="project_id"')[2].partition("</select>")[0]
+    assert re.findall(r">(Alpha|beta|gamma)<", offered) == ["Alpha", "beta", "gamma"]
+
+
+@on_sqlite
+def test_a_delivery_names_its_target(person: ConsoleBrowser, customer: Customer) -> None:
+    def lines() -> list[str]:
+        with page_statements() as ran:
+            page = person.get("/deliveries", "view=failed")
+        statements.append(len(ran))
+        return [row.partition("<bdi>")[2] for row in re.findall(r'class="row-about">(.*?)</p>', page.text)]
+
+    statements: list[int] = []
+    make_failed(customer, make_target(customer, name="One <b>").id)
+    assert [line.startswith("One &lt;b&gt; · receiver gone · ") for line in lines()] == [True]
+    make_failed(customer, make_target(customer, name="Two").id, 2)
+    assert sorted(line.partition(" ·")[0] for line in lines()) == ["One &lt;b&gt;", "Two", "Two"]
+    assert statements[0] == statements[1]
+
+
+@on_sqlite
+def test_what_is_on_its_way_is_followed_and_no_other_list(person: ConsoleBrowser, customer: Customer) -> None:
+    target = make_target(customer)
+    make_failed(customer, target.id, 1)
+    # Without a ticket there is nothing whose update says that the list is the same.
+    assert 'id="rows" data-refresh' not in person.get("/deliveries").text
+    make_approved(customer, target.id)
+    for query in ("", "view=moving"):
+        page = person.get("/deliveries", query).text
+        assert '<div id="rows" data-refresh="10">' in page
+        assert '<p id="about" class="about" data-refresh="10">1 on the way</p>' in page
+    for path, query in (("/deliveries", "view=failed"), ("/inbox", "")):
+        page = person.get(path, query).text
+        assert ('<div id="rows">' in page, '<p id="about" class="about">' in page) == (True, True)
+
+
+@on_sqlite
+def test_the_tabs_of_deliveries_say_what_is_not_there_and_lead_to_all_exports(person: ConsoleBrowser) -> None:
+    page = person.get("/deliveries", "view=failed").text
+    assert "<b>Nothing failed.</b>" in page
+    assert "Approve a ticket" not in page
+    assert '<a class="button" href="/console/exports">All exports</a>' in page
+    assert "Approve a ticket" in person.get("/deliveries").text
+
+
+def test_after_the_last_row_comes_the_first_of_the_next_page(person: ConsoleBrowser, customer: Customer) -> None:
+    ids = make_exports(customer, PAGE_ROWS + 2)
+    page = person.get("/inbox", f"sort=created_at&export={ids[PAGE_ROWS - 1]}")
+    [following] = re.findall(r'data-next="/console/inbox\?([^"]*)"', page.text)
+    decided = shown_fields(page, f"/exports/{ids[PAGE_ROWS - 1]}/dismiss")
+    assert decided["then"] == f"/inbox?{unescape(following)}"
+    page = person.get("/inbox", unescape(following))
+    assert listed(page) == ids[PAGE_ROWS:]
+    assert f'aria-current="true">\n<input type="checkbox" form="selection" name="{ids[PAGE_ROWS]}"' in page.text
+    # After the last of all, the one before it.
+    page = person.get("/inbox", unescape(following).replace(ids[PAGE_ROWS], ids[-1]))
+    assert 'data-next=""' in page.text
+    then = shown_fields(page, f"/exports/{ids[-1]}/dismiss")["then"]
+    assert (f"export={ids[-2]}" in then, "cursor=" in then) == (True, True)
+
+
+@on_sqlite
+def test_a_ticket_leads_to_a_rule_about_it(person: ConsoleBrowser, customer: Customer) -> None:
+    posted = PostbackForm().read(postback(1, [issue("zap:a&b")]))
+    [export_id] = record_postback(posted, customer.project_id).ticket_exports
+    assert "/rules/new" not in person.get(f"/exports/{export_id}").text
+    person.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
+    [query] = re.findall(r'href="/console/rules/new\?([^"]*)">Make a rule', person.get("/inbox").text)
+    form = shown_fields(person.get("/rules/new", unescape(query)), "/rules/new")
+    assert (form["rule"], form["project_id"]) == ("zap:a&b", str(customer.project_id))
+
+
+@on_sqlite
+def test_keys_are_named_where_they_have_an_effect(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    make_target(customer)
+    export_id = prepare()
+    hints = [f'<kbd aria-hidden="true">{key}</kbd>' for key in "ad/"]
+    assert all(hint in person.get("/inbox").text for hint in hints)
+    # The page of a ticket has no shortcuts.
+    assert not any(hint in person.get(f"/exports/{export_id}").text for hint in hints)
+    person.keep_cookies(person.post("/shortcuts/off"))
+    assert not any(hint in person.get("/inbox").text for hint in hints)

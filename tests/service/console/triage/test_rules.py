@@ -103,6 +103,10 @@ def test_a_test_shows_what_a_rule_would_have_matched(
     assert "<b>1</b> ticket of the last 30 days" in page.text
     assert f"/exports/{wanted}" in page.text
     assert "A low one" not in page.text
+    assert "The newest" not in page.text
+    monkeypatch.setattr(approval_rules, "MAX_EXAMPLES", 1)
+    prepare("Another high one", severity="high")
+    assert "The newest 1:" in decider.get(f"/rules/{rule.id}/test").text
     assert {queries.get(each).status.value for each in (wanted, other)} == {"prepared"}
 
 
@@ -154,6 +158,22 @@ def test_a_refused_rule_keeps_what_was_typed(
     assert (page.status_code, f'id="problem-{field}"' in page.text) == (422, True)
     assert ("Typed &lt;name&gt;" in page.text) == ("name" not in changes)
     assert stored(customer) == []
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("changes", "field", "text"),
+    [
+        ({"rule": ""}, "match", "Choose at least one condition."),
+        ({"type": "approve", "target_id": ""}, "target_id", "Choose a target."),
+        ({"type": "approve"}, "target_id", "Choose a target."),
+        ({"labels": " "}, "labels", "Enter a label."),
+    ],
+)
+def test_a_choice_that_is_missing_is_asked_for(
+    changes: dict[str, str], field: str, text: str, decider: ConsoleBrowser
+) -> None:
+    assert f'id="problem-{field}">{text}</span>' in decider.post("/rules/new", **{**LABELS, **changes}).text
 
 
 def test_a_rule_that_somebody_else_changed_is_not_replaced_unseen(decider: ConsoleBrowser, customer: Customer) -> None:
