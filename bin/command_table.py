@@ -147,7 +147,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
         },
     ),
     "sweep": Summary(
-        "Wake the workers if exports are due or leases have expired, and send alerts; only one sweep runs at a time."
+        "Wake the workers if exports are due, leases have expired or targets were turned off, and send alerts."
     ),
     "alert": Summary(
         "Test the channels of alerts, and list alerts.",
