@@ -1,6 +1,6 @@
 """Explanations of error codes for people: the cause and the fix. docs/error-codes.md has the details.
 
-All codes of the address policy share one explanation.
+Most codes of the address policy share one explanation.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from schemas.trackers.failures import (
     UNAVAILABLE,
     UNKNOWN_OUTCOME,
 )
+from schemas.url_policy.policy import NEVER_ALLOWED
 
 
 class ErrorHelp(NamedTuple):
@@ -31,6 +32,7 @@ class ErrorHelp(NamedTuple):
 
 
 _CHECK_RESOLVER: Final = "Check the DNS resolver of the worker's host."
+_RESUME: Final = "Resume the target, then retry."
 _LIMIT_RATE: Final = "RiskRelay continues automatically. To send more slowly, run bin/riskrelay target limit."
 
 _HELP: Final[Mapping[str, ErrorHelp]] = {
@@ -211,6 +213,19 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     "breaker_open": ErrorHelp(
         "Too many attempts in a row failed.", "Fix the receiver. RiskRelay sends single test attempts until one succeeds."
     ),
+    "scheme_not_allowed": ErrorHelp("The target's URL is not https.", f"Use https, or set TARGET_ALLOW_HTTP. {_RESUME}"),
+    "port_not_allowed": ErrorHelp(
+        "The port of the target's URL is not allowed.", f"Use another port, or add it to TARGET_ALLOWED_PORTS. {_RESUME}"
+    ),
+    **dict.fromkeys(
+        ("single_label", "local_suffix"),
+        ErrorHelp(
+            "The host's name exists only in a local network.", f"Use its name in public DNS, or its IP address. {_RESUME}"
+        ),
+    ),
+    **dict.fromkeys(
+        NEVER_ALLOWED, ErrorHelp("The host has an address that no setting allows.", f"Use another address. {_RESUME}")
+    ),
     "failing_for_days": ErrorHelp("All attempts of the last five days failed.", "Fix the receiver, then resume the target."),
 }
 #: Prefixes of the address policy's codes.
@@ -221,7 +236,7 @@ _ADDRESS_CODES: Final = (
 )
 _ADDRESS: Final = ErrorHelp(
     "The target's URL or its IP address is not allowed.",
-    "Correct the URL or its DNS record, or allow the network with TARGET_ALLOWED_NETWORKS. Resume the target, then retry.",
+    f"Correct the URL or its DNS record, or allow the network with TARGET_ALLOWED_NETWORKS. {_RESUME}",
 )
 _UNKNOWN: Final = ErrorHelp("This error code has no explanation here.", "See the error codes page of the documentation.")
 

@@ -82,6 +82,8 @@ class _NamedColumn:
     name: "Field[Any] | None" = None
     name_of: Callable[[Vault, str, str], str | None] | None = None
     shop: "Field[Any] | None" = None
+    #: Values of megabytes are read one by one.
+    rows_at_once: int = SLICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ _COLUMNS: Final = (
     _NamedColumn(TARGET_CERTIFICATE),
     _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
     _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
-    _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP),
-    _NamedColumn(UPLOADED_REPORT),
+    _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP, rows_at_once=1),
+    _NamedColumn(UPLOADED_REPORT, rows_at_once=1),
     _NamedColumn(ID_TOKEN),
     _NamedColumn(LINK_MAIL),
 )
@@ -179,7 +181,7 @@ def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
         key, sealed, after = column.encrypted.key, column.encrypted.field, ""
         name = column.name or SQL("NULL")
         query = sealed.model.select(key, sealed, name, column.shop or SQL("''")).where(sealed.is_null(False))
-        while found := tuples(query.where(key > after).order_by(key).limit(SLICE)):
+        while found := tuples(query.where(key > after).order_by(key).limit(column.rows_at_once)):
             after = found[-1][0]
             yield column, [_read(vault, column, *row) for row in found]
 

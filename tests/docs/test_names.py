@@ -220,7 +220,7 @@ def every_error(kind: type[RiskRelayError]) -> Iterator[type[RiskRelayError]]:
 
 
 def test_the_documented_response_codes_are_those_of_the_errors() -> None:
-    assert rows_under("Of responses") == {kind.code for kind in every_error(RiskRelayError)}
+    assert rows_under("Codes of responses") == {kind.code for kind in every_error(RiskRelayError)}
     documented = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", API.partition("\n## Errors\n")[2], re.MULTILINE)
     assert {code: int(status) for code, status in documented} == STATUS
 
@@ -252,7 +252,7 @@ def texts(node: ast.expr | None) -> Iterator[str]:
 
 def test_every_field_code_is_documented_and_has_a_message() -> None:
     known = fields.MESSAGES.keys() | rules.MESSAGES.keys()
-    assert rows_under("Of fields") == known
+    assert rows_under("Codes of fields") == known
     assert {*field_codes_in_code()} - known == set()
 
 
@@ -277,7 +277,7 @@ def test_every_tracker_and_every_setting_of_one_is_in_the_tables_of_the_targets_
 
 
 def test_the_documented_address_codes_are_those_of_the_policy() -> None:
-    assert rows_under("Of addresses") == {*RefusalReason} | {"address_refused"}
+    assert rows_under("Codes of addresses") == {*RefusalReason} | {"address_refused"}
 
 
 #: Arguments and variables that hold error codes in the worker, a function that returns them, and one that takes them.
@@ -317,12 +317,12 @@ def attempt_codes() -> set[str]:
 
 
 def test_the_documented_attempt_codes_are_those_of_the_worker() -> None:
-    assert rows_under("Of attempts") | rows_under("Of addresses") == attempt_codes() | {*RefusalReason}
+    assert rows_under("Codes of attempts") | rows_under("Codes of addresses") == attempt_codes() | {*RefusalReason}
 
 
 def test_the_documented_codes_of_trackers_are_those_of_their_failures() -> None:
     codes = {each for each in vars(failures).values() if str(each).startswith(("tracker_", "issue_"))}
-    assert rows_under("Of trackers") == codes
+    assert rows_under("Codes of trackers") == codes
 
 
 def test_the_documented_reasons_are_those_in_the_code() -> None:
@@ -333,11 +333,11 @@ def test_the_documented_reasons_are_those_in_the_code() -> None:
     # derived from the status: `f"target_{off.value}"`
     assert 'f"target_{off.value}"' in statements
     waiting = {next_attempt("approved", 0, status, None, 0).reason for status in TargetStatus} - {None}
-    assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
+    assert rows_under("Codes of exports") == of_exports | {"target_blocked", "target_disabled"} | waiting
     constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT, NO_WEBHOOKS}
     named = {"no_secret", "no_standard_secret", "operator"}
     assert named <= {*re.findall(r'"([a-z_]+)"', statements)}
-    assert rows_under("Of targets") == constants | named | {"receiver_gone"}
+    assert rows_under("Codes of targets") == constants | named | {"receiver_gone"}
 
 
 # --- make targets and files

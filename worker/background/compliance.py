@@ -50,8 +50,8 @@ class ComplianceTask:
     def _process(self, lease: ComplianceLease) -> None:
         _log.info("compliance request %s claimed", lease.id, extra={"worker": self._worker})
         try:
-            _ComplianceRun(lease, self._vault, self._worker, self._now).run()
-            erasure.overwrite_erased()
+            if _ComplianceRun(lease, self._vault, self._worker, self._now).run():
+                erasure.overwrite_erased()
             self.done += 1
         except OUTAGES:
             # Nothing can be written now, not even the failure: the lease expires.
@@ -75,8 +75,11 @@ class _ComplianceRun:
         # A search counts from 0; an erasure continues the counts of the worker before.
         self._counts: Counter[str] = Counter() if lease.topic is Topic.DATA_REQUEST else Counter(lease.counts)
 
-    def run(self) -> None:
-        """Process the whole request. Raises LeaseLost, and WrongEncryptionKey if the subject cannot be decrypted."""
+    def run(self) -> bool:
+        """Process the whole request, and return whether it erased anything.
+
+        Raises LeaseLost, and WrongEncryptionKey if the subject cannot be decrypted.
+        """
         if not self._counts and not erasure.is_known(self._lease.shop_domain):
             self._finish(ComplianceResult.UNKNOWN_SHOP)
         elif self._lease.topic is Topic.DATA_REQUEST:
@@ -85,6 +88,7 @@ class _ComplianceRun:
             self._redact_customer()
         else:
             self._redact_shop()
+        return self._lease.topic is not Topic.DATA_REQUEST and self._counts.total() > 0
 
     def _report(self) -> None:
         subject = compliance_requests.subject_of(self._lease, self._vault)
@@ -174,4 +178,5 @@ class _ComplianceRun:
         with transaction():
             counts = self._counts + before()
             compliance_requests.finish(self._lease, result, counts, report_sealed, self._now(), self._worker)
+        self._counts = counts
         _log.info("compliance request %s done", self._lease.id, extra={"worker": self._worker})

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 from schemas.targets.error_help import help_for
+from schemas.url_policy.policy import NEVER_ALLOWED
 
 ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
 #: What speaks of something other than an address; the codes of addresses share what is said of them.
-SECTIONS = ("Of attempts", "Of trackers", "Of exports", "Of targets")
+SECTIONS = ("Codes of attempts", "Codes of trackers", "Codes of exports", "Codes of targets")
 
 
 def documented(*sections: str) -> set[str]:
@@ -27,10 +28,17 @@ def test_every_documented_failure_code_has_its_own_explanation() -> None:
     assert [code for code in sorted(codes) if help_for(code) in shared] == []
 
 
-def test_every_documented_address_code_has_the_shared_explanation() -> None:
-    codes = documented("Of addresses")
-    assert {"address_private", "port_not_allowed", "backslash"} <= codes
-    assert [code for code in sorted(codes) if help_for(code) != help_for("address_private")] == []
+def test_the_explanation_of_an_address_code_names_a_setting_only_where_it_helps() -> None:
+    codes = documented("Codes of addresses")
+    settings = {
+        "port_not_allowed": "TARGET_ALLOWED_PORTS",
+        "scheme_not_allowed": "TARGET_ALLOW_HTTP",
+        **dict.fromkeys(["single_label", "local_suffix", *NEVER_ALLOWED], None),
+    }
+    assert {"address_private", "backslash", *settings} <= codes
+    for code in codes:
+        named = re.findall(r"TARGET_[A-Z_]+", help_for(code).fix)
+        assert named == [each for each in [settings.get(code, "TARGET_ALLOWED_NETWORKS")] if each], code
     assert help_for("no such code") != help_for("address_private")
 
 
